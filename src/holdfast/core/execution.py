@@ -1,0 +1,372 @@
+"""One run of a workflow in memory: commands go out, records come in.
+
+``Execution`` owns the run's loop and knows nothing of stores, threads or clocks. The engine drives it::
+
+    execution.start()
+    while not execution.turn(): ...          # run the workflow until it is idle
+    for record in journal:                   # replay
+        execution.deliver(record)
+        while not execution.turn(): ...
+    execution.go_live()
+    for command in execution.take_issued(): ...   # carry out what has no record yet, record it, deliver it
+
+The rule that makes replay exact is that *every* record is delivered on its own and followed by turns until idle, live
+as in replay.
+
+**Holes.** A command that the workflow cancels stays a hole in the stream of positions. Its outcome may have been on its
+way to the journal at that moment, so a record for a hole is legal, and skipped. The one exception is a signal: it has
+been consumed from the store, so it goes into the run's mailbox, where the next wait for that name finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple
+
+from holdfast.core import stand_ins
+from holdfast.core.drift import describe_drift
+from holdfast.core.loop import RunFuture, RunLoop, running_loop
+from holdfast.core.records import Kind, Record
+from holdfast.core.where import waiting_at
+from holdfast.errors import (
+    HoldfastError,
+    NonDeterminismError,
+    RunParked,
+    RunTimedOut,
+    UsageError,
+    WorkflowNeverYields,
+    WorkflowStuck,
+)
+
+stand_ins.install()
+
+TURN_LIMIT = 1_000_000
+"""Callbacks without an outcome in between after which a workflow is taken to run for ever."""
+
+CONTEXT = 3
+"""How many commands before a drift its message shows."""
+
+UNREAD = object()
+"""The value of a delivered outcome that has not been decoded yet."""
+
+
+class Outcome(NamedTuple):
+    """What a command's future resolves to: the record, and its decoded value where somebody has decoded it already."""
+
+    record: Record
+    value: Any = UNREAD
+
+
+class Ending(NamedTuple):
+    """How the workflow's code ended: with a value, or with an exception."""
+
+    value: Any
+    error: BaseException | None
+
+
+class Command:
+    """Something that the workflow asked for and waits for."""
+
+    __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
+
+    def __init__(self, kind: Kind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
+        self.kind = kind
+        self.position = position
+        self.name = name
+        self.call = call
+        """What the engine needs to carry it out; opaque here."""
+        self.context = context
+        """The caller's context variables."""
+        self.future: CommandFuture
+        self.task = asyncio.current_task()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
+
+
+class CommandFuture(RunFuture[Outcome]):
+    """A command's future. Cancelling it withdraws the command at once, in the same turn."""
+
+    def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
+        self._execution = execution
+        self._command = command
+        super().__init__(loop)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Withdraw the command."""
+        if not self.done():
+            self._execution.withdraw(self._command)
+        return super().cancel(msg)
+
+
+class Execution:
+    """The workflow's code at some point of its journal."""
+
+    def __init__(
+        self,
+        run_id: str,
+        main: Callable[[], Coroutine[Any, Any, Any]],
+        *,
+        workflow: str = "",
+        start_time: float,
+        seed: bytes,
+        deadline: float | None = None,
+        recorded_python: str = "",
+    ) -> None:
+        self.run_id = run_id
+        self.workflow = workflow
+        self.loop = RunLoop(run_id, start_time)
+        self.loop.owner = self
+        self.deadline = deadline
+        self.ending: Ending | None = None
+        self.fault: HoldfastError | None = None
+        """Why the run cannot go on with this code; its journal is left as it is."""
+        self.stray_errors: list[dict[str, Any]] = []
+        """Exceptions that nobody awaited, to be logged by the engine."""
+        self.open: dict[int, Command] = {}
+        """Commands without an outcome, in the order they were issued."""
+        self._main = main
+        self._seed = seed
+        self._recorded_python = recorded_python
+        self._issued = 0
+        self._new: list[Command] = []
+        self._withdrawn: list[Command] = []
+        self._holes: dict[int, tuple[Kind, str]] = {}
+        self._mailbox: dict[str, deque[Outcome]] = {}
+        self._history: deque[Record] = deque(maxlen=CONTEXT)
+        self._trail: deque[Command] = deque(maxlen=2 * CONTEXT + 2)
+        self._draws = 0
+        self._supervisor: asyncio.Task[None] | None = None
+        self._timed_out = False
+        self._settled = False
+
+    # Driving
+
+    def start(self) -> None:
+        """Make the workflow's first task. Nothing runs before the first ``turn``."""
+        # An empty context: whatever the starter's context holds would not be there on replay.
+        context = contextvars.Context()
+        self._supervisor = self.loop.inside(partial(self.loop.create_task, self._supervise(), context=context))
+
+    def turn(self) -> bool:
+        """Run the workflow for a slice; true when it is idle, has ended, or cannot go on (see ``fault``)."""
+        if self.fault is not None:
+            return True
+        idle = self.loop.turn()
+        if self.loop.poison is not None:
+            self.fault = self.loop.poison
+            return True
+        if idle:
+            self._check_idle()
+            return True
+        if self.loop.turned > TURN_LIMIT:
+            self.fault = WorkflowNeverYields(
+                f"run {self.run_id!r}: workflow code has run {TURN_LIMIT:,} callbacks without waiting for anything "
+                f"that is "
+                f"recorded{self._location()}. A loop around `asyncio.sleep(0)` never ends here: "
+                f"wait with `asyncio.sleep(seconds)`, a step or a signal."
+            )
+            return True
+        return False
+
+    def deliver(self, record: Record, value: Any = UNREAD) -> None:
+        """Hand one record to the workflow; follow it with ``turn`` until idle."""
+        loop = self.loop
+        loop.turned = 0
+        if self.fault is not None:
+            return
+        if record.kind is Kind.TIMER:
+            loop.advance_time(record.at)
+            if not loop.fire(record.position) and record.position >= loop.timers_issued:
+                self.fault = self._drift(record)
+        elif record.kind is Kind.DEADLINE:
+            loop.advance_time(record.at)
+            self._time_out()
+        else:
+            self._resolve(record, Outcome(record, value))
+        self._history.append(record)
+
+    def go_live(self) -> None:
+        """The journal is used up: from here on outcomes are new."""
+        self.loop.replaying = False
+
+    def take_issued(self) -> list[Command]:
+        """Commands issued since the last call that are still open, in order."""
+        new, self._new = self._new, []
+        return [command for command in new if command.position in self.open]
+
+    def take_withdrawn(self) -> list[Command]:
+        """Commands that the workflow has cancelled since the last call."""
+        withdrawn, self._withdrawn = self._withdrawn, []
+        return withdrawn
+
+    def leave(self) -> None:
+        """Take the run out of memory, at any point; see ``RunLoop.unwind``."""
+        self.loop.unwind()
+        self.open.clear()
+        self._new.clear()
+        self._withdrawn.clear()
+
+    def leftover(self, record: Record) -> None:
+        """The workflow has ended, but its journal goes on with ``record``: drift, unless it belongs to a hole."""
+        if record.kind in (Kind.TIMER, Kind.DEADLINE) or record.position in self._holes:
+            return
+        self.ending = None
+        self.fault = self._drift(record)
+
+    # What workflow code asks for
+
+    def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
+        """A new command at the next position; await the future for its outcome."""
+        loop = self.loop
+        if loop.closing:
+            return loop.refused_command()
+        position = self._issued
+        self._issued += 1
+        command = Command(kind, position, name, call, contextvars.copy_context())
+        command.future = CommandFuture(loop, self, command)
+        self._trail.append(command)
+        if kind is Kind.SIGNAL and (waiting := self._mailbox.get(name)):
+            self._holes[position] = (kind, name)
+            command.future.set_result(waiting.popleft())
+            return command.future
+        self.open[position] = command
+        self._new.append(command)
+        return command.future
+
+    def withdraw(self, command: Command) -> None:
+        """The workflow cancelled this command: its position becomes a hole."""
+        if self.open.pop(command.position, None) is not None:
+            self._holes[command.position] = (command.kind, command.name)
+            self._withdrawn.append(command)
+
+    def draw(self, purpose: str) -> bytes:
+        """32 bytes that are random to the world and the same on every replay.
+
+        They depend on how many commands came before, so that a draw added by a new deploy changes only the draws
+        between the same two commands.
+        """
+        self._draws += 1
+        return hashlib.blake2b(
+            f"{purpose}:{self._issued}:{self._draws}".encode(), key=self._seed, digest_size=32
+        ).digest()
+
+    def idempotency_key(self, position: int) -> str:
+        """A key for the outside world that stays the same over attempts and replays of one step."""
+        return hashlib.blake2b(f"step:{position}".encode(), key=self._seed, digest_size=16).hexdigest()
+
+    def stray_error(self, context: dict[str, Any]) -> None:
+        """An exception that no workflow code looked at."""
+        if not self.loop.replaying:
+            self.stray_errors.append(context)
+
+    # Inside
+
+    async def _supervise(self) -> None:
+        try:
+            ending = Ending(await self._main(), None)
+        except RunParked:
+            raise
+        except asyncio.CancelledError as cancelled:
+            timed_out = RunTimedOut(f"run {self.run_id!r} did not end within its workflow's time-out")
+            ending = Ending(None, timed_out if self._timed_out else cancelled)
+        except (SystemExit, KeyboardInterrupt) as stop:
+            # Let out of the loop, these would take the worker down with all its other runs.
+            ending = Ending(
+                None, UsageError(f"workflow code raised {stop!r}; raise an ordinary exception to fail the run")
+            )
+        except BaseException as error:
+            ending = Ending(None, error)
+        await self._settle()
+        self.ending = ending
+
+    async def _settle(self) -> None:
+        """End what the workflow left running, as ``asyncio.run`` does, before its end is recorded."""
+        self._settled = True
+        me = asyncio.current_task()
+        for task in (others := [task for task in self.loop.live_tasks.values() if task is not me]):
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        for generator in self.loop.async_generators:
+            try:
+                await generator.aclose()
+            except RunParked:
+                raise
+            except BaseException as error:
+                self.stray_error({"message": "closing an async generator failed", "exception": error})
+
+    def _resolve(self, record: Record, outcome: Outcome) -> None:
+        loop = self.loop
+        command = self.open.get(record.position)
+        if command is None:
+            hole = self._holes.get(record.position)
+            if hole is None or hole != (record.kind, record.name):
+                self.fault = self._drift(record)
+                return
+            loop.advance_time(record.at)
+            if record.kind is Kind.SIGNAL:
+                self._deposit(record.name, outcome)
+            return
+        if command.kind is not record.kind or command.name != record.name:
+            self.fault = self._drift(record, command)
+            return
+        loop.advance_time(record.at)
+        del self.open[record.position]
+        loop.inside(command.future.set_result, outcome)
+
+    def _deposit(self, name: str, outcome: Outcome) -> None:
+        """A signal whose wait is gone goes to the oldest open wait for its name, else into the mailbox."""
+        for command in self.open.values():
+            if command.kind is Kind.SIGNAL and command.name == name:
+                del self.open[command.position]
+                self._holes[command.position] = (Kind.SIGNAL, name)
+                self._withdrawn.append(command)
+                self.loop.inside(command.future.set_result, outcome)
+                return
+        self._mailbox.setdefault(name, deque()).append(outcome)
+
+    def _time_out(self) -> None:
+        # Once the workflow's own code has ended there is nothing left to time out.
+        if self._supervisor is not None and not self._settled:
+            self._timed_out = True
+            self.loop.inside(self._supervisor.cancel)
+
+    def _check_idle(self) -> None:
+        if self.ending is not None or self.open or self.loop.timers:
+            return
+        self.fault = WorkflowStuck(
+            f"run {self.run_id!r} waits for something that nothing recorded can wake{self._location()}. Workflow "
+            f"code may "
+            f"wait only for steps, timers, signals and its own tasks: do this in a step."
+        )
+
+    def _location(self) -> str:
+        for task in self.loop.live_tasks.values():
+            if not task.done() and (place := waiting_at(task.get_coro())):
+                return f" (at {place})"
+        return ""
+
+    def _drift(self, record: Record, command: Command | None = None) -> NonDeterminismError:
+        return NonDeterminismError(
+            describe_drift(
+                run_id=self.run_id,
+                record=record,
+                before=list(self._history),
+                issued=list(self._trail),
+                command=command,
+                ended=self.ending is not None,
+                recorded_python=self._recorded_python,
+            )
+        )
+
+
+def current_execution() -> Execution | None:
+    """The execution whose workflow code is running now, if any."""
+    loop = running_loop()
+    return loop.owner if loop is not None else None

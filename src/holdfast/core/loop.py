@@ -1,0 +1,460 @@
+"""A small event loop on which workflow code runs, and on which nothing happens that is not in the journal.
+
+It is a real ``asyncio`` loop as far as tasks, futures, timers and callbacks go, so ``gather``, ``TaskGroup``, ``wait``,
+``timeout``, ``Queue`` and the rest work unchanged. It differs in what can wake it: only outcomes that the engine
+delivers. Between two deliveries it runs until nothing is ready; the order of everything it does is then a function of
+the journal alone.
+
+What makes that true, each point learnt from a replay that went wrong without it:
+
+- **Time** stands still between deliveries: ``time()`` is the largest time among the delivered records. A deadline is
+  therefore a function of the journal, and arming a timer needs no write.
+- **Tasks and futures hash by number**, not by address: ``asyncio.wait`` and ``TaskGroup`` keep them in sets, and a
+  set's order is the order of its hashes. The numbers are salted by the run, because asyncio keeps all tasks of the
+  process in one weak set, where equal hashes collide.
+- **Everything is held strongly** (tasks, async generators), so that the garbage collector never decides when a
+  ``finally`` block runs.
+- **Whatever else a loop can do is refused**, and the refusal also *poisons* the run: code that catches ``Exception``
+  around a network call would otherwise hide that it made one.
+
+Leaving memory (parking, a lost fence, shutdown) is ``unwind``: ``RunParked`` is thrown into every task, newest first,
+with commands refused meanwhile. A run that was merely dropped would be closed by the collector at a random moment,
+inside another run's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import sys
+import warnings
+import zlib
+from _thread import get_ident  # which thread this is; the core starts none
+from asyncio import events, tasks
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, NoReturn, TypeVar
+
+from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
+
+T = TypeVar("T")
+
+SLICE = 2_000
+"""How many callbacks one turn runs before it lets the process breathe."""
+
+CLOSE_ATTEMPTS = 8
+"""How often ``RunParked`` is thrown into a task that goes on in spite of it."""
+
+PATIENCE = 50
+"""How many commands of a run that leaves memory are answered with ``RunParked``."""
+
+zombies: list[object] = []
+"""Tasks that survived ``unwind``. Kept for ever: collecting them would run their ``finally`` blocks somewhere else."""
+
+
+class RunFuture(asyncio.Future[T]):
+    """A future whose hash does not depend on its address."""
+
+    def __init__(self, loop: RunLoop) -> None:
+        self.number = loop.next_number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class RunTask(asyncio.Task[T]):
+    """A task whose hash does not depend on its address, and that remembers its context."""
+
+    def __init__(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        loop: RunLoop,
+        name: str | None,
+        context: contextvars.Context,
+    ) -> None:
+        self.number = loop.next_number()
+        self.run_context = context
+        super().__init__(coro, loop=loop, name=name or f"Task-{self.number & 0xFFFF}", context=context)
+        self._log_destroy_pending = False
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Request cancellation; while the run leaves memory this does nothing."""
+        return False if self.get_loop().closing else super().cancel(msg)
+
+    def get_loop(self) -> RunLoop:
+        """The run's loop."""
+        loop = super().get_loop()
+        assert isinstance(loop, RunLoop)
+        return loop
+
+
+class RunTimer(asyncio.TimerHandle):
+    """A timer with its place in the run's stream of timers."""
+
+    __slots__ = ("delay", "position")
+
+    def __init__(
+        self,
+        position: int,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: RunLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self.position = position
+        self.delay = when - loop.time()
+
+
+class RunLoop(asyncio.AbstractEventLoop):
+    """The loop of one run. See the module's text for what it guarantees."""
+
+    def __init__(self, run_id: str, start_time: float) -> None:
+        self.run_id = run_id
+        self.replaying = True
+        """Whether outcomes still come from the journal: logging is dropped meanwhile."""
+        self.closing = False
+        self.poison: HoldfastError | None = None
+        """The first forbidden thing that workflow code did; it fails the run, caught or not."""
+        self.owner: Any = None
+        """The ``Execution`` that this loop belongs to."""
+        self.timers: dict[int, RunTimer] = {}
+        self.timers_issued = 0
+        self.turned = 0
+        """Callbacks run since the last delivery."""
+        self.live_tasks: dict[int, RunTask[Any]] = {}
+        self.async_generators: list[AsyncGenerator[Any, Any]] = []
+        self._time = start_time
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timer_heap: list[tuple[float, int]] = []
+        self._salt = zlib.crc32(run_id.encode()) << 16
+        self._numbers = 0
+        self._running = False
+        self._refused = 0
+        self._thread = get_ident()
+
+    def next_number(self) -> int:
+        """A number for a task or future: the same one in every replay, and rarely one of another run's."""
+        self._numbers += 1
+        return self._salt + self._numbers
+
+    # Turning
+
+    def turn(self, limit: int = SLICE) -> bool:
+        """Run what is ready, at most ``limit`` callbacks; true when nothing is left to run."""
+        ready = self._ready
+        if not ready:
+            return True
+        outer = self._enter()
+        count = 0
+        try:
+            while ready and count < limit:
+                handle = ready.popleft()
+                count += 1
+                if not handle._cancelled:  # type: ignore[attr-defined]
+                    handle._run()  # type: ignore[attr-defined]
+        finally:
+            self._leave(outer)
+            self.turned += count
+        return not ready
+
+    def inside(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something that makes callbacks ready (a future's ``set_result``, a task's ``cancel``) between turns."""
+        self._running = True
+        try:
+            return call(*args)
+        finally:
+            self._running = False
+
+    def _enter(self) -> tuple[Any, Any, Any]:
+        # Python 3.14 insists on this order: leave the outer task, then swap loops; and the reverse on the way out.
+        outer = events._get_running_loop()
+        task = tasks.current_task(outer) if outer is not None else None
+        if task is not None:
+            tasks._leave_task(outer, task)  # type: ignore[attr-defined]
+        hooks = sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=_never_finalize)
+        self._running = True
+        return outer, task, hooks
+
+    def _leave(self, before: tuple[Any, Any, Any]) -> None:
+        outer, task, hooks = before
+        self._running = False
+        sys.set_asyncgen_hooks(*hooks)
+        events._set_running_loop(outer)
+        if task is not None:
+            tasks._enter_task(outer, task)  # type: ignore[attr-defined]
+
+    def advance_time(self, at: float) -> None:
+        """Time goes on to ``at``, never back."""
+        if at > self._time:
+            self._time = at
+
+    # Timers
+
+    def next_timer(self) -> RunTimer | None:
+        """The open timer that is due first."""
+        heap = self._timer_heap
+        while heap:
+            timer = self.timers.get(heap[0][1])
+            if timer is not None:
+                return timer
+            heapq.heappop(heap)
+        return None
+
+    def take_due(self, now: float) -> list[RunTimer]:
+        """The open timers due at ``now``, in the order they are due. Each is handed out once."""
+        due: list[RunTimer] = []
+        while (timer := self.next_timer()) is not None and timer.when() <= now:
+            heapq.heappop(self._timer_heap)
+            due.append(timer)
+        return due
+
+    def fire(self, position: int) -> bool:
+        """Make a timer's callback ready; false when that timer is not open (any more)."""
+        timer = self.timers.pop(position, None)
+        if timer is None:
+            return False
+        timer._scheduled = False  # type: ignore[attr-defined]
+        self._ready.append(timer)
+        return True
+
+    # What asyncio calls
+
+    def time(self) -> float:
+        """The run's time: the largest among the records delivered so far."""
+        return self._time
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        pass
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return RunFuture(self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **_: Any,
+    ) -> asyncio.Task[T]:
+        if self.closing:
+            # The coroutine is never going to run; closing it here keeps it from warning that it was never awaited.
+            coro.close()
+            raise RunParked(f"run {self.run_id!r} is leaving memory")
+        if (offender := _unordered_caller()) is not None:
+            coro.close()
+            self.refuse(
+                f"asyncio.{offender} was imported before holdfast and starts its coroutines in an order that differs "
+                f"from run to run",
+                f"write `import asyncio` and call `asyncio.{offender}(...)`, or import holdfast first",
+            )
+        task = RunTask(coro, self, name, context if context is not None else contextvars.copy_context())
+        self.live_tasks[task.number] = task
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self.live_tasks.pop(hash(task), None)
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        if not self._running or get_ident() != self._thread:
+            self._refuse_outsider(callback)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._time + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        if when <= self._time:
+            # Already due by the run's own time: no outcome to wait for, so no place in the stream of timers either.
+            timer = RunTimer(-1, when, callback, args, self, context)
+            self._ready.append(timer)
+            return timer
+        position = self.timers_issued
+        self.timers_issued += 1
+        timer = RunTimer(position, when, callback, args, self, context)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        self.timers[position] = timer
+        heapq.heappush(self._timer_heap, (when, position))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if isinstance(handle, RunTimer):
+            self.timers.pop(handle.position, None)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback failed, or a task's exception was never looked at: hand it to the execution, to be logged."""
+        if not self.closing and self.owner is not None:
+            self.owner.stray_error(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def get_exception_handler(self) -> None:
+        return None
+
+    # Async generators
+
+    def _first_iteration(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.async_generators.append(generator)
+
+    # Refusing
+
+    def refuse(self, what: str, instead: str) -> NoReturn:
+        """Raise, and fail the run even if the workflow catches it."""
+        error = ForbiddenInWorkflow(
+            f"run {self.run_id!r}: {what}. Workflow code must do only what can be replayed: {instead}."
+        )
+        if self.poison is None:
+            self.poison = error
+        raise error
+
+    def _refuse_outsider(self, callback: Callable[..., object]) -> NoReturn:
+        if self.closing:
+            raise RunParked(f"run {self.run_id!r} is leaving memory")
+        self.refuse(
+            f"something outside the workflow (another thread or event loop) called into it with {callback!r}",
+            "await a step that does the waiting, or send the run a signal",
+        )
+
+    # Leaving
+
+    def refused_command(self) -> asyncio.Future[Any]:
+        """What a command gets that code issues while its run leaves memory: an exception, or in the end silence."""
+        self._refused += 1
+        if self._refused > PATIENCE:
+            return RunFuture(self)  # code that retries for ever is left waiting for a future that never ends
+        raise RunParked(f"run {self.run_id!r} is leaving memory")
+
+    def unwind(self) -> None:
+        """End every task so that nothing of this run is left to be collected later. Issues and records nothing."""
+        if self.closing:
+            return
+        self.closing = True
+        outer = self._enter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                for task in reversed(list(self.live_tasks.values())):
+                    self._end(task)
+        finally:
+            self._leave(outer)
+            self._ready.clear()
+            self.timers.clear()
+            self._timer_heap.clear()
+            self.live_tasks.clear()
+
+    def _end(self, task: RunTask[Any]) -> None:
+        coro: Any = task.get_coro()
+        if coro is None or task.done():
+            return
+        for _ in range(CLOSE_ATTEMPTS):
+            parked = RunParked(f"run {self.run_id!r} is leaving memory")
+            try:
+                task.run_context.run(coro.throw, parked)
+            except BaseException as left:
+                # Whatever comes out (our own exception as a rule) is dropped with its traceback, which holds the
+                # frames.
+                left.__traceback__ = None
+                return
+        zombies.append(task)
+        warnings.warn(
+            f"run {self.run_id!r}: a task goes on although its run left memory; let RunParked (a BaseException) pass",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
+def _never_finalize(_: AsyncGenerator[Any, Any]) -> None:
+    """The run closes its generators itself, at a moment that the journal decides."""
+
+
+def _unordered_caller() -> str | None:
+    # The original `as_completed` makes tasks of a *set* of coroutines. `asyncio.as_completed` is replaced below, but a
+    # name imported earlier still points to the original, so the stack tells. Only `ensure_future` is looked at closer.
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    if frame.f_code.co_name not in ("_ensure_future", "ensure_future"):
+        return None
+    for _ in range(4):
+        back = frame.f_back
+        if back is None:
+            return None
+        frame = back
+        if frame.f_code.co_filename == tasks.__file__ and "ascompleted" in frame.f_code.co_qualname.lower().replace(
+            "_", ""
+        ):
+            return "as_completed"
+    return None
+
+
+def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
+    def refused(self: RunLoop, *args: object, **kwargs: object) -> NoReturn:
+        self.refuse(f"workflow code called `loop.{name}`", instead)
+
+    refused.__name__ = name
+    return refused
+
+
+def _install_refusals() -> None:
+    """Give ``RunLoop`` a refusal for every method of a loop that it does not define itself."""
+    network = "do network and process work in a step"
+    reasons = {
+        "run_in_executor": "run blocking code in a step (a plain `def` step runs in a thread)",
+        "set_default_executor": "run blocking code in a step",
+        "run_forever": "await instead",
+        "run_until_complete": "await instead",
+        "stop": "return from the workflow instead",
+        "close": "return from the workflow instead",
+        "set_task_factory": "tasks of a workflow are made by Holdfast",
+        "set_exception_handler": "catch exceptions where they are raised",
+        "shutdown_asyncgens": "generators are closed when the workflow ends",
+        "shutdown_default_executor": "run blocking code in a step",
+        "add_signal_handler": "handle process signals outside the workflow",
+        "remove_signal_handler": "handle process signals outside the workflow",
+    }
+    for name in dir(asyncio.AbstractEventLoop):
+        if not name.startswith("_") and name not in vars(RunLoop):
+            setattr(RunLoop, name, _refusal(name, reasons.get(name, network)))
+
+
+_install_refusals()
+
+
+def running_loop() -> RunLoop | None:
+    """The run's loop, when the caller is workflow code."""
+    loop = events._get_running_loop()
+    return loop if isinstance(loop, RunLoop) else None

@@ -1,0 +1,47 @@
+"""Two functions of asyncio do not replay as they are; on a run's loop, and only there, others take their place."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import tasks
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.core.loop import running_loop
+
+
+def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
+    """Make tasks in the order given; the original makes them in the order of a set of addresses."""
+    if (loop := running_loop()) is not None:
+        fs = [loop.create_task(f) if asyncio.iscoroutine(f) else asyncio.ensure_future(f) for f in fs]
+    return _original_as_completed(fs, timeout=timeout)
+
+
+def _same_wait_for(fut: Any, timeout: float | None) -> Any:
+    """The same tasks on every Python: the original makes an extra one on 3.11 and none from 3.12 on."""
+    return _original_wait_for(fut, timeout) if running_loop() is None else _wait_for_in_run(fut, timeout)
+
+
+async def _wait_for_in_run(fut: Any, timeout: float | None) -> Any:
+    if timeout is not None and timeout <= 0:
+        future = asyncio.ensure_future(fut)
+        if not future.done():
+            future.cancel()
+            await asyncio.wait([future])
+        try:
+            return future.result()
+        except asyncio.CancelledError as cancelled:
+            raise TimeoutError from cancelled
+    async with asyncio.timeout(timeout):
+        return await fut
+
+
+_original_as_completed = tasks.as_completed
+_original_wait_for = tasks.wait_for
+
+
+def install() -> None:
+    """Put them in place; doing it twice changes nothing."""
+    for module in (asyncio, tasks):
+        setattr(module, "as_completed", _ordered_as_completed)  # noqa: B010
+        setattr(module, "wait_for", _same_wait_for)  # noqa: B010

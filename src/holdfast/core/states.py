@@ -1,0 +1,38 @@
+"""The states of a run, and the effects of a step."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run is in its life; the last four are terminal."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the run has ended (only an explicit retry reopens it)."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
+UNFINISHED = frozenset({RunState.PENDING, RunState.RUNNING, RunState.WAITING})
+
+
+class Effect(StrEnum):
+    """What a step does to the world, and so what may happen to it after a crash.
+
+    ``read`` may run again. ``idempotent`` may run again and is handed a stable key to make that harmless.
+    ``once`` is never run again: if its worker dies in flight, its outcome is unknown.
+    """
+
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"

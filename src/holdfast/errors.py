@@ -1,0 +1,199 @@
+"""Everything that Holdfast raises, in one tree.
+
+::
+
+    HoldfastError
+    ├── DefinitionError              a workflow or step is declared wrongly (raised when it is defined)
+    ├── UsageError                   an API is called in a way that cannot work, with the way that does
+    ├── InputError                   arguments that do not fit the workflow, or its id template
+    ├── UnknownWorkflow              no worker ever announced a workflow of that name
+    ├── CodecError
+    │   ├── UnrecordableValue        a value that would not survive being recorded
+    │   └── UnreadableRecord         recorded bytes that cannot be turned back into a value
+    ├── RunError                     about one run: ``.run_id``
+    │   ├── RunNotFound
+    │   ├── RunConflict              the id is taken by a run with other inputs
+    │   ├── RunEnded                 the run has ended and takes no more signals
+    │   └── RunUnsuccessful          the run ended without a result: ``.state``, ``.error``
+    │       ├── RunFailed
+    │       ├── RunCancelled
+    │       └── RunDead
+    ├── RunTimedOut                  (also TimeoutError) the run passed its own time-out
+    ├── ReplayError                  the run stops in ``failed``, its journal untouched; fix the code, then retry
+    │   ├── NonDeterminismError      the code no longer does what the journal says it did
+    │   ├── ForbiddenInWorkflow      workflow code did what only a step may do
+    │   ├── WorkflowStuck            workflow code waits for something that nothing recorded can wake
+    │   └── WorkflowNeverYields      workflow code keeps the loop busy for ever
+    ├── StepError                    about one step: ``.step``
+    │   ├── StepFailed               stands in for an exception that cannot be rebuilt
+    │   ├── StepTimedOut             (also TimeoutError)
+    │   └── StepOutcomeUnknown       a ``once`` step was in flight when its worker died
+    └── StoreError
+        ├── StoreUnavailable         may pass: the engine keeps its place and tries again
+        │   ├── StoreLocked
+        │   └── StoreFull
+        ├── StoreReadOnly
+        ├── StoreSchemaError         the database was written by a newer Holdfast
+        └── StoreCorrupt
+
+Two more are ``BaseException``s, because a broad ``except Exception`` in user code must not stop them:
+``FenceLost`` (another worker holds the run now) and ``RunParked`` (the run leaves memory).
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The base of every error that Holdfast raises."""
+
+
+class DefinitionError(HoldfastError):
+    """A workflow or step is declared in a way that cannot work."""
+
+
+class UsageError(HoldfastError):
+    """An API is called where or how it cannot work."""
+
+
+class InputError(HoldfastError):
+    """Arguments do not fit the workflow they are meant for."""
+
+
+class UnknownWorkflow(HoldfastError):
+    """No worker ever announced a workflow of this name to the store."""
+
+
+class CodecError(HoldfastError):
+    """A value and its recorded bytes do not agree."""
+
+
+class UnrecordableValue(CodecError):
+    """A value would not survive being recorded and read back."""
+
+
+class UnreadableRecord(CodecError):
+    """Recorded bytes cannot be turned back into a value of the declared type."""
+
+
+class RunError(HoldfastError):
+    """An error about one run."""
+
+    def __init__(self, message: str, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunNotFound(RunError):
+    """There is no run with this id in the store."""
+
+
+class RunConflict(RunError):
+    """The id belongs to a run that was started with other inputs, or of another workflow."""
+
+
+class RunEnded(RunError):
+    """The run has ended, so it takes no more signals."""
+
+
+class RunUnsuccessful(RunError):
+    """The run ended without a result."""
+
+    def __init__(self, message: str, run_id: str = "", *, state: str = "", error: str = "") -> None:
+        super().__init__(message, run_id)
+        self.state = state
+        self.error = error
+
+
+class RunFailed(RunUnsuccessful):
+    """The workflow raised; its exception is the ``__cause__`` where it can be rebuilt."""
+
+
+class RunCancelled(RunUnsuccessful):
+    """Somebody cancelled the run."""
+
+
+class RunDead(RunUnsuccessful):
+    """The run took its worker down too often in a row and is left alone until a person retries it."""
+
+
+class RunTimedOut(HoldfastError, TimeoutError):
+    """The run took longer than its workflow's ``timeout``."""
+
+
+class ReplayError(HoldfastError):
+    """The run cannot go on with this code; its journal is untouched and it can be retried."""
+
+
+class NonDeterminismError(ReplayError):
+    """The code no longer issues the commands that the journal has outcomes for."""
+
+
+class ForbiddenInWorkflow(ReplayError):
+    """Workflow code called something that only a step may do."""
+
+
+class WorkflowStuck(ReplayError):
+    """Workflow code waits for something that no record can ever wake."""
+
+
+class WorkflowNeverYields(ReplayError):
+    """Workflow code keeps running without ever waiting for anything."""
+
+
+class StepError(HoldfastError):
+    """An error about one step."""
+
+    def __init__(self, message: str, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class StepFailed(StepError):
+    """A step failed with an exception that cannot be rebuilt from its record."""
+
+
+class StepTimedOut(StepError, TimeoutError):
+    """An attempt of a step took longer than its ``timeout``."""
+
+
+class StepOutcomeUnknown(StepError):
+    """A ``once`` step was in flight when its worker died: it may or may not have happened.
+
+    Check the outside world before you act on it; nobody will run the step again for you.
+    """
+
+
+class StoreError(HoldfastError):
+    """The database cannot do what is asked of it."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be written at the moment; the same call may work later."""
+
+
+class StoreLocked(StoreUnavailable):
+    """Another process kept the database locked for too long."""
+
+
+class StoreFull(StoreUnavailable):
+    """There is no room left on the device; runs go on by themselves once there is."""
+
+
+class StoreReadOnly(StoreError):
+    """The database, or the folder it lies in, is not writable for this process."""
+
+
+class StoreSchemaError(StoreError):
+    """The database's schema is not one that this version of Holdfast knows."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is not a healthy Holdfast database."""
+
+
+class FenceLost(BaseException):
+    """Another worker holds this run now; whatever this one still does for it must stop."""
+
+
+class RunParked(BaseException):
+    """Thrown into workflow code whose run leaves memory: let it pass, and issue no more commands."""

@@ -1,0 +1,35 @@
+"""Values to bytes and back, by declared type.
+
+``values`` is the contract; ``choose`` picks the codec for an annotation: ``typed`` (pydantic, by declared type) or
+``tagged`` (a closed set of types, by what the value is). ``survival`` decides whether a value may be recorded at all.
+``inputs`` and ``ids`` do the same for a run's arguments and its id, ``faults`` for exceptions; ``canonical``
+compares, ``preview`` shows.
+
+There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
+"""
+
+from __future__ import annotations
+
+from holdfast.codec.canonical import digest, to_plain
+from holdfast.codec.choose import codec_for
+from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error
+from holdfast.codec.ids import render_id, template_fields
+from holdfast.codec.inputs import InputsCodec, bind_by_name
+from holdfast.codec.preview import preview
+from holdfast.codec.values import ValueCodec
+
+__all__ = [
+    "ErrorInfo",
+    "InputsCodec",
+    "ValueCodec",
+    "bind_by_name",
+    "codec_for",
+    "decode_error",
+    "describe_error",
+    "digest",
+    "encode_error",
+    "preview",
+    "render_id",
+    "template_fields",
+    "to_plain",
+]

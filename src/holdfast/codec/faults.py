@@ -1,0 +1,212 @@
+"""Exceptions as data: what a step or workflow raised, recorded so that replay raises the same.
+
+An exception is rebuilt by its class, which must be found in the code that is already loaded: reading a record never
+imports a module and never calls an ``__init__``. Whether that will work is decided when the exception is recorded, by
+trying it. If it does not work, ``StepFailed`` is recorded in its place, so that the workflow sees the same thing live
+and on replay.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast import errors
+from holdfast.codec.tags import pack, unpack
+from holdfast.errors import CodecError, UnreadableRecord
+
+_TRACEBACK_BYTES = 4096
+_CAUSE_CHARACTERS = 500
+
+_SLOTS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
+    (OSError, ("filename", "filename2")),
+    (ImportError, ("name", "path")),
+    (AttributeError, ("name",)),
+    (NameError, ("name",)),
+)
+"""What built-in exceptions keep neither in ``args`` nor in ``__dict__``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A recorded error for people and for clients without the code."""
+
+    type: str
+    """``module.ClassName``"""
+    message: str
+    traceback: str
+    """The end of the traceback, or nothing."""
+
+
+def encode_error(exc: BaseException) -> bytes:
+    """The exception as bytes. Always succeeds: what cannot be rebuilt is recorded as ``StepFailed``."""
+    message = _text_of(exc)
+    common: dict[str, object] = {"traceback": _traceback_of(exc), "cause": _cause_of(exc)}
+    if isinstance(exc, Exception) and _resolve(type(exc).__module__, type(exc).__qualname__, ()) is type(exc):
+        try:
+            data = _pack_exception(exc, message, common)
+            str(decode_error(data, ()))
+        except Exception:
+            pass  # whatever went wrong now would go wrong on replay
+        else:
+            return data
+    stand_in = f"{type(exc).__qualname__}: {message}"
+    return pack(
+        {
+            "type": "holdfast.errors.StepFailed",
+            "qualname": "StepFailed",
+            "message": stand_in,
+            "args": [stand_in],
+            "attributes": {"step": ""},
+            **common,
+        },
+        "an error",
+    )
+
+
+def decode_error(data: bytes, namespaces: Sequence[Mapping[str, object]]) -> Exception:
+    """The exception, rebuilt without calling its ``__init__``.
+
+    Its class is looked up among the built-ins, in the modules that are loaded, then by name in ``namespaces`` (the
+    globals of the workflow's and the step's modules: ``__main__.Oops`` of yesterday may be ``app.Oops`` today).
+    """
+    record = _read(data)
+    name, message = str(record["type"]), str(record["message"])
+    qualname = str(record["qualname"])
+    cls = _resolve(name.removesuffix(f".{qualname}"), qualname, namespaces)
+    if cls is None:
+        raise UnreadableRecord(
+            f"A step failed with `{name}`, and no class of that name is loaded here. Import it in the module that "
+            f"defines the workflow. Its message was: {message}"
+        )
+    args = record.get("args")
+    try:
+        return _rebuild(cls, tuple(args) if args is not None else (message,), record)
+    except Exception as error:
+        raise UnreadableRecord(f"A step failed with `{name}`, which cannot be rebuilt ({error}): {message}") from error
+
+
+def describe_error(data: bytes) -> ErrorInfo:
+    """The recorded error in words; needs none of the code that raised it."""
+    record = _read(data)
+    return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
+
+
+def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) -> bytes:
+    args = exc.args if all(map(_survives, exc.args)) else None
+    attributes: dict[str, object] = {}
+    lost: list[str] = []
+    for name, value in _attributes_of(exc).items():
+        if _survives(value):
+            attributes[name] = value
+        else:
+            lost.append(name)
+    record = {
+        "type": f"{type(exc).__module__}.{type(exc).__qualname__}",
+        "qualname": type(exc).__qualname__,
+        "message": message,
+        "args": None if args is None else list(args),
+        "attributes": attributes,
+        "lost": lost,
+    }
+    return pack({**record, **common}, "an error")
+
+
+def _survives(value: object) -> bool:
+    try:
+        pack(value, "an error's argument")
+    except CodecError:
+        return False
+    return True
+
+
+def _attributes_of(exc: BaseException) -> dict[str, object]:
+    found: dict[str, object] = {key: value for key, value in vars(exc).items() if key.isidentifier()}
+    for base, names in _SLOTS:
+        if isinstance(exc, base):
+            found.update({name: value for name in names if (value := getattr(exc, name, None)) is not None})
+    return found
+
+
+def _rebuild(cls: type[Exception], args: tuple[Any, ...], record: Mapping[str, Any]) -> Exception:
+    try:
+        exc = cls.__new__(cls, *args)
+    except TypeError:
+        exc = cls.__new__(cls)
+    # The built-in base keeps some of its state in C (``UnicodeDecodeError.reason``), set from ``args`` by its own
+    # ``__init__``. That one is Python's, not the user's.
+    base = next(parent for parent in cls.__mro__ if parent.__module__ == "builtins")
+    try:
+        cast(Any, base).__init__(exc, *args)
+    except TypeError:
+        pass
+    exc.args = args
+    slots = {name for parent, names in _SLOTS if issubclass(cls, parent) for name in names}
+    for name, value in record["attributes"].items():
+        if name in slots:
+            setattr(exc, name, value)
+        else:
+            exc.__dict__[name] = value
+    if record.get("lost"):
+        note = f"[holdfast] rebuilt from its record, without {', '.join(record['lost'])}: they could not be recorded"
+        if note not in getattr(exc, "__notes__", ()):
+            exc.add_note(note)
+    return exc
+
+
+def _resolve(module: str, qualname: str, namespaces: Sequence[Mapping[str, object]]) -> type[Exception] | None:
+    """The class of that name, by looking and never by importing: a module's ``__getattr__`` is not asked either."""
+    loaded = builtins if module == "builtins" else errors if module == errors.__name__ else sys.modules.get(module)
+    places = [*([vars(loaded)] if loaded is not None else []), *namespaces]
+    return next((found for place in places if (found := _descend(place, qualname)) is not None), None)
+
+
+def _descend(namespace: Mapping[str, object], qualname: str) -> type[Exception] | None:
+    found: object = None
+    for part in qualname.split("."):
+        found = namespace.get(part)
+        if not isinstance(found, type):
+            return None
+        namespace = vars(found)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    return None
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        record = unpack(data)
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise UnreadableRecord(f"A recorded error cannot be read: {error}.") from error
+    if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
+        raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
+    return cast("dict[str, Any]", record)
+
+
+def _text_of(exc: BaseException) -> str:
+    try:
+        text = str(exc)
+    except Exception as error:
+        return f"<its message could not be made: {type(error).__name__}>"
+    return _clean(text)
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _traceback_of(exc: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(exc, limit=-20))
+    except Exception:
+        return ""  # the exception's own attributes or source lines cannot be read; the message must do
+    return text.encode("utf-8", "backslashreplace")[-_TRACEBACK_BYTES:].decode("utf-8", "ignore")
+
+
+def _cause_of(exc: BaseException) -> str | None:
+    cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    return None if cause is None else f"{type(cause).__qualname__}: {_text_of(cause)}"[:_CAUSE_CHARACTERS]

@@ -1,0 +1,92 @@
+"""Run ids from templates: ``etl-{customer}``.
+
+The id must be the same whoever starts the run, so a field is rendered from the canonical form of the input (``5.0``
+and ``5`` are one id), and templates have names only: an attribute, an index, a conversion or a format would need the
+value's class, which a client does not have.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from holdfast.codec.canonical import canonical, to_plain
+from holdfast.codec.tags import TAGGED_TYPES
+from holdfast.errors import InputError
+
+LONGEST_ID = 200
+
+
+def template_fields(template: str) -> tuple[str, ...]:
+    """The names in a template, in order; raises ``InputError`` for a template that has more than names in it."""
+    return tuple(field for _, field in _parse(template) if field is not None)
+
+
+def render_id(template: str, data: bytes, workflow: str, defaults: Mapping[str, object] | None = None) -> str:
+    """The run id that a template gives for encoded inputs; ``defaults`` fill in for inputs that were left out."""
+    inputs = cast("dict[str, Any]", to_plain(data))
+    rendered: list[str] = []
+    for literal, field in _parse(template):
+        rendered.append(literal)
+        if field is not None:
+            rendered.append(_render_field(field, inputs, defaults or {}, template, workflow))
+    return _checked("".join(rendered), template, workflow)
+
+
+def _parse(template: str) -> list[tuple[str, str | None]]:
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise InputError(f"The id template {template!r} cannot be read: {error}.") from error
+    for _, field, spec, conversion in parts:
+        if field is not None and (not field.isidentifier() or spec or conversion):
+            raise InputError(
+                f"The id template {template!r} may hold only the names of inputs, as in 'etl-{{customer}}': no "
+                "attributes, indexes, conversions or formats. Make what you need an input of its own."
+            )
+    return [(literal, field) for literal, field, _, _ in parts]
+
+
+def _render_field(
+    field: str, inputs: Mapping[str, Any], defaults: Mapping[str, object], template: str, workflow: str
+) -> str:
+    others = next((value for name, value in inputs.items() if name.startswith("**")), None)
+    if field in inputs:
+        value = inputs[field]
+    elif isinstance(others, dict) and field in others:
+        value = cast("dict[str, Any]", others)[field]
+    elif field in defaults:
+        value = defaults[field]
+    else:
+        names = ", ".join(inputs) or "none"
+        raise InputError(
+            f"The id template {template!r} of workflow {workflow!r} needs the input {field!r}, which was not given "
+            f"(given: {names})."
+        )
+    if type(value) not in TAGGED_TYPES:
+        value = to_jsonable_python(value, by_alias=False)
+    value = canonical(value)
+    if isinstance(value, (dict, list)):
+        raise InputError(
+            f"The input {field!r} of workflow {workflow!r} is part of its id template {template!r}, so it must be a "
+            "single value such as text, a number or a date."
+        )
+    return str(value)
+
+
+def _checked(run_id: str, template: str, workflow: str) -> str:
+    if not 1 <= len(run_id) <= LONGEST_ID:
+        raise InputError(
+            f"The id template {template!r} of workflow {workflow!r} gives an id of {len(run_id)} characters; it must "
+            f"have 1 to {LONGEST_ID}."
+        )
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in run_id):
+        raise InputError(
+            f"The id template {template!r} of workflow {workflow!r} gives {run_id!r}: an id may not hold line breaks "
+            "or other control characters."
+        )
+    return run_id

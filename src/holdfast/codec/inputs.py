@@ -1,0 +1,220 @@
+"""A run's inputs: one JSON object, an entry for each argument that was given.
+
+Two callers write it. The workflow's own process has the signature and the types (``InputsCodec``); a client somewhere
+else has only the parameters' names (``bind_by_name``). Whichever wrote it, the worker reads it by the declared types.
+Arguments that were left to their defaults are left out: the defaults are the code's, and the worker has the code.
+
+Every fault here is an ``InputError``: it belongs to the caller, who is still there to be told.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic_core import from_json, to_json, to_jsonable_python
+
+from holdfast.codec.choose import codec_for
+from holdfast.codec.survival import fields_of
+from holdfast.codec.tags import TAGGED, pack, unpack, untag
+from holdfast.codec.values import ValueCodec
+from holdfast.codec.wording import is_secret, name_of
+from holdfast.errors import CodecError, InputError
+
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+
+
+class InputsCodec:
+    """Turns the arguments of one workflow into bytes and back, each by the type that is declared for it."""
+
+    def __init__(self, fn_name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
+        self._workflow = fn_name
+        self._signature = signature
+        self._stored = {_stored_name(parameter): parameter for parameter in signature.parameters.values()}
+        self._codecs = {
+            name: codec_for(hints.get(parameter.name, parameter.annotation)) for name, parameter in self._stored.items()
+        }
+        self.parameters: tuple[str, ...] = tuple(self._stored)
+        """The names under which inputs are stored; those of ``*args`` and ``**kwargs`` keep their stars."""
+
+    def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
+        """The inputs of a call, as one JSON object."""
+        given = self._bind(args, kwargs).arguments
+        entries: list[tuple[str, bytes]] = []
+        for name, parameter in self._stored.items():
+            if parameter.name in given:
+                entries.append((name, self._encode_one(name, parameter, given[parameter.name])))
+        return _join_object(entries)
+
+    def _encode_one(self, name: str, parameter: inspect.Parameter, value: Any) -> bytes:
+        codec = self._codecs[name]
+        try:
+            if parameter.kind is _VAR_POSITIONAL:
+                return _join_list([codec.encode(item, self._what(f"{name}[{i}]")) for i, item in enumerate(value)])
+            if parameter.kind is _VAR_KEYWORD:
+                return _join_object([(key, codec.encode(item, self._what(key))) for key, item in value.items()])
+            return codec.encode(value, self._what(name))
+        except CodecError as error:
+            raise InputError(str(error)) from error
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the workflow with."""
+        entries, tagged = self._open(data)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        positional = any(parameter.kind is _VAR_POSITIONAL for parameter in self._stored.values())
+        for name, parameter in self._stored.items():
+            if name not in entries:
+                positional = False
+                continue
+            value = self._decode_one(name, parameter, entries[name], tagged)
+            if parameter.kind is _VAR_POSITIONAL:
+                args.extend(value)
+            elif parameter.kind is _VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY or (
+                positional and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+            ):
+                args.append(value)
+            else:
+                kwargs[name] = value
+        self._bind(args, kwargs)
+        return tuple(args), kwargs
+
+    def _decode_one(self, name: str, parameter: inspect.Parameter, entry: Any, tagged: bool) -> Any:
+        codec = self._codecs[name]
+        try:
+            if parameter.kind is _VAR_POSITIONAL:
+                items = enumerate(cast("list[Any]", entry))
+                return [_decode_entry(codec, item, tagged, self._what(f"{name}[{i}]")) for i, item in items]
+            if parameter.kind is _VAR_KEYWORD:
+                named = _open_object(entry, tagged)
+                return {key: _decode_entry(codec, item, tagged, self._what(key)) for key, item in named}
+            return _decode_entry(codec, entry, tagged, self._what(name))
+        except (CodecError, TypeError, ValueError) as error:
+            raise InputError(f"{error} Its signature is {self._call()}.") from error
+
+    def _open(self, data: bytes) -> tuple[dict[str, Any], bool]:
+        tagged = data[:1] == TAGGED
+        try:
+            entries = from_json(data[1:] if tagged else data)
+        except ValueError as error:
+            raise InputError(f"The inputs of workflow {self._workflow!r} are not JSON: {error}.") from error
+        if not isinstance(entries, dict):
+            raise InputError(f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._call()}.")
+        entries = cast("dict[str, Any]", entries)
+        strangers = [name for name in entries if name not in self._stored]
+        if strangers:
+            names = ", ".join(map(repr, strangers))
+            raise InputError(f"Workflow {self._workflow!r} has no input {names}: {self._call()}.")
+        return entries, tagged
+
+    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InputError(f"Workflow {self._workflow!r}: {error}. Its signature is {self._call()}.") from None
+
+    def _what(self, name: str) -> str:
+        return f"input {name!r} of workflow {self._workflow!r}"
+
+    def _call(self) -> str:
+        return f"{self._workflow}{self._signature.replace(return_annotation=inspect.Signature.empty)}"
+
+
+def bind_by_name(
+    workflow: str, parameters: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
+) -> bytes:
+    """The inputs of a call by a client that knows the workflow's parameter names, and nothing else of it."""
+    call = f"{workflow}({', '.join(parameters)})"
+    named = [name for name in parameters if not name.startswith("*")]
+    before_star: list[str] = []
+    for name in parameters:
+        if name.startswith("*"):
+            break
+        before_star.append(name)
+    rest = next((name for name in parameters if name.startswith("*") and not name.startswith("**")), None)
+    others = next((name for name in parameters if name.startswith("**")), None)
+
+    given: dict[str, object] = dict(zip(before_star, args, strict=False))
+    surplus = list(args[len(before_star) :])
+    if surplus:
+        if rest is None:
+            raise InputError(f"Workflow {workflow!r} was given {len(args)} positional arguments: {call}.")
+        given[rest] = surplus
+    unnamed: dict[str, object] = {}
+    for name, value in kwargs.items():
+        if name in given:
+            raise InputError(f"Workflow {workflow!r} was given {name!r} twice: {call}.")
+        if name in named:
+            given[name] = value
+        elif others is not None:
+            unnamed[name] = value
+        else:
+            raise InputError(f"Workflow {workflow!r} has no input {name!r}: {call}.")
+    if others is not None and unnamed:
+        given[others] = unnamed
+    return _join_object([(name, _pack_one(workflow, name, given[name])) for name in parameters if name in given])
+
+
+def _pack_one(workflow: str, name: str, value: Any) -> bytes:
+    if name.startswith("**"):
+        return _join_object([(key, _pack_one(workflow, key, item)) for key, item in value.items()])
+    if name.startswith("*"):
+        return _join_list([_pack_one(workflow, f"{name[1:]}[{i}]", item) for i, item in enumerate(value)])
+    try:
+        return pack(value, f"input {name!r} of workflow {workflow!r}", _as_data)
+    except CodecError as error:
+        raise InputError(str(error)) from error
+
+
+def _as_data(value: object) -> object:
+    """Models, dataclasses, enums and the like as the data that the workflow's own types will read."""
+    if is_secret(value):
+        raise TypeError("secrets are not recorded")
+    if fields_of(type(value)) is not None:
+        return unpack(codec_for(type(value)).encode(value, f"the {name_of(type(value))} among the inputs"))
+    return to_jsonable_python(value, by_alias=False, round_trip=True)
+
+
+def _stored_name(parameter: inspect.Parameter) -> str:
+    return {_VAR_POSITIONAL: "*", _VAR_KEYWORD: "**"}.get(parameter.kind, "") + parameter.name
+
+
+def _join_object(entries: Sequence[tuple[str, bytes]]) -> bytes:
+    """One JSON object of encoded values. With one tagged value, the whole is tagged and the plain ones say so."""
+    if not any(data[:1] == TAGGED for _, data in entries):
+        return b"{" + b",".join(to_json(name) + b":" + data for name, data in entries) + b"}"
+    if any(name[:1] == "$" for name, _ in entries):
+        pairs = (b"[" + to_json(name) + b"," + _inside_tagged(data) + b"]" for name, data in entries)
+        return TAGGED + b'{"$dict":[' + b",".join(pairs) + b"]}"
+    return TAGGED + b"{" + b",".join(to_json(name) + b":" + _inside_tagged(data) for name, data in entries) + b"}"
+
+
+def _join_list(items: Sequence[bytes]) -> bytes:
+    if not any(data[:1] == TAGGED for data in items):
+        return b"[" + b",".join(items) + b"]"
+    return TAGGED + b"[" + b",".join(map(_inside_tagged, items)) + b"]"
+
+
+def _inside_tagged(data: bytes) -> bytes:
+    return data[1:] if data[:1] == TAGGED else b'{"$json":' + data + b"}"
+
+
+def _open_object(entry: Any, tagged: bool) -> list[tuple[str, Any]]:
+    """The names and still encoded values of ``**kwargs``."""
+    if tagged and list(entry) == ["$json"]:
+        return [(name, {"$json": item}) for name, item in entry["$json"].items()]
+    if tagged and list(entry) == ["$dict"]:
+        return [(cast(str, untag(name)), item) for name, item in entry["$dict"]]
+    return list(entry.items())
+
+
+def _decode_entry(codec: ValueCodec, entry: Any, tagged: bool, what: str) -> Any:
+    if not tagged:
+        return codec.decode(to_json(entry), what)
+    if isinstance(entry, dict) and list(cast("dict[str, Any]", entry)) == ["$json"]:
+        return codec.decode(to_json(entry["$json"]), what)
+    return codec.decode(TAGGED + to_json(entry), what)

@@ -1,0 +1,300 @@
+"""The closed set of values that can be recorded without a declared type, and their bytes.
+
+The stored form is plain JSON wherever JSON says all there is to say. Otherwise it is the byte ``0x01`` followed by
+JSON in which an object with one key that starts with ``$`` is a tag: ``{"$tuple": [1, 2]}``, ``{"$datetime":
+"2024-05-01T12:00:00"}``. A dict that could be mistaken for a tag, or whose keys are not strings, is written as
+``{"$dict": [[key, value], ...]}``. ``{"$json": ...}`` holds plain JSON that is to be read as such, whatever its keys
+look like.
+
+The set is closed on purpose. Reading a record must never run code that the record names, and what comes back must be
+exactly what went in: a subclass of ``str`` or an ``Enum`` member would come back as something else, so it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, cast
+from uuid import UUID
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from holdfast.codec.wording import at, key_of, name_of, refuse, way_out_for
+from holdfast.errors import UnrecordableValue
+
+TAGGED = b"\x01"
+"""The first byte of the tagged form; no JSON text begins with it."""
+
+DEEPEST = 190
+"""Levels of JSON that may be nested: the parser stops at 200, and an inputs object adds some of its own."""
+
+BIGGEST_BITS = 4096
+"""Integers above this are written in hexadecimal, since parsers limit decimal digits (CPython to 4300)."""
+
+TAGGED_TYPES = frozenset(
+    {
+        NoneType,
+        bool,
+        int,
+        float,
+        str,
+        list,
+        dict,
+        tuple,
+        set,
+        frozenset,
+        bytes,
+        datetime,
+        date,
+        time,
+        timedelta,
+        Decimal,
+        UUID,
+    }
+)
+
+_FLAT = frozenset({str, int, bool, NoneType})
+
+Stranger = Callable[[object], object]
+"""Turns a value outside the closed set into one of the set, or raises ``TypeError``."""
+
+
+def pack(value: object, what: str, stranger: Stranger | None = None) -> bytes:
+    """The bytes of a value of the closed set.
+
+    ``stranger`` is asked for a replacement of every value that is not of the set; without it such values are refused.
+    """
+    return pack_and_unpack(value, what, stranger)[0]
+
+
+def pack_and_unpack(value: object, what: str, stranger: Stranger | None = None) -> tuple[bytes, object]:
+    """The bytes of a value, and the value that will be read from them: equal, and sharing nothing mutable."""
+    try:
+        if is_plain(value):
+            data = to_json(value)
+            return data, from_json(data)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass  # the slow way either finds the place to name in the error, or a tag that helps
+    try:
+        tagged = _Tagger(what, stranger).tag(value)
+        body = to_json(tagged)
+        return body if is_plain(tagged) else TAGGED + body, untag(from_json(body))
+    except UnrecordableValue:
+        raise
+    except RecursionError:
+        raise _too_deep(what) from None
+    except ValueError as error:
+        raise refuse(what, f"its encoding failed ({error})", "Return plain data.") from error
+
+
+def unpack(data: bytes) -> object:
+    """The value in the bytes, tagged or plain. Raises ``ValueError`` for anything that ``pack`` does not write."""
+    if data[:1] == TAGGED:
+        return untag(from_json(data[1:]))
+    return from_json(data)
+
+
+def is_plain(value: object, depth: int = 0, *, dollars: bool = False) -> bool:
+    """Whether plain JSON says all there is to say about the value. (Values that contain themselves are not plain.)
+
+    With ``dollars``, keys may begin with ``$``: harmless in plain JSON, not among tags.
+    """
+    kind = type(value)
+    if kind in _FLAT:
+        return True
+    if kind is float:
+        return math.isfinite(cast(float, value))
+    if depth > DEEPEST:
+        return False
+    if kind is dict:
+        entries = cast("dict[object, object]", value)
+        for key in entries:
+            if type(key) is not str or (key[:1] == "$" and not dollars):
+                return False
+        return _all_plain(entries.values(), depth, dollars)
+    if kind is list:
+        return _all_plain(cast("list[object]", value), depth, dollars)
+    return False
+
+
+def _all_plain(items: Any, depth: int, dollars: bool) -> bool:
+    kinds = set(map(type, items))
+    if kinds <= _FLAT:
+        return True
+    return all(is_plain(item, depth + 1, dollars=dollars) for item in items)
+
+
+def _too_deep(what: str) -> UnrecordableValue:
+    return refuse(what, "it is nested too deeply", f"Keep it under {DEEPEST} levels, for example as a flat list.")
+
+
+class _Tagger:
+    """Turns one value into JSON data with tags; knows where it is, for errors, and what it is inside of, for cycles."""
+
+    def __init__(self, what: str, stranger: Stranger | None) -> None:
+        self._what = what
+        self._stranger = stranger
+        self._path: list[str] = []
+        self._inside: set[int] = set()
+
+    def tag(self, value: object, depth: int = 0) -> object:
+        """The JSON data for the value; every list, dict and tag is a level."""
+        kind = type(value)
+        if kind is str:
+            return self._text(cast(str, value))
+        if kind is bool or kind is NoneType:
+            return value
+        if kind is int:
+            number = cast(int, value)
+            return number if number.bit_length() <= BIGGEST_BITS else {"$int": hex(number)}
+        if kind is float:
+            real = cast(float, value)
+            return real if math.isfinite(real) else {"$float": str(real)}
+        if kind in _LEAVES:
+            return {_LEAVES[kind]: self._leaf(kind, value)}
+        if kind not in TAGGED_TYPES:
+            return self._replace(value, depth)
+        if depth > DEEPEST:
+            raise _too_deep(self._what)
+        if id(value) in self._inside:
+            raise refuse(self._what, f"{at(self._path)}it contains itself", "Return data without cycles.")
+        self._inside.add(id(value))
+        try:
+            return self._container(kind, value, depth)
+        finally:
+            self._inside.discard(id(value))
+
+    def _container(self, kind: type, value: object, depth: int) -> object:
+        if kind is list:
+            return self._items(cast("list[object]", value), depth + 1)
+        if kind is tuple:
+            return {"$tuple": self._items(cast("tuple[object, ...]", value), depth + 2)}
+        if kind is dict:
+            return self._entries(cast("dict[object, object]", value), depth)
+        # The order of a set depends on the process's hash seed; the order of encoded elements does not.
+        elements = self._items(cast("set[object]", value), depth + 2)
+        return {"$set" if kind is set else "$frozenset": sorted(elements, key=to_json)}
+
+    def _items(self, items: Any, depth: int) -> list[object]:
+        tagged: list[object] = []
+        for index, item in enumerate(items):
+            self._path.append(f"[{index}]")
+            tagged.append(self.tag(item, depth))
+            self._path.pop()
+        return tagged
+
+    def _entries(self, entries: dict[object, object], depth: int) -> object:
+        if all(type(key) is str and key[:1] != "$" for key in entries):
+            plain: dict[object, object] = {}
+            for key, item in entries.items():
+                self._path.append(f"[{key_of(key)}]")
+                plain[self._text(cast(str, key))] = self.tag(item, depth + 1)
+                self._path.pop()
+            return plain
+        pairs: list[list[object]] = []
+        for index, (key, item) in enumerate(entries.items()):
+            self._path.append(f"[key {index + 1}]")
+            name = self.tag(key, depth + 3)
+            self._path[-1] = f"[value {index + 1}]"
+            pairs.append([name, self.tag(item, depth + 3)])
+            self._path.pop()
+        return {"$dict": pairs}
+
+    def _text(self, text: str) -> str:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise refuse(
+                    self._what,
+                    f"{at(self._path)}there is text with half a character in it (a lone surrogate)",
+                    "Clean it with `text.encode('utf-8', 'replace').decode()`, or return bytes.",
+                ) from None
+        return text
+
+    def _leaf(self, kind: type, value: object) -> object:
+        if kind is bytes:
+            return b64encode(cast(bytes, value)).decode()
+        if kind is timedelta:
+            span = cast(timedelta, value)
+            return [span.days, span.seconds, span.microseconds]
+        if kind is datetime or kind is date:
+            return cast(date, value).isoformat()
+        if kind is time:
+            clock = cast(time, value)
+            if clock.tzinfo is not None and clock.utcoffset() is None:
+                trouble = f"{at(self._path)}there is a time of day in a zone whose offset depends on the date"
+                raise refuse(self._what, trouble, "Return a datetime, or the time and the zone's name.")
+            return clock.isoformat()
+        return str(value)
+
+    def _replace(self, value: object, depth: int) -> object:
+        if self._stranger is not None:
+            if depth > DEEPEST:
+                raise _too_deep(self._what)
+            try:
+                replacement = self._stranger(value)
+            except (TypeError, ValueError):
+                pass
+            else:
+                return self.tag(replacement, depth + 1)
+        trouble = f"{at(self._path)}there is a `{name_of(type(value))}`, which no declared type describes"
+        raise refuse(self._what, trouble, way_out_for(value))
+
+
+_LEAVES: dict[type, str] = {
+    bytes: "$bytes",
+    datetime: "$datetime",
+    date: "$date",
+    time: "$time",
+    timedelta: "$timedelta",
+    Decimal: "$decimal",
+    UUID: "$uuid",
+}
+
+
+def untag(data: object) -> object:
+    """The value that JSON data with tags stands for."""
+    if type(data) is dict:
+        entries = cast("dict[str, Any]", data)
+        if len(entries) == 1:
+            (key,) = entries
+            if key[:1] == "$":
+                return _untag_one(key, entries[key])
+        return {key: item if type(item) in _FLAT else untag(item) for key, item in entries.items()}
+    if type(data) is list:
+        return [item if type(item) in _FLAT else untag(item) for item in cast("list[object]", data)]
+    return data
+
+
+def _untag_one(tag: str, body: Any) -> object:
+    reader = _READERS.get(tag)
+    if reader is None:
+        raise ValueError(f"unknown tag {tag!r}: written by a newer Holdfast?")
+    return reader(body)
+
+
+def _read_items(body: Any) -> list[Any]:
+    return [untag(item) for item in body]
+
+
+_READERS: dict[str, Callable[[Any], object]] = {
+    "$json": lambda body: body,
+    "$int": lambda body: int(body, 16),
+    "$float": float,
+    "$tuple": lambda body: tuple(_read_items(body)),
+    "$set": lambda body: set(_read_items(body)),
+    "$frozenset": lambda body: frozenset(_read_items(body)),
+    "$dict": lambda body: {untag(key): untag(item) for key, item in body},
+    "$bytes": b64decode,
+    "$datetime": datetime.fromisoformat,
+    "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$timedelta": lambda body: timedelta(*body),
+    "$decimal": Decimal,
+    "$uuid": UUID,
+}

@@ -1,0 +1,1 @@
+"""Where journals live: the store contract, and the stores that fulfil it."""

@@ -1,0 +1,150 @@
+"""Opening the database file: whose it is, which schema it has, and how each connection is set up.
+
+A process has three connections: one that writes (``synchronous=FULL``: what it commits survives a power cut), one that
+only reads, and one for lease renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). None of them
+waits for locks inside SQLite: ``patiently`` does, where waiting is allowed.
+
+The file itself is never opened other than through SQLite: closing a descriptor of it would drop SQLite's locks.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.stores.sqlite.faults import is_busy
+from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
+from holdfast.stores.sqlite.schema import APPLICATION_ID
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""How long to wait for another process's lock, in seconds."""
+_FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01
+
+ACCESS = "rwc"
+"""How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
+
+
+def patiently(action: Callable[[], T], patience: float = PATIENCE) -> T:
+    """Do ``action`` again while another process holds the lock it needs. Blocking."""
+    deadline = time.monotonic() + patience
+    nap = _FIRST_NAP
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(nap)
+        nap = min(nap * 1.5, _LONGEST_NAP)
+
+
+def prepare_folder(database: Path) -> None:
+    """Make sure that the folder is there; the default one is for its owner's eyes only."""
+    folder = database.parent
+    try:
+        folder.mkdir(mode=0o700 if folder.name == ".holdfast" else 0o777, parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise StoreReadOnly(
+            f"the folder {folder} for {database.name} cannot be created ({error.strerror}). Create it for this user, "
+            f"or point HOLDFAST_URL at another place."
+        ) from error
+    except OSError as error:
+        raise StoreError(f"the folder {folder} for {database.name} cannot be created: {error}") from error
+
+
+def open_writer(database: Path) -> sqlite3.Connection:
+    """The connection that writes; a new file gets its tables, an older one is migrated. Blocking."""
+    connection = _connect(database)
+    try:
+        patiently(lambda: _check_identity(connection, database))
+        _use_wal(connection, database)
+        connection.execute("PRAGMA synchronous = FULL")
+        patiently(lambda: _migrate(connection, database))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(database: Path) -> sqlite3.Connection:
+    """The connection for reads."""
+    connection = _connect(database)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def open_renewer(database: Path) -> sqlite3.Connection:
+    """The connection for lease renewals."""
+    connection = _connect(database)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Leave whatever transaction is open, so that the connection can be used again."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _connect(database: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(os.fspath(database))}?mode={ACCESS}",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
+    """The schema version of a database that is ours or still empty; anything else is refused and left as it is."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
+    if application != APPLICATION_ID and (application or version or tables):
+        held = f"with the tables {', '.join(tables)}" if tables else f"with application_id {application}"
+        raise StoreCorrupt(
+            f"{database} is the SQLite database of another program, {held}. Holdfast keeps its runs in a file of their "
+            f"own: point HOLDFAST_URL at another file."
+        )
+    if version > VERSION:
+        raise StoreSchemaError(
+            f"{database} has schema version {version}, but this Holdfast knows versions up to {VERSION}: a newer "
+            f"Holdfast has migrated it. Upgrade this one (pip install -U holdfast), or use another file."
+        )
+    return version
+
+
+def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
+    mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    if mode != "wal":
+        raise StoreError(
+            f"{database} cannot use a write-ahead log (journal mode stays {mode!r}). It needs a local file system with "
+            f"shared memory; a network share has none. Point HOLDFAST_URL at a local disk."
+        )
+
+
+def _migrate(connection: sqlite3.Connection, database: Path) -> None:
+    """Bring the schema up to date. Done even when it is, since it shows at once whether the file can be written."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _check_identity(connection, database)
+        for migration in MIGRATIONS[version:]:
+            for statement in statements(migration):
+                connection.execute(statement)
+        if version < VERSION:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise

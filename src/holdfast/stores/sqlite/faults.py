@@ -1,0 +1,86 @@
+"""SQLite's errors in Holdfast's words: what happened to which file, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from holdfast.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+LITTLE_SPACE = 1 << 20
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds the lock that is needed; nothing was changed, the same call may work now."""
+    name = _code(error)
+    return name.startswith("SQLITE_BUSY") or name in ("SQLITE_LOCKED", "SQLITE_PROTOCOL")
+
+
+def store_error(error: sqlite3.Error, database: Path) -> StoreError:
+    """The store error that tells what ``error`` means for ``database``."""
+    code = _code(error)
+    family = "_".join(code.split("_")[:2])
+    told = f"{error} ({code})" if code else str(error)
+    if is_busy(error):
+        return StoreLocked(
+            f"{database} is locked by another process ({told}). Holdfast's own processes hold it for milliseconds: "
+            f"look for another program that has the file open in a transaction, such as a sqlite3 shell or a backup."
+        )
+    if family == "SQLITE_FULL" or (family in ("SQLITE_IOERR", "SQLITE_CANTOPEN") and _no_space(database)):
+        return StoreFull(
+            f"there is no room to write {database} ({told}). Free space on its device (or lift the file size limit); "
+            f"nothing that was recorded is lost, and runs go on by themselves."
+        )
+    if family in ("SQLITE_READONLY", "SQLITE_PERM") or (family == "SQLITE_CANTOPEN" and _not_writable(database)):
+        return StoreReadOnly(
+            f"{database} is not writable for this process ({told}). Give it write access to the file and to its folder "
+            f"(SQLite keeps its -wal and -shm files there), or point HOLDFAST_URL at another place."
+        )
+    if family == "SQLITE_NOTADB":
+        return StoreCorrupt(
+            f"{database} is not a SQLite database ({told}). Point HOLDFAST_URL at another file, or move this one away."
+        )
+    if family == "SQLITE_CORRUPT" or "decode to UTF-8" in str(error):
+        return StoreCorrupt(
+            f"{database} is damaged ({told}). Stop all workers, copy the file with its -wal file, and try "
+            f"`sqlite3 {database} .recover`, or go back to a backup."
+        )
+    if family == "SQLITE_CANTOPEN":
+        return StoreUnavailable(
+            f"{database} cannot be opened ({told}). Check that it is a file, that its folder exists, and that this "
+            f"process is not out of file descriptors."
+        )
+    return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
+
+
+def unreadable(database: Path, row: str, problem: str) -> StoreCorrupt:
+    """A row that this version of Holdfast cannot have written."""
+    return StoreCorrupt(
+        f"{database}: {row} cannot be read: {problem}. It was written by a newer Holdfast or changed by hand; "
+        f"upgrade Holdfast, or repair the row."
+    )
+
+
+def _code(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
+def _no_space(database: Path) -> bool:
+    try:
+        space = os.statvfs(database.parent)
+    except (OSError, AttributeError):
+        return False
+    return space.f_bavail * space.f_frsize < LITTLE_SPACE
+
+
+def _not_writable(database: Path) -> bool:
+    place = database if database.exists() else database.parent
+    return place.exists() and not os.access(place, os.W_OK)

@@ -1,0 +1,119 @@
+"""How a database gets from one schema version to the next: numbered, forward only, never edited once released.
+
+``PRAGMA user_version`` is the number of migrations that a database has seen. Migrating happens in one ``IMMEDIATE``
+transaction, so two processes that open a new file at once are safe: the second finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+_1_INITIAL = """
+CREATE TABLE runs (
+    key            INTEGER PRIMARY KEY,
+    id             TEXT NOT NULL UNIQUE,
+    workflow       TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    state          TEXT NOT NULL,
+    epoch          INTEGER NOT NULL,
+    owner          INTEGER,
+    starter        INTEGER,
+    deliveries     INTEGER NOT NULL,
+    max_deliveries INTEGER NOT NULL,
+    ready          INTEGER,
+    wake_at        REAL,
+    waits_for      TEXT NOT NULL,
+    priority       INTEGER NOT NULL,
+    deadline       REAL,
+    generated_id   INTEGER NOT NULL,
+    python         TEXT NOT NULL,
+    created_at     REAL NOT NULL,
+    finished_at    REAL,
+    digest         BLOB NOT NULL,
+    seed           BLOB NOT NULL,
+    tags           TEXT NOT NULL,
+    inputs         BLOB NOT NULL,
+    output         BLOB,
+    error          BLOB
+);
+CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
+CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
+CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE generated_id = 1 AND finished_at IS NULL;
+CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_listed ON runs (workflow, state);
+
+CREATE TABLE records (
+    run        INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
+    position   INTEGER NOT NULL,
+    ok         INTEGER NOT NULL,
+    at         REAL NOT NULL,
+    started_at REAL NOT NULL,
+    attempts   INTEGER NOT NULL,
+    worker     INTEGER NOT NULL,
+    epoch      INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    preview    TEXT NOT NULL,
+    payload    BLOB
+);
+CREATE UNIQUE INDEX records_journal ON records (run, seq);
+
+CREATE TABLE attempts (
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL,
+    intent   INTEGER NOT NULL,
+    progress BLOB,
+    error    TEXT NOT NULL,
+    at       REAL NOT NULL,
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+
+CREATE TABLE signals (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    run     INTEGER NOT NULL,
+    name    TEXT NOT NULL,
+    sent_at REAL NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE INDEX signals_mailbox ON signals (run, name);
+
+CREATE TABLE signal_keys (
+    run   INTEGER NOT NULL,
+    dedup TEXT NOT NULL,
+    PRIMARY KEY (run, dedup)
+) WITHOUT ROWID;
+
+CREATE TABLE workers (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    token       TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    workflows   TEXT NOT NULL,
+    queues      TEXT,
+    started_at  REAL NOT NULL,
+    lease_until REAL NOT NULL
+);
+CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
+
+CREATE TABLE workflows (
+    name        TEXT PRIMARY KEY,
+    parameters  TEXT NOT NULL,
+    id_template TEXT,
+    queue       TEXT NOT NULL,
+    timeout     REAL,
+    tags        TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_1_INITIAL,)
+"""``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
+
+VERSION = len(MIGRATIONS)
+
+
+def statements(migration: str) -> list[str]:
+    """The single statements of a migration (``executescript`` would commit the transaction around it)."""
+    return [statement for part in migration.split(";") if (statement := part.strip())]

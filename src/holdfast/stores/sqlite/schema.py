@@ -1,0 +1,117 @@
+"""The tables, as they are now.
+
+A new database is brought to this shape by running all of ``migrations.MIGRATIONS``; a test holds the two together.
+
+``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready`` exists for claims:
+1 when a run is due, 0 when it becomes due at ``wake_at``, NULL when it is not waiting for a time (running, ended, or
+parked until a signal). With it, the due runs of a workflow stand in claiming order in a partial index of their own, and
+the timers in another, so that neither a million parked runs nor a long backlog slows a claim. ``inputs`` and ``output``
+come last, because SQLite reads a row only as far as it must.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x486F6C64
+"""``Hold``: marks the file as ours, so that another program's database is never taken over."""
+
+SCHEMA = """
+CREATE TABLE runs (
+    key            INTEGER PRIMARY KEY,
+    id             TEXT NOT NULL UNIQUE,
+    workflow       TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    state          TEXT NOT NULL,
+    epoch          INTEGER NOT NULL,
+    owner          INTEGER,              -- workers.id, while running
+    starter        INTEGER,              -- workers.id, if a worker started it
+    deliveries     INTEGER NOT NULL,
+    max_deliveries INTEGER NOT NULL,
+    ready          INTEGER,
+    wake_at        REAL,
+    waits_for      TEXT NOT NULL,
+    priority       INTEGER NOT NULL,
+    deadline       REAL,
+    generated_id   INTEGER NOT NULL,
+    python         TEXT NOT NULL,
+    created_at     REAL NOT NULL,
+    finished_at    REAL,
+    digest         BLOB NOT NULL,
+    seed           BLOB NOT NULL,
+    tags           TEXT NOT NULL,        -- a JSON list
+    inputs         BLOB NOT NULL,
+    output         BLOB,
+    error          BLOB
+);
+CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
+CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
+CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE generated_id = 1 AND finished_at IS NULL;
+CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_listed ON runs (workflow, state);
+
+CREATE TABLE records (                   -- appended to, so that pages fill in the order of writing
+    run        INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
+    position   INTEGER NOT NULL,
+    ok         INTEGER NOT NULL,
+    at         REAL NOT NULL,
+    started_at REAL NOT NULL,
+    attempts   INTEGER NOT NULL,
+    worker     INTEGER NOT NULL,
+    epoch      INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    preview    TEXT NOT NULL,
+    payload    BLOB
+);
+CREATE UNIQUE INDEX records_journal ON records (run, seq);
+
+CREATE TABLE attempts (
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL,
+    intent   INTEGER NOT NULL,
+    progress BLOB,
+    error    TEXT NOT NULL,
+    at       REAL NOT NULL,
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+
+CREATE TABLE signals (                   -- not consumed yet; ids are never used twice
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    run     INTEGER NOT NULL,
+    name    TEXT NOT NULL,
+    sent_at REAL NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE INDEX signals_mailbox ON signals (run, name);
+
+CREATE TABLE signal_keys (               -- deduplication keys, which outlive their signals
+    run   INTEGER NOT NULL,
+    dedup TEXT NOT NULL,
+    PRIMARY KEY (run, dedup)
+) WITHOUT ROWID;
+
+CREATE TABLE workers (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    token       TEXT NOT NULL,           -- names its lock file
+    name        TEXT NOT NULL,
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    workflows   TEXT NOT NULL,           -- a JSON list
+    queues      TEXT,                    -- a JSON list; NULL: all
+    started_at  REAL NOT NULL,
+    lease_until REAL NOT NULL
+);
+CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
+
+CREATE TABLE workflows (
+    name        TEXT PRIMARY KEY,
+    parameters  TEXT NOT NULL,           -- a JSON list
+    id_template TEXT,
+    queue       TEXT NOT NULL,
+    timeout     REAL,
+    tags        TEXT NOT NULL            -- a JSON list
+) WITHOUT ROWID;
+"""

@@ -1,0 +1,144 @@
+"""Values for the store suite, with only what a test cares about spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.states import RunState
+from holdfast.stores.contract import (
+    AppendRecord,
+    FinishRun,
+    NewRun,
+    NewWorker,
+    NoteAttempt,
+    Op,
+    ParkRun,
+    ReleaseRun,
+    Run,
+    SendSignal,
+    Started,
+    StartRun,
+    Store,
+    Verdict,
+)
+
+DONE, FENCED, REFUSED = Verdict.DONE, Verdict.FENCED, Verdict.REFUSED
+FLOW = "etl"
+ALL: dict[str, Any] = {"workflows": [FLOW], "queues": None}
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def new_run(run_id: str = "r", **fields: Any) -> NewRun:
+    given: dict[str, Any] = {
+        "workflow": FLOW,
+        "inputs": b'{"customer":"acme"}',
+        "digest": b"digest",
+        "seed": b"seed-" + run_id.encode(),
+        "created_at": 1_000_000.0,
+    }
+    return NewRun(id=run_id, **{**given, **fields})
+
+
+def a_worker(name: str = "w", **fields: Any) -> NewWorker:
+    return NewWorker(**{"name": name, "host": "host", "pid": 7, "workflows": (FLOW,), **fields})
+
+
+def record(seq: int, *, epoch: int = 1, position: int | None = None, **fields: Any) -> Record:
+    given: dict[str, Any] = {
+        "kind": Kind.STEP,
+        "position": seq if position is None else position,
+        "name": "extract",
+        "ok": True,
+        "payload": b"[1, 2]",
+        "at": 1_000_001.5,
+        "started_at": 1_000_001.25,
+        "worker": 1,
+        "preview": "customer='acme'",
+    }
+    return Record(seq=seq, epoch=epoch, **{**given, **fields})
+
+
+def append(run: Run, seq: int, *, consume: int | None = None, clear: bool = False, reset: bool = False, **fields: Any):
+    made = record(seq, **{"epoch": run.epoch, **fields})
+    return AppendRecord(run.key, made, consume=consume, clear_attempt=clear, reset_deliveries=reset)
+
+
+def note(run: Run, position: int, number: int = 1, **fields: Any) -> NoteAttempt:
+    return NoteAttempt(run.key, run.epoch, Attempt(position, number, **fields))
+
+
+def finish(run: Run, state: RunState = RunState.COMPLETED, **fields: Any) -> FinishRun:
+    given: dict[str, Any] = {"output": b'"done"', "error": None, "at": 1_000_002.0}
+    if state is not RunState.COMPLETED:
+        given.update(output=None, error=b'{"type":"ValueError"}')
+    return FinishRun(run.key, run.epoch, state, **{**given, **fields})
+
+
+def park(run: Run, wake_at: float | None = None, *signals: str) -> ParkRun:
+    return ParkRun(run.key, run.epoch, wake_at, signals, "waits for approval")
+
+
+def release(run: Run) -> ReleaseRun:
+    return ReleaseRun(run.key, run.epoch)
+
+
+def signal(run_id: str = "r", name: str = "go", payload: bytes = b"1", dedup: str | None = None) -> SendSignal:
+    return SendSignal(run_id, name, payload, dedup, 1_000_003.0)
+
+
+async def do(store: Store, *ops: Op) -> Sequence[Any]:
+    return await store.commit(ops)
+
+
+async def start(store: Store, run_id: str = "r", *, claim_as: int | None = None, **fields: Any) -> Run:
+    """A new run."""
+    [answer] = await store.commit([StartRun(new_run(run_id, **fields), claim_as=claim_as)])
+    assert isinstance(answer, Started)
+    assert answer.created
+    return answer.run
+
+
+async def hold(store: Store, run_id: str = "r", *, lease: float = 10.0, **fields: Any) -> Run:
+    """A new run, held by a new worker under epoch 1."""
+    worker = await store.register_worker(a_worker(), lease)
+    return await start(store, run_id, claim_as=worker, **fields)
+
+
+async def claim_one(store: Store, worker: int | None = None) -> Run:
+    """The run that a worker gets who asks for one."""
+    if worker is None:
+        worker = await store.register_worker(a_worker("claimant"), 10.0)
+    [run] = await store.claim(worker, **ALL, limit=1)
+    return run
+
+
+async def state_of(store: Store, run_id: str = "r") -> RunState:
+    run = await store.get(run_id)
+    assert run is not None
+    return run.state
+
+
+async def row(store: Store, run_id: str = "r") -> Run:
+    run = await store.get(run_id)
+    assert run is not None
+    return run
+
+
+async def journal(store: Store, run: Run) -> list[int]:
+    """The sequence numbers of a run's records."""
+    [history] = await store.histories([run.key])
+    return [made.seq for made in history.records]

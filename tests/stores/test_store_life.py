@@ -1,0 +1,422 @@
+"""A run's life: starting, joining, finishing, parking, signals, releasing, reopening."""
+
+from __future__ import annotations
+
+import pytest
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    REFUSED,
+    a_worker,
+    append,
+    claim_one,
+    do,
+    finish,
+    hold,
+    journal,
+    new_run,
+    note,
+    park,
+    release,
+    row,
+    signal,
+    start,
+    state_of,
+)
+
+from holdfast.core.records import Kind, Signal
+from holdfast.core.states import RunState
+from holdfast.stores.contract import ReopenRun, Started, StartRun, Store, Verdict
+
+pytestmark = pytest.mark.asyncio
+
+
+# Starting
+
+
+async def test_a_started_run_is_pending_and_has_all_that_it_was_given(store: Store, clock):
+    new = new_run(
+        "etl-acme", queue="slow", priority=3, deadline=2_000_000.0, max_deliveries=5, tags=("a", "ü\"'"), python="3.11",
+        inputs=b"\x00\x01", available_at=1_000_060.0,
+    )  # fmt: skip
+    [answer] = await do(store, StartRun(new))
+    assert answer.created
+    run = answer.run
+    assert run == await store.get("etl-acme")
+    assert (run.state, run.epoch, run.owner, run.deliveries) == (RunState.PENDING, 0, None, 0)
+    for name in ("id", "workflow", "queue", "priority", "deadline", "max_deliveries", "tags", "python", "inputs"):
+        assert getattr(run, name) == getattr(new, name)
+    assert (run.digest, run.seed, run.created_at, run.wake_at) == (new.digest, new.seed, new.created_at, 1_000_060.0)
+    assert (run.output, run.error, run.finished_at, run.waits_for, run.starter) == (None, None, None, "", None)
+
+
+async def test_a_run_can_be_started_and_held_in_one_write(store: Store):
+    worker = await store.register_worker(a_worker(), 10.0)
+    [answer] = await do(store, StartRun(new_run(starter=worker), claim_as=worker))
+    assert answer.created
+    assert (answer.run.state, answer.run.epoch, answer.run.owner) == (RunState.RUNNING, 1, worker)
+    assert answer.run == await store.get("r")
+    assert await do(store, append(answer.run, 1)) == [DONE]
+
+
+async def test_starting_under_a_taken_id_answers_with_the_run_that_is_there(store: Store):
+    run = await hold(store, inputs=b"old")
+    [answer] = await do(store, StartRun(new_run(inputs=b"new", seed=b"another")))
+    assert answer == Started(run, created=False)
+    assert (await row(store)).inputs == b"old"
+
+
+async def test_repeating_a_start_with_its_seed_is_answered_as_created(store: Store):
+    worker = await store.register_worker(a_worker(), 10.0)
+    op = StartRun(new_run(generated_id=True, starter=worker), claim_as=worker, join_orphan=True)
+    [first] = await do(store, op)
+    [again] = await do(store, op)
+    assert again == first
+    assert again.created
+
+
+async def test_two_starts_of_one_id_in_one_batch_make_one_run(store: Store):
+    first, second = await do(store, StartRun(new_run(seed=b"a")), StartRun(new_run(seed=b"b")))
+    assert (first.created, second.created) == (True, False)
+    assert second.run.key == first.run.key
+
+
+async def test_two_processes_that_start_one_id_make_one_run(store: Store, elsewhere: Store):
+    [first] = await do(store, StartRun(new_run(seed=b"a")))
+    [second] = await do(elsewhere, StartRun(new_run(seed=b"b")))
+    assert (first.created, second.created) == (True, False)
+    assert second.run == first.run
+
+
+async def test_keys_rise_in_the_order_of_starting(store: Store):
+    keys = [(await start(store, name)).key for name in "zay"]
+    assert keys == sorted(set(keys))
+
+
+async def test_a_worker_that_is_not_live_gets_no_run_to_hold(store: Store):
+    worker = await store.register_worker(a_worker(), 10.0)
+    await store.retire_worker(worker)
+    run = await start(store, claim_as=worker)
+    assert (run.state, run.owner, run.epoch) == (RunState.PENDING, None, 0)
+    assert (await claim_one(store)).id == "r"
+
+
+# Orphans
+
+
+async def orphan(store: Store, kill, run_id: str = "lost", **fields) -> int:
+    """A worker that starts a run without an id of its own, and dies."""
+    starter = await store.register_worker(a_worker("starter"), 10.0)
+    await start(store, run_id, claim_as=starter, starter=starter, generated_id=True, **fields)
+    kill(starter)
+    await store.reap()
+    return starter
+
+
+async def join(store: Store, run_id: str = "new", **fields) -> Started:
+    """A worker that comes after and starts a run with equal inputs."""
+    me = await store.register_worker(a_worker("me"), 10.0)
+    new = new_run(run_id, generated_id=True, starter=me, **fields)
+    [answer] = await do(store, StartRun(new, claim_as=me, join_orphan=True))
+    return answer
+
+
+async def test_an_orphan_with_equal_inputs_is_joined_instead_of_starting_anew(store: Store, kill):
+    await orphan(store, kill)
+    answer = await join(store)
+    assert (answer.run.id, answer.created) == ("lost", False)
+    assert answer.run.state is RunState.PENDING
+    assert answer.run == await store.get("lost")
+    assert await store.get("new") is None
+
+
+async def test_an_orphan_is_joined_once(store: Store, kill):
+    await orphan(store, kill)
+    assert (await join(store, "one")).run.id == "lost"
+    assert (await join(store, "two")).run.id == "two"
+
+
+async def test_the_oldest_orphan_is_joined_first(store: Store, kill):
+    await orphan(store, kill, "z-first")
+    await orphan(store, kill, "a-second")
+    assert [(await join(store, name)).run.id for name in ("x", "y", "z")] == ["z-first", "a-second", "z"]
+
+
+async def test_a_run_whose_starter_retired_is_an_orphan_too(store: Store):
+    starter = await store.register_worker(a_worker(), 10.0)
+    await start(store, "left", starter=starter, generated_id=True)
+    await store.retire_worker(starter)
+    assert (await join(store)).run.id == "left"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"digest": b"other"}, {"workflow": "other"}, {"generated_id": False}, {"starter": None}], ids=str
+)
+async def test_a_run_that_differs_is_not_joined(store: Store, kill, fields):
+    starter = await store.register_worker(a_worker("starter"), 10.0)
+    await start(store, "lost", **{"starter": starter, "generated_id": True, **fields})
+    kill(starter)
+    await store.reap()
+    assert (await join(store)).run.id == "new"
+
+
+async def test_a_run_of_a_live_starter_is_not_joined(store: Store):
+    starter = await store.register_worker(a_worker("starter"), 10.0)
+    await start(store, "mine", starter=starter, generated_id=True)
+    assert (await join(store)).run.id == "new"
+
+
+async def test_an_ended_orphan_is_not_joined(store: Store):
+    starter = await store.register_worker(a_worker("starter"), 10.0)
+    run = await start(store, "ended", claim_as=starter, starter=starter, generated_id=True)
+    await do(store, finish(run))
+    await store.retire_worker(starter)
+    assert (await join(store)).run.id == "new"
+
+
+async def test_a_start_that_does_not_ask_for_orphans_makes_a_new_run(store: Store, kill):
+    await orphan(store, kill)
+    assert (await start(store, "new", generated_id=True)).id == "new"
+
+
+# Finishing
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD])
+async def test_a_finished_run_has_its_outcome_and_no_owner(store: Store, state: RunState):
+    run = await hold(store)
+    op = finish(run, state)
+    assert await do(store, append(run, 1), op) == [DONE, DONE]
+    ended = await row(store)
+    assert (ended.state, ended.output, ended.error, ended.finished_at) == (state, op.output, op.error, op.at)
+    assert (ended.owner, ended.wake_at) == (None, None)
+
+
+async def test_a_run_ends_once(store: Store):
+    run = await hold(store)
+    await do(store, finish(run))
+    assert await do(store, finish(run, RunState.FAILED)) == [FENCED]
+    assert await state_of(store) is RunState.COMPLETED
+
+
+async def test_a_finish_is_not_taken_for_a_repeat_when_reaping_has_ended_the_run(store: Store, kill):
+    run = await hold(store, max_deliveries=1)
+    kill(run.owner)
+    await store.reap()
+    assert await do(store, finish(run)) == [FENCED]
+    assert await state_of(store) is RunState.DEAD
+
+
+async def test_an_ended_run_is_not_claimed(store: Store):
+    run = await hold(store)
+    await do(store, finish(run))
+    assert await store.claim(run.owner or 0, **ALL, limit=9) == []
+    assert await store.next_wake(**ALL) is None
+
+
+# Parking and signals
+
+
+async def test_a_parked_run_waits_for_its_time(store: Store, clock):
+    run = await hold(store)
+    assert await do(store, park(run, clock.now + 60)) == [DONE]
+    parked = await row(store)
+    assert (parked.state, parked.owner, parked.wake_at) == (RunState.WAITING, None, clock.now + 60)
+    assert parked.waits_for == "waits for approval"
+    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    clock.advance(60)
+    woken = await claim_one(store, run.owner)
+    assert (woken.state, woken.epoch, woken.waits_for, woken.wake_at) == (RunState.RUNNING, 2, "", None)
+
+
+async def test_a_run_parked_for_a_signal_only_is_woken_by_nothing_else(store: Store, clock):
+    run = await hold(store)
+    await do(store, park(run, None, "go"))
+    clock.advance(1e9)
+    assert await store.next_wake(**ALL) is None
+    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+
+
+async def test_a_signal_makes_a_parked_run_claimable_at_once(store: Store, elsewhere: Store, clock):
+    run = await hold(store)
+    await do(store, park(run, clock.now + 1000, "go"))
+    assert await do(elsewhere, signal(payload=b"42")) == [DONE]
+    woken = await row(store)
+    assert (woken.state, woken.wake_at, woken.waits_for) == (RunState.WAITING, clock.now, "waits for approval")
+    await claim_one(store, run.owner)
+    [history] = await store.histories([run.key])
+    assert [(s.name, s.payload, s.sent_at) for s in history.signals] == [("go", b"42", 1_000_003.0)]
+
+
+async def test_parking_is_refused_when_an_awaited_signal_is_there(store: Store):
+    run = await hold(store)
+    await do(store, signal(name="go"))
+    assert await do(store, park(run, None, "stop", "go")) == [REFUSED]
+    assert await state_of(store) is RunState.RUNNING
+    assert await do(store, append(run, 1)) == [DONE]
+    assert await do(store, park(run, None, "stop")) == [DONE]
+
+
+async def test_parking_sees_the_signals_sent_and_consumed_in_its_own_batch(store: Store):
+    run = await hold(store)
+    assert await do(store, signal(), park(run, None, "go")) == [DONE, REFUSED]
+    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    answers = await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id), park(run, None, "go"), signal())
+    assert answers == [DONE, DONE, DONE]
+    assert (await claim_one(store, run.owner)).id == "r"
+
+
+async def test_a_park_is_fenced_like_any_write_and_its_repeat_is_done(store: Store, clock):
+    run = await hold(store)
+    assert await do(store, park(run, clock.now)) == [DONE]
+    await do(store, signal())
+    assert await do(store, park(run, clock.now, "go")) == [DONE]
+    await claim_one(store, run.owner)
+    assert await do(store, park(run)) == [FENCED]
+
+
+async def test_signals_to_a_held_run_reach_its_holder_in_order(store: Store, elsewhere: Store):
+    run, other = await hold(store), await hold(store, "other")
+    await do(elsewhere, signal(payload=b"1"), signal("other", payload=b"x"), signal(payload=b"2"))
+    found = await store.new_signals(run.owner or 0, 0)
+    assert [(key, s.payload) for key, s in found] == [(run.key, b"1"), (run.key, b"2")]
+    assert all(type(s) is Signal for _, s in found)
+    assert await store.new_signals(run.owner or 0, found[-1][1].id) == []
+    assert [s.payload for _, s in await store.new_signals(other.owner or 0, 0)] == [b"x"]
+
+
+async def test_a_consumed_signal_is_gone_and_ids_are_never_used_again(store: Store):
+    run = await hold(store)
+    await do(store, signal())
+    [(_, first)] = await store.new_signals(run.owner or 0, 0)
+    await do(store, append(run, 1, kind=Kind.SIGNAL, consume=first.id))
+    [history] = await store.histories([run.key])
+    assert history.signals == []
+    await do(store, signal())
+    [(_, second)] = await store.new_signals(run.owner or 0, 0)
+    assert second.id > first.id
+
+
+async def test_a_fenced_record_consumes_nothing(store: Store):
+    run = await hold(store)
+    await do(store, signal())
+    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    await do(store, release(run))
+    assert await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id)) == [FENCED]
+    [history] = await store.histories([run.key])
+    assert len(history.signals) == 1
+
+
+async def test_a_deduplicated_signal_is_delivered_once_even_after_it_was_consumed(store: Store):
+    run = await hold(store)
+    assert await do(store, signal(dedup="k"), signal(dedup="k")) == [DONE, Verdict.DUPLICATE]
+    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id))
+    assert await do(store, signal(dedup="k")) == [Verdict.DUPLICATE]
+    assert await do(store, signal(dedup="other")) == [DONE]
+    await do(store, finish(run))
+    assert await do(store, signal(dedup="k")) == [Verdict.DUPLICATE]
+    assert await do(store, signal(dedup="third")) == [Verdict.ENDED]
+
+
+async def test_deduplication_keys_belong_to_their_run(store: Store):
+    await hold(store, "a")
+    await hold(store, "b")
+    assert await do(store, signal("a", dedup="k"), signal("b", dedup="k")) == [DONE, DONE]
+
+
+async def test_a_signal_to_a_run_that_ended_or_never_was_is_answered_so(store: Store):
+    run = await hold(store)
+    await do(store, finish(run))
+    assert await do(store, signal("r"), signal("nobody")) == [Verdict.ENDED, Verdict.UNKNOWN_RUN]
+
+
+async def test_a_run_can_be_started_and_signalled_in_one_batch(store: Store):
+    [started, sent] = await do(store, StartRun(new_run()), signal())
+    assert sent is DONE
+    [history] = await store.histories([started.run.key])
+    assert len(history.signals) == 1
+
+
+# Releasing
+
+
+async def test_a_released_run_is_claimable_at_once_and_counts_no_delivery(store: Store, clock):
+    run = await hold(store)
+    assert await do(store, release(run)) == [DONE]
+    released = await row(store)
+    assert (released.state, released.owner, released.deliveries) == (RunState.PENDING, None, 0)
+    again = await claim_one(store)
+    assert (again.id, again.epoch, again.deliveries) == ("r", 2, 0)
+
+
+# Reopening
+
+
+async def reopen(store: Store, run_id: str = "r") -> Verdict:
+    [answer] = await do(store, ReopenRun(run_id, 1_000_009.0))
+    assert isinstance(answer, Verdict)
+    return answer
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.DEAD])
+async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, state: RunState):
+    run = await hold(store)
+    await do(store, append(run, 1), finish(run, state))
+    assert await reopen(store) is DONE
+    opened = await row(store)
+    assert (opened.state, opened.deliveries, opened.error) == (RunState.PENDING, 0, None)
+    assert (opened.finished_at, opened.output, opened.owner) == (None, None, None)
+    assert await journal(store, run) == [1]
+    again = await claim_one(store)
+    assert (again.id, again.epoch) == ("r", 2)
+
+
+async def test_reopening_removes_a_failed_step_at_the_end_of_the_journal(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 1, ok=False), append(run, 2), append(run, 3, ok=False), finish(run, RunState.FAILED))
+    assert await reopen(store) is DONE
+    assert await journal(store, run) == [1, 2]
+    again = await claim_one(store)
+    assert await do(store, append(again, 3)) == [DONE]
+    assert await journal(store, run) == [1, 2, 3]
+
+
+async def test_reopening_leaves_a_last_record_that_is_no_failed_step(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 1, kind=Kind.DEADLINE, ok=False), finish(run, RunState.FAILED))
+    await reopen(store)
+    assert await journal(store, run) == [1]
+
+
+async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
+    run = await hold(store)
+    await do(store, note(run, 1, intent=True), finish(run, RunState.FAILED))
+    await reopen(store)
+    [history] = await store.histories([run.key])
+    assert history.attempts[1].intent
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
+async def test_there_is_nothing_to_reopen_in_a_run_that_did_not_fail(store: Store, state: RunState):
+    run = await hold(store)
+    assert await reopen(store) is Verdict.ENDED
+    await do(store, finish(run, state))
+    assert await reopen(store) is Verdict.ENDED
+    assert await reopen(store, "nobody") is Verdict.UNKNOWN_RUN
+
+
+async def test_a_reopened_run_is_fenced_for_the_worker_that_failed_it(store: Store):
+    run = await hold(store)
+    await do(store, finish(run, RunState.FAILED))
+    await reopen(store)
+    assert await do(store, append(run, 1), finish(run, RunState.FAILED)) == [FENCED, FENCED]
+
+
+async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
+    run = await hold(store)
+    answers = await do(store, append(run, 1, ok=False), finish(run, RunState.FAILED), ReopenRun("r", 1.0))
+    assert answers == [DONE] * 3
+    assert await journal(store, run) == []
+    assert await state_of(store) is RunState.PENDING

@@ -1,0 +1,172 @@
+"""Reading: rows, lists, counts, announcements, and noticing change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+from store_values import FLOW, a_worker, append, do, finish, hold, park, signal, start
+
+from holdfast.core.states import RunState
+from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
+
+pytestmark = pytest.mark.asyncio
+
+
+async def listed(store: Store, *, limit: int = 50, before: int | None = None, **where) -> list[str]:
+    return [run.id for run in await store.list_runs(RunFilter(**where), limit=limit, before=before)]
+
+
+async def some_runs(store: Store) -> None:
+    worker = await store.register_worker(a_worker(), 10.0)
+    await start(store, "etl-1", tags=("eu", "daily"), created_at=10.0)
+    await start(store, "etl-2", claim_as=worker, tags=("eu",), created_at=20.0)
+    done = await start(store, "mail-1", workflow="mail", claim_as=worker, created_at=30.0)
+    failed = await start(store, "etl-3", claim_as=worker, tags=("us",), created_at=40.0)
+    await do(store, finish(done), finish(failed, RunState.FAILED))
+    await start(store, "mail-2", workflow="mail", tags=("eu",), created_at=50.0)
+
+
+async def test_a_run_that_is_not_there_is_none(store: Store):
+    assert await store.get("nobody") is None
+    assert await store.get_many([]) == []
+
+
+async def test_get_many_returns_those_that_exist_once_each(store: Store):
+    await some_runs(store)
+    runs = await store.get_many(["mail-1", "nobody", "etl-1", "mail-1"])
+    assert sorted(run.id for run in runs) == ["etl-1", "mail-1"]
+    assert await store.get("etl-1") in runs
+
+
+@pytest.mark.parametrize("run_id", ["a b", "ü✓", "'; DROP TABLE runs; --", "%", "x" * 500, '"]', "a\\u0000b"])
+async def test_any_text_can_be_an_id(store: Store, run_id: str):
+    await start(store, run_id)
+    assert (await store.get(run_id)).id == run_id  # type: ignore[union-attr]
+    assert [run.id for run in await store.get_many([run_id])] == [run_id]
+    assert await listed(store, id_prefix=run_id[:1]) == [run_id]
+
+
+async def test_runs_are_listed_newest_first(store: Store):
+    await some_runs(store)
+    assert await listed(store) == ["mail-2", "etl-3", "mail-1", "etl-2", "etl-1"]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"states": [RunState.PENDING]}, ["mail-2", "etl-1"]),
+        ({"states": {RunState.COMPLETED, RunState.FAILED}}, ["etl-3", "mail-1"]),
+        ({"workflow": "mail"}, ["mail-2", "mail-1"]),
+        ({"workflow": "mail", "states": [RunState.COMPLETED]}, ["mail-1"]),
+        ({"workflow": "nobody"}, []),
+        ({"tag": "eu"}, ["mail-2", "etl-2", "etl-1"]),
+        ({"tag": "e"}, []),
+        ({"tag": "eu", "workflow": FLOW}, ["etl-2", "etl-1"]),
+        ({"id_prefix": "mail-"}, ["mail-2", "mail-1"]),
+        ({"id_prefix": "mail-1"}, ["mail-1"]),
+        ({"id_prefix": "%"}, []),
+        ({"created_after": 30.0}, ["mail-2", "etl-3", "mail-1"]),
+        ({"created_before": 30.0}, ["etl-2", "etl-1"]),
+        ({"created_after": 20.0, "created_before": 50.0, "states": [RunState.RUNNING]}, ["etl-2"]),
+        ({"tag": "eu", "id_prefix": "etl", "states": [RunState.RUNNING], "workflow": FLOW}, ["etl-2"]),
+    ],
+)
+async def test_a_filter_lists_what_matches_in_every_field(store: Store, where, expected):
+    await some_runs(store)
+    assert await listed(store, **where) == expected
+
+
+@pytest.mark.parametrize("where", [{}, {"states": [RunState.PENDING]}, {"workflow": FLOW}, {"tag": "t"}], ids=str)
+async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, where):
+    for number in range(23):
+        await start(store, f"r{number:02}", tags=("t",))
+    seen: list[str] = []
+    before = None
+    while page := await store.list_runs(RunFilter(**where), limit=5, before=before):
+        seen += [run.id for run in page]
+        before = page[-1].key
+    assert seen == [f"r{number:02}" for number in reversed(range(23))]
+    assert all(a > b for a, b in pairwise(seen))
+
+
+async def test_runs_are_counted_by_workflow_and_state(store: Store):
+    assert await store.count_runs() == {}
+    await some_runs(store)
+    assert await store.count_runs() == {
+        (FLOW, RunState.PENDING): 1,
+        (FLOW, RunState.RUNNING): 1,
+        (FLOW, RunState.FAILED): 1,
+        ("mail", RunState.COMPLETED): 1,
+        ("mail", RunState.PENDING): 1,
+    }
+
+
+async def test_announced_workflows_are_known_everywhere_and_the_last_announcement_counts(
+    store: Store, elsewhere: Store
+):
+    full = WorkflowSpec("etl", ("customer", "day"), "etl-{customer}", "slow", 30.5, ("a", "b"))
+    await store.publish([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
+    assert await elsewhere.specs() == {"etl": full, "mail": WorkflowSpec("mail", ())}
+    await elsewhere.publish([WorkflowSpec("mail", ("to",))])
+    assert (await store.specs())["mail"].parameters == ("to",)
+    await store.publish([])
+
+
+async def quiet(store: Store) -> None:
+    """Until the store has nothing more to tell of the past."""
+    deadline = time.monotonic() + 5
+    while await store.changed(0.1):
+        assert time.monotonic() < deadline
+
+
+async def test_changed_returns_when_somebody_else_has_written(store: Store, elsewhere: Store):
+    await hold(store)
+    await quiet(store)
+    waiting = asyncio.create_task(store.changed(5))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    began = time.monotonic()
+    await do(elsewhere, signal())
+    assert await waiting
+    assert time.monotonic() - began < 0.5
+
+
+async def test_changed_gives_up_after_its_time_when_nobody_writes(store: Store):
+    await quiet(store)
+    began = time.monotonic()
+    assert not await store.changed(0.1)
+    assert 0.05 < time.monotonic() - began < 1
+
+
+async def test_a_change_between_two_waits_is_not_missed(store: Store, elsewhere: Store):
+    await quiet(store)
+    await start(elsewhere)
+    await asyncio.sleep(0.05)
+    assert await store.changed(1)
+
+
+async def test_every_kind_of_write_is_noticed(store: Store, elsewhere: Store):
+    run = await hold(store)
+    for op in (append(run, 1), signal(), park(run)):
+        await quiet(elsewhere)
+        await do(store, op)
+        assert await elsewhere.changed(1)
+
+
+async def test_the_clock_is_the_one_that_was_given(store: Store, clock):
+    clock.advance(5)
+    assert store.now() == clock.now
+
+
+async def test_closing_twice_is_harmless_and_a_closed_store_can_be_opened_again(store: Store):
+    await start(store)
+    if store.url != "memory://":
+        await store.close()
+        await store.close()
+        await store.open()
+    assert (await store.get("r")) is not None
+    store.abandon()
+    store.abandon()

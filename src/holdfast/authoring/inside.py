@@ -1,0 +1,122 @@
+"""What workflow code may call: recorded time and chance, signals, bounded fan-out, and who am I."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random as _random
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar, overload
+
+from holdfast.authoring.durations import Duration, seconds
+from holdfast.codec import codec_for
+from holdfast.core.execution import Execution, current_execution
+from holdfast.core.records import Kind
+from holdfast.engine import steps
+from holdfast.engine.steps import StepContext
+from holdfast.errors import UsageError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def now() -> datetime:
+    """The time, the same on every replay: in workflow code, the time of the last outcome that it has seen."""
+    execution = current_execution()
+    return datetime.now(UTC) if execution is None else datetime.fromtimestamp(execution.loop.time(), UTC)
+
+
+def uuid4() -> uuid.UUID:
+    """A random UUID, in workflow code the same on every replay."""
+    execution = current_execution()
+    return uuid.uuid4() if execution is None else uuid.UUID(bytes=execution.draw("uuid4")[:16], version=4)
+
+
+def random() -> float:
+    """A random number in [0, 1), in workflow code the same on every replay."""
+    execution = current_execution()
+    if execution is None:
+        return _random.random()
+    # The 53 bits that a float can hold, as `random.random` does it.
+    return (int.from_bytes(execution.draw("random")[:7]) >> 3) / (1 << 53)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """The run that the calling code belongs to."""
+
+    id: str
+    workflow: str
+    replaying: bool
+    """Whether workflow code is being brought back to where it was; false in steps."""
+
+
+def current_run() -> CurrentRun:
+    """The run that the calling workflow or step code belongs to."""
+    execution = current_execution()
+    if execution is not None:
+        return CurrentRun(execution.run_id, execution.workflow, execution.loop.replaying)
+    step = steps.current.get(None)
+    if step is None:
+        raise UsageError("current_run() is for code that runs inside a workflow or a step")
+    return CurrentRun(step.run_id, step.workflow, False)
+
+
+def current_step() -> StepContext:
+    """What the calling step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``."""
+    step = steps.current.get(None)
+    if step is None or current_execution() is not None:
+        raise UsageError("current_step() is for code that runs inside a step of a run")
+    return step
+
+
+@overload
+async def wait_for_signal(name: str, *, timeout: Duration | None = None) -> Any: ...
+@overload
+async def wait_for_signal(name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
+async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | None = None) -> Any:
+    """The next signal of this name, whether it was sent before or is still to come.
+
+    Signals of one name come in the order they were sent, each to one wait. Raises ``TimeoutError`` after ``timeout``
+    seconds. With a ``type``, the value is checked against it.
+    """
+    execution = _workflow_only("wait_for_signal")
+    async with asyncio.timeout(seconds(timeout, "wait_for_signal: timeout")):
+        outcome = await execution.issue(Kind.SIGNAL, name, None)
+    return codec_for(type).decode(outcome.record.payload or b"null", f"signal {name!r}")
+
+
+async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, concurrency: int = 10) -> list[R]:
+    """Call ``step`` on every item, at most ``concurrency`` at once, and return the outcomes in order.
+
+    Each item is recorded as it finishes. The first failure is raised, after the calls in flight were cancelled.
+    """
+    _workflow_only("map")
+    if concurrency < 1:
+        raise UsageError(f"map: concurrency={concurrency} must be at least 1")
+    results: list[Any] = []
+    source = iter(items)
+
+    async def work() -> None:
+        for item in source:
+            index = len(results)
+            results.append(None)
+            results[index] = await step(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except builtins.ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return results
+
+
+def _workflow_only(name: str) -> Execution:
+    execution = current_execution()
+    if execution is None:
+        raise UsageError(f"{name}() can be called only in workflow code, not in a step and not outside a run")
+    return execution

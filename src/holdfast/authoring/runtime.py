@@ -1,0 +1,232 @@
+"""``Runtime``: an open engine in this process, and the one that is used when none was opened.
+
+A runtime belongs to the event loop that opened it. ``await etl("acme")`` uses the runtime opened last on the running
+loop; with none, the default one is opened from ``HOLDFAST_URL``, else on the SQLite file ``.holdfast/runs.db``. When
+its loop has closed, the next use opens another, so two calls of ``asyncio.run``, and notebooks, work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.authoring.registry import definitions
+from holdfast.authoring.workflow import Workflow
+from holdfast.client.handle import Handle
+from holdfast.client.starting import accept, new_run
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.engine import JournalEngine
+from holdfast.errors import RunNotFound, UsageError
+from holdfast.stores.contract import Run, Verdict
+from holdfast.stores.urls import open_store, store_url
+
+log = logging.getLogger("holdfast")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GRACE = 30.0
+"""Seconds that steps in flight get to end when a worker is told to stop."""
+
+
+class Runtime:
+    """An open engine: it starts runs, and executes those of the workflows that this process knows.
+
+    Args:
+        url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
+        lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
+        concurrency: how many runs may be in memory at once.
+        queues: take runs only from these queues; from all unless given.
+        workflows: execute only the workflows of these names; all that this process knows unless given.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        lease: float = 10.0,
+        concurrency: int = 1000,
+        queues: Collection[str] | None = None,
+        workflows: Collection[str] | None = None,
+    ) -> None:
+        self.url = store_url(url)
+        self._engine = JournalEngine(
+            open_store(self.url), _served(workflows), lease=lease, concurrency=concurrency, queues=queues
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Runtime:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect and begin to take runs; from now on this loop's workflows use this runtime."""
+        if self._loop is not None:
+            raise UsageError("this Runtime was opened before: make a new one")
+        self._loop = asyncio.get_running_loop()
+        await self._engine.open()
+        _open.append(self)
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Hand every unfinished run over and disconnect; steps in flight get ``grace`` seconds to end first."""
+        _forget(self)
+        await self._engine.close(grace)
+
+    def abandon(self) -> None:
+        """Let go without the event loop, which has closed."""
+        _forget(self)
+        self._engine.abandon()
+
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Start a run, or join the one that is there, and return a handle to it."""
+        definition, options = workflow.definition, workflow.start_options
+        inputs = definition.inputs.encode(args, kwargs)
+        engine = self._engine
+        new = new_run(
+            definition.spec(),
+            inputs,
+            options,
+            now=engine.clock.now(),
+            starter=engine.worker,
+            defaults=definition.defaults,
+        )
+        started = await engine.start(new, join_orphan=new.generated_id and not options.new)
+        return self._handle(workflow, accept(started, new).id)
+
+    def _handle(self, workflow: Workflow[..., R], run_id: str) -> Handle[R]:
+        definition = workflow.definition
+        decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
+        return Handle(self, run_id, decode, [definition.namespace])  # type: ignore[arg-type]
+
+    async def run_worker(self, *, grace: float = GRACE, stop: asyncio.Event | None = None) -> None:
+        """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
+
+        Steps in flight get ``grace`` seconds to end and be recorded; no new ones are started meanwhile. A second signal
+        hands over at once.
+        """
+        stop = stop or asyncio.Event()
+        restore = _on_signals(stop.set)
+        try:
+            await stop.wait()
+        finally:
+            restore()
+        hurry = asyncio.Event()
+        restore = _on_signals(hurry.set)
+        try:
+            log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace)
+            closing = asyncio.ensure_future(self.close(grace))
+            hurried = asyncio.ensure_future(hurry.wait())
+            await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            if not closing.done():
+                closing.cancel()
+                await asyncio.wait({closing})
+                await self.close(0)
+            else:
+                await closing
+            hurried.cancel()
+        finally:
+            restore()
+
+    # What handles ask for (see `client.handle.Link`)
+
+    async def wait_for_end(self, run_id: str) -> Run:
+        """The run's row, once it has ended."""
+        return await self._engine.wait(run_id)
+
+    async def read(self, run_id: str) -> Run:
+        """The run's row now."""
+        run = await self._engine.store.get(run_id)
+        if run is None:
+            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
+        return run
+
+    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
+        """Put a signal into a run's mailbox."""
+        return await self._engine.signal(run_id, name, payload, dedup)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that opened this runtime."""
+        return self._loop
+
+    @property
+    def worker_id(self) -> int:
+        """The number under which this runtime is registered as a worker."""
+        return self._engine.worker
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine has been closed, by hand or because its loop ended."""
+        return self._engine.is_closed
+
+
+_open: list[Runtime] = []
+_opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Runtime]] = {}
+
+
+def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinition]:
+    """The definitions of these workflows; of all, also those still to come, unless given."""
+    if workflows is None:
+        return definitions
+    if unknown := [name for name in workflows if name not in definitions]:
+        known = ", ".join(definitions) or "none"
+        raise UsageError(f"Runtime: no workflow {unknown[0]!r} is defined in this process (known: {known})")
+    return {name: definitions[name] for name in workflows}
+
+
+def _forget(runtime: Runtime) -> None:
+    if runtime in _open:
+        _open.remove(runtime)
+
+
+async def current_runtime() -> Runtime:
+    """The runtime opened last on the running loop, or the default one."""
+    loop = asyncio.get_running_loop()
+    for runtime in list(_open):
+        if runtime.is_closed:
+            _forget(runtime)
+        elif runtime.loop is not None and runtime.loop.is_closed():
+            runtime.abandon()
+    for runtime in reversed(_open):
+        if runtime.loop is loop:
+            return runtime
+    opening = _opening.get(loop)
+    if opening is None:
+        # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.
+        opening = _opening[loop] = loop.create_task(_open_default())
+        opening.add_done_callback(lambda _: _opening.pop(loop, None))
+    return await asyncio.shield(opening)
+
+
+async def _open_default() -> Runtime:
+    runtime = Runtime()
+    await runtime.open()
+    return runtime
+
+
+def _on_signals(call: Any) -> Any:
+    """Call ``call`` on SIGTERM and SIGINT; returns a function that restores what was before."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    loop = asyncio.get_running_loop()
+    installed: list[signal.Signals] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, call)
+        except (NotImplementedError, RuntimeError):
+            continue
+        installed.append(number)
+
+    def restore() -> None:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+    return restore

@@ -1,0 +1,264 @@
+"""``Client``: runs by workflow name, over a store. It imports none of the user's code."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Collection, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.client.handle import Handle, RunInfo, send_signal
+from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.codec import bind_by_name, to_plain
+from holdfast.core.states import RunState
+from holdfast.errors import RunNotFound, StoreError, UnknownWorkflow, UsageError
+from holdfast.stores.arrivals import Arrivals
+from holdfast.stores.contract import (
+    ReopenRun,
+    Run,
+    RunFilter,
+    SendSignal,
+    Started,
+    StartRun,
+    Store,
+    Verdict,
+    WorkflowSpec,
+)
+from holdfast.stores.urls import open_store, store_url
+
+T = TypeVar("T")
+
+POLL = 0.5
+"""Seconds after which the store is asked again although it told of no change."""
+
+
+class Client:
+    """Starts, follows and signals runs of workflows that workers elsewhere execute.
+
+    It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
+    ``async with Client(url) as client:``.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = store_url(url)
+        self._options = StartOptions()
+        self._connection = _Connection(self.url)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        queue: str | None = None,
+        delay: float = 0.0,
+        priority: int = 0,
+        tags: Collection[str] = (),
+    ) -> Client:
+        """The same client, with options for the runs that are started through it."""
+        view = object.__new__(Client)
+        view.url = self.url
+        view._connection = self._connection
+        view._options = StartOptions(id=id, queue=queue, delay=delay, priority=priority, tags=tuple(tags))
+        return view
+
+    async def __aenter__(self) -> Client:
+        await self._connection.store()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect. The client connects again if it is used again."""
+        await self._connection.close()
+
+    async def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
+        store = await self._connection.store()
+        spec = await _spec(store, workflow)
+        inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
+        new = new_run(spec, inputs, self._options, now=store.now())
+        [started] = await store.commit([StartRun(new)])
+        assert isinstance(started, Started)
+        return self.handle(accept(started, new).id)
+
+    async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a run and wait for its result, as plain data."""
+        return await (await self.start(workflow, *args, **kwargs)).result()
+
+    def handle(self, run_id: str) -> Handle[Any]:
+        """A handle to a run that was started before."""
+        return Handle(self._connection, run_id, to_plain)
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Any:
+        """The result of a run, once it has ended, whoever executes it."""
+        return await self.handle(run_id).result(timeout)
+
+    async def get(self, run_id: str) -> RunInfo:
+        """What can be told of a run now."""
+        return RunInfo.of(await self._connection.read(run_id))
+
+    async def list(
+        self,
+        *,
+        state: RunState | str | Collection[RunState | str] = (),
+        workflow: str | None = None,
+        tag: str | None = None,
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """Runs, newest first."""
+        states = [state] if isinstance(state, str) else state
+        try:
+            where = RunFilter(states=[RunState(one) for one in states], workflow=workflow, tag=tag)
+        except ValueError as error:
+            raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
+        store = await self._connection.store()
+        return [RunInfo.of(run) for run in await store.list_runs(where, limit=limit)]
+
+    async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+        """Send a value into a run. With an ``id``, sending it again changes nothing (and returns false)."""
+        return await send_signal(self._connection, run_id, name, value, id)
+
+    async def retry(self, run_id: str) -> None:
+        """Let a failed or dead run go on: from its failed step if that is the last thing recorded."""
+        store = await self._connection.store()
+        [verdict] = await store.commit([ReopenRun(run_id, store.now())])
+        if verdict is Verdict.UNKNOWN_RUN:
+            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
+        if verdict is Verdict.ENDED:
+            run = await self._connection.read(run_id)
+            raise UsageError(f"run {run_id!r} is {run.state}; only a failed or dead run can be retried")
+
+    # The same, for code without an event loop
+
+    def start_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> str:
+        """``start`` without an event loop: returns the run's id."""
+
+        async def start() -> str:
+            return (await self.start(workflow, *args, **kwargs)).run_id
+
+        return self._sync(start())
+
+    def run_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
+        """``run`` without an event loop."""
+        return self._sync(self.run(workflow, *args, **kwargs))
+
+    def wait_sync(self, run_id: str, timeout: float | None = None) -> Any:
+        """``wait`` without an event loop."""
+        return self._sync(self.wait(run_id, timeout))
+
+    def get_sync(self, run_id: str) -> RunInfo:
+        """``get`` without an event loop."""
+        return self._sync(self.get(run_id))
+
+    def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+        """``signal`` without an event loop."""
+        return self._sync(self.signal(run_id, name, value, id=id))
+
+    def _sync(self, call: Coroutine[Any, Any, T]) -> T:
+        async def once() -> T:
+            try:
+                return await call
+            finally:
+                await self.close()
+
+        return run_sync(once())
+
+
+class _Connection:
+    """An open store, and one watcher for everybody who waits for a run to end."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._store: Store | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock
+        self._arrivals = Arrivals()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def store(self) -> Store:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._let_go()
+            self._loop = loop
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._store is None:
+                store = open_store(self._url)
+                await store.open()
+                self._store = store
+        return self._store
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+    def _let_go(self) -> None:
+        """The loop that this connection belonged to has closed."""
+        self._arrivals = Arrivals()
+        self._watcher = None
+        if self._store is not None:
+            self._store.abandon()
+            self._store = None
+
+    async def read(self, run_id: str) -> Run:
+        run = await (await self.store()).get(run_id)
+        if run is None:
+            raise RunNotFound(f"there is no run {run_id!r} in {self._url}", run_id)
+        return run
+
+    async def wait_for_end(self, run_id: str) -> Run:
+        await self.store()
+        future = self._arrivals.expect(run_id)
+        try:
+            run = await self.read(run_id)
+            if run.state.is_terminal:
+                return run
+            if self._watcher is None or self._watcher.done():
+                self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            return await future
+        finally:
+            self._arrivals.forget(run_id, future)
+
+    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
+        store = await self.store()
+        [verdict] = await store.commit([SendSignal(run_id, name, payload, dedup, store.now())])
+        assert isinstance(verdict, Verdict)
+        return verdict
+
+    async def _watch(self) -> None:
+        store = await self.store()
+        while awaited := self._arrivals.awaited(except_for=()):
+            try:
+                for at in range(0, len(awaited), 500):
+                    for run in await store.get_many(awaited[at : at + 500]):
+                        if run.state.is_terminal:
+                            self._arrivals.arrived(run)
+                await store.changed(POLL)
+            except StoreError:
+                await asyncio.sleep(POLL)  # the wait goes on: the store may be back in a moment
+
+
+async def _spec(store: Store, workflow: str) -> WorkflowSpec:
+    specs = await store.specs()
+    if workflow in specs:
+        return specs[workflow]
+    near = difflib.get_close_matches(workflow, specs, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(specs)) or 'none yet'}."
+    raise UnknownWorkflow(
+        f"no worker has announced a workflow {workflow!r} to {store.url}: {hint} "
+        f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."
+    )
+
+
+def run_sync(call: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end where no event loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(call)
+    call.close()
+    raise UsageError("an event loop is running in this thread: use the async form and `await` it")

@@ -1,0 +1,93 @@
+"""What it means to start a run: its identity, and what happens when a run of that identity is there already.
+
+With an id (given, or made from the workflow's template): an unfinished run is joined, a completed one returns its
+recorded result, a failed, cancelled or dead one is an error that names ``retry``, and other inputs under the same id
+are an error. Without an id, a run whose starter process is dead is joined if it is of the same workflow with equal
+inputs: a script that is killed and run again pays once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.client.outcome import unsuccessful
+from holdfast.codec import digest, render_id
+from holdfast.core.states import RunState
+from holdfast.errors import RunConflict, UsageError
+from holdfast.stores.contract import NewRun, Run, Started, WorkflowSpec
+
+LONGEST_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """How a run is started, beside its inputs."""
+
+    id: str | None = None
+    queue: str | None = None
+    delay: float = 0.0
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    new: bool = False
+
+
+def new_run(
+    spec: WorkflowSpec,
+    inputs: bytes,
+    options: StartOptions,
+    *,
+    now: float,
+    starter: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> NewRun:
+    """All that is to be written of a new run."""
+    run_id = options.id
+    if run_id is None and spec.id_template is not None:
+        run_id = render_id(spec.id_template, inputs, spec.name, defaults or {})
+    generated = run_id is None
+    if run_id is None:
+        # Begins with the time, so that ids made one after the other lie side by side in an index.
+        run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
+    elif not run_id or len(run_id) > LONGEST_ID or not run_id.isprintable():
+        raise UsageError(f"a run's id has 1 to {LONGEST_ID} printable characters, not {run_id[:50]!r}")
+    return NewRun(
+        id=run_id,
+        workflow=spec.name,
+        inputs=inputs,
+        digest=digest(inputs),
+        seed=secrets.token_bytes(16),
+        created_at=now,
+        queue=options.queue or spec.queue,
+        available_at=now + options.delay if options.delay > 0 else 0.0,
+        priority=options.priority,
+        deadline=None if spec.timeout is None else now + max(0.0, options.delay) + spec.timeout,
+        tags=tuple(dict.fromkeys((*spec.tags, *options.tags))),
+        generated_id=generated,
+        starter=starter,
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+    )
+
+
+def accept(started: Started, new: NewRun) -> Run:
+    """The run that the caller gets: the new one, or the one that was there and may be joined."""
+    run = started.run
+    if started.created:
+        return run
+    if run.workflow != new.workflow:
+        raise RunConflict(
+            f"the id {run.id!r} belongs to a run of workflow {run.workflow!r}, not {new.workflow!r}", run.id
+        )
+    if run.digest != new.digest:
+        raise RunConflict(
+            f"run {run.id!r} of workflow {run.workflow!r} was started with other inputs. An id stands for one set of "
+            f"inputs: "
+            f"use another id (an `id=` template that names every input that matters, or `.options(id=...)`).",
+            run.id,
+        )
+    if run.state.is_terminal and run.state is not RunState.COMPLETED:
+        raise unsuccessful(run)
+    return run

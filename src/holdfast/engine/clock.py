@@ -1,0 +1,59 @@
+"""Time and chance as the engine sees them, so that tests can bring their own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+LONGEST_NAP = 30.0
+"""A timer looks at the wall clock at least this often, so that a clock that is set forward is noticed."""
+
+
+class Alarm(Protocol):
+    """A pending call that can be called off."""
+
+    def cancel(self) -> object:
+        """Call it off."""
+
+
+class Clock(Protocol):
+    """What the engine asks about time."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
+        """Call back at ``when`` or some time earlier: the callback looks at the clock itself."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    def draw(self) -> float:
+        """A random number in [0, 1), for jitter."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
+        """Call back at ``when``, or after ``LONGEST_NAP`` if that is earlier."""
+        delay = min(max(0.0, when - time.time()), LONGEST_NAP)
+        return asyncio.get_running_loop().call_later(delay, callback)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
+    def draw(self) -> float:
+        """A random number in [0, 1)."""
+        return random.random()

@@ -1,0 +1,457 @@
+"""The journal engine: a worker's hold on its runs, over any store.
+
+One ``JournalEngine`` is one worker: it registers with the store, keeps its lease alive, and executes runs of the
+workflows it knows. Runs come to it in two ways: somebody in this process starts one (it is created as already claimed,
+which saves a write), or ``_look`` claims one that is due in the store.
+
+``_watch`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the next
+parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_look`` then
+takes what there is to take: runs to claim, signals for held runs, ends of runs that somebody here waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Collection, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.core.states import RunState
+from holdfast.engine import quiet
+from holdfast.engine.clock import Clock, SystemClock
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.driver import PARK_AFTER, Driver
+from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
+from holdfast.engine.writer import Writer
+from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
+from holdfast.stores.arrivals import Arrivals
+from holdfast.stores.contract import (
+    Answer,
+    History,
+    NewRun,
+    NewWorker,
+    Run,
+    SendSignal,
+    Started,
+    StartRun,
+    Store,
+    Verdict,
+)
+
+log = logging.getLogger("holdfast.engine")
+
+REAP_EVERY = 0.2
+"""Seconds between two looks at whether another worker has died."""
+
+MANY_IDLE = 200
+"""With more idle runs than this in memory, the oldest leave at once instead of after a second."""
+
+STRAGGLER_PATIENCE = 1.0
+"""Seconds that cancelled steps get to clean up when the engine closes."""
+
+SWEEP_EVERY = 0.25
+CLAIM_BATCH = 64
+EMPTY = History((), {}, ())
+
+
+class JournalEngine:
+    """Executes runs from a store in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        definitions: Mapping[str, WorkflowDefinition],
+        *,
+        lease: float = 10.0,
+        concurrency: int = 1000,
+        queues: Collection[str] | None = None,
+        threads: int = 64,
+        clock: Clock | None = None,
+        interrupt_after: float = INTERRUPT_AFTER,
+    ) -> None:
+        self.store = store
+        self.clock: Clock = clock or SystemClock()
+        self.draining = False
+        self.worker = 0
+        self.stragglers: set[asyncio.Task[Any]] = set()
+        self.loop: asyncio.AbstractEventLoop
+        self.writer: Writer
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
+        self._definitions = definitions
+        self._published: set[str] = set()
+        self._lease = lease
+        self._interrupt_after = interrupt_after
+        self._concurrency = concurrency
+        self._queues = None if queues is None else tuple(queues)
+        self._drivers: dict[int, Driver] = {}
+        self._by_id: dict[str, Driver] = {}
+        self._idle: dict[Driver, float] = {}
+        self._arrivals = Arrivals()
+        self._signal_cursor = 0
+        self._next_wake: float | None = None
+        self._looking = asyncio.Lock()
+        self._nudged = False
+        self._sweeping = False
+        self._starved = False
+        self._closed = False
+        self._chores: set[asyncio.Task[Any]] = set()
+        self._pulse: Pulse
+        self._watcher: asyncio.Task[None] | None = None
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Connect, register as a worker, and begin to take runs."""
+        quiet.install()
+        self.loop = asyncio.get_running_loop()
+        await self.store.open()
+        self.writer = Writer(self.store, self.loop, self.clock)
+        try:
+            await self._register()
+            await self._publish()
+            # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
+            await self.store.reap(self.worker)
+        except BaseException:
+            await self.store.close()
+            raise
+        self._pulse = Pulse(
+            lease=self._lease,
+            renew=self._renew,
+            on_lost=lambda: self._from_thread(self._declared_dead),
+            on_blocked=self._blocked,
+            interrupt_after=self._interrupt_after,
+        )
+        self._pulse.start()
+        self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop: steps in flight get ``grace`` seconds to end; then every run is handed over to other workers."""
+        if self._closed:
+            return
+        self.draining = True
+        await self._wind_down(grace)
+        self._closed = True
+        self._pulse.stop()
+        if self._watcher is not None and self._watcher is not asyncio.current_task():
+            self._watcher.cancel()
+        for chore in list(self._chores):
+            chore.cancel()
+        await self.writer.flush()
+        for driver in list(self._drivers.values()):
+            driver.release()
+        if self.stragglers:
+            await asyncio.wait(self.stragglers, timeout=STRAGGLER_PATIENCE)
+        self.writer.stop()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self.store.retire_worker(self.worker)
+        except StoreError as error:
+            log.warning("could not hand over in good order; other workers take over when the lease ends: %s", error)
+        await self.store.close()
+        self._arrivals.give_up(
+            UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
+        )
+
+    def abandon(self) -> None:
+        """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
+        self._closed = True
+        self.draining = True
+        self._pulse.stop()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for driver in list(self._drivers.values()):
+            driver.abandon()
+        self.store.abandon()
+
+    async def _wind_down(self, grace: float) -> None:
+        """Let what is in flight end, without starting anything new."""
+        until = self.clock.now() + grace
+        while self.clock.now() < until and any(driver.steps_in_flight for driver in self._drivers.values()):
+            await self.clock.sleep(0.02)
+
+    async def _register(self) -> None:
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        me = NewWorker(name, socket.gethostname(), os.getpid(), tuple(self._definitions), self._queues)
+        self.worker = await self.store.register_worker(me, self._lease)
+
+    async def _publish(self) -> None:
+        """Announce workflows that are new since the last time."""
+        new = [definition for name, definition in self._definitions.items() if name not in self._published]
+        if new:
+            await self.store.publish([definition.spec() for definition in new], self.worker)
+            self._published.update(definition.name for definition in new)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this engine has let go of its runs."""
+        return self._closed
+
+    # What the runtime asks for
+
+    async def start(self, new: NewRun, *, join_orphan: bool) -> Started:
+        """Create a run, and begin to execute it here if this worker can."""
+        if new.workflow not in self._published:
+            await self._publish()
+        definition = self._definitions.get(new.workflow)
+        mine = (
+            definition is not None
+            and not self.draining
+            and new.available_at <= self.clock.now()
+            and len(self._drivers) < self._concurrency
+            and (self._queues is None or new.queue in self._queues)
+        )
+        op = StartRun(new, claim_as=self.worker if mine else None, join_orphan=join_orphan)
+        future: asyncio.Future[Started] = self.loop.create_future()
+
+        def done(answer: Answer | BaseException) -> None:
+            if isinstance(answer, BaseException):
+                if not future.done():
+                    future.set_exception(answer)
+                return
+            assert isinstance(answer, Started)
+            # Taken up here and not after the await: if the caller was cancelled meanwhile, the run is still ours.
+            run = answer.run
+            if answer.created and run.state is RunState.RUNNING and definition is not None:
+                self._take(run, definition, EMPTY)
+            else:
+                self.nudge()
+            if not future.done():
+                future.set_result(answer)
+
+        self.writer.submit(op, done)
+        return await future
+
+    async def signal(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
+        """Put a signal into a run's mailbox."""
+        answer = await self.writer.perform(SendSignal(run_id, name, payload, dedup, self.clock.now()))
+        assert isinstance(answer, Verdict)
+        self.nudge()
+        return answer
+
+    async def wait(self, run_id: str) -> Run:
+        """The run's row, once it has ended, wherever that happens."""
+        future = self._arrivals.expect(run_id)
+        try:
+            if run_id not in self._by_id:
+                run = await self.store.get(run_id)
+                if run is None:
+                    raise RunNotFound(f"there is no run {run_id!r} in {self.store.url}", run_id)
+                if run.state.is_terminal:
+                    return run
+            return await future
+        finally:
+            self._arrivals.forget(run_id, future)
+
+    # Watching
+
+    def nudge(self) -> None:
+        """Something in this process changed what there is to do: look at once."""
+        if not self._nudged and not self._closed:
+            self._nudged = True
+            self._chore(self._look())
+
+    async def _watch(self) -> None:
+        failing = False
+        changed = True
+        try:
+            while True:
+                try:
+                    reaped = await self.store.reap(self.worker)
+                    if changed or reaped.workers or self._is_due():
+                        await self._look()
+                    changed = await self.store.changed(self._until_due())
+                    failing = False
+                except StoreError as error:
+                    if not failing:
+                        log.warning("the store cannot be read; trying again: %s", error)
+                    failing = True
+                    await self.clock.sleep(0.5)
+                except Exception:
+                    log.exception("looking for work failed; trying again")
+                    await self.clock.sleep(0.5)
+        except asyncio.CancelledError:
+            # `asyncio.run` cancels every task when its main coroutine has ended: the moment to leave in good order.
+            if not self._closed:
+                await self.close()
+            raise
+
+    def _is_due(self) -> bool:
+        return self._next_wake is not None and self._next_wake <= self.clock.now()
+
+    def _until_due(self) -> float:
+        if self._next_wake is None or self._starved:
+            return REAP_EVERY
+        return min(REAP_EVERY, max(0.0, self._next_wake - self.clock.now()))
+
+    async def _look(self) -> None:
+        """Take what there is to take."""
+        async with self._looking:
+            self._nudged = False
+            if self.draining:
+                return
+            await self._publish()
+            await self._claim()
+            await self._fetch_signals()
+            await self._check_arrivals()
+
+    async def _claim(self) -> None:
+        names = tuple(self._definitions)
+        while not self.draining:
+            self._next_wake = await self.store.next_wake(workflows=names, queues=self._queues)
+            self._starved = len(self._drivers) >= self._concurrency
+            if self._starved or not self._is_due():
+                return
+            limit = min(CLAIM_BATCH, self._concurrency - len(self._drivers))
+            runs = await self.store.claim(self.worker, workflows=names, queues=self._queues, limit=limit)
+            if not runs:
+                return
+            histories = await self.store.histories([run.key for run in runs])
+            for run, history in zip(runs, histories, strict=True):
+                self._take(run, self._definitions[run.workflow], history)
+
+    def _take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+        driver = Driver(self, run, definition)
+        self._drivers[run.key] = driver
+        self._by_id[run.id] = driver
+        try:
+            driver.begin(history)
+        except Exception as error:
+            log.exception("run %r could not be taken up", run.id)
+            driver.fail(error)
+
+    async def _fetch_signals(self) -> None:
+        if not self._drivers:
+            return
+        cursor = self._signal_cursor
+        unknown: int | None = None
+        for key, signal in await self.store.new_signals(self.worker, cursor):
+            driver = self._drivers.get(key)
+            if driver is not None:
+                driver.add_signals([signal])
+            elif unknown is None:
+                unknown = signal.id
+            cursor = max(cursor, signal.id)
+        # A signal for a run that is only just being taken up is asked for again next time.
+        self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)
+
+    async def _check_arrivals(self) -> None:
+        awaited = self._arrivals.awaited(except_for=self._by_id)
+        for at in range(0, len(awaited), 500):
+            for run in await self.store.get_many(awaited[at : at + 500]):
+                if run.state.is_terminal:
+                    self._arrivals.arrived(run)
+
+    # What drivers tell (see `driver.Host`)
+
+    def run_idle(self, driver: Driver) -> None:
+        """The run waits for nothing but time and signals."""
+        if driver in self._idle:
+            return
+        self._idle[driver] = self.clock.now()
+        if len(self._idle) > MANY_IDLE:
+            self._sweep(at_once=len(self._idle) - MANY_IDLE)
+        elif not self._sweeping:
+            self._sweeping = True
+            self.loop.call_later(SWEEP_EVERY, self._swept)
+
+    def run_busy(self, driver: Driver) -> None:
+        """The run does not, any more."""
+        self._idle.pop(driver, None)
+
+    def run_over(self, driver: Driver, run: Run | None) -> None:
+        """The driver is gone."""
+        self._idle.pop(driver, None)
+        if self._drivers.get(driver.run.key) is driver:
+            del self._drivers[driver.run.key]
+            del self._by_id[driver.run.id]
+        if run is not None:
+            self._arrivals.arrived(run)
+        elif driver.parked_until is not None:
+            self._next_wake = min(driver.parked_until, self._next_wake or driver.parked_until)
+        if self._starved:
+            self._starved = False
+            self.nudge()
+
+    def run_refused_park(self, driver: Driver) -> None:
+        """A signal that the run waits for is in the store already."""
+        self.nudge()
+
+    def turning(self, run_id: str | None) -> None:
+        """Workflow code starts or stops to occupy the loop."""
+        if run_id is None:
+            self._pulse.turn_ends()
+        else:
+            self._pulse.turn_begins(run_id)
+
+    def _swept(self) -> None:
+        self._sweeping = False
+        if not self._closed:
+            self._sweep(at_once=0)
+            if self._idle:
+                self._sweeping = True
+                self.loop.call_later(SWEEP_EVERY, self._swept)
+
+    def _sweep(self, at_once: int) -> None:
+        """Park runs that have been idle for a while, and the first ``at_once`` in any case."""
+        now = self.clock.now()
+        ripe: list[Driver] = []
+        for driver, since in self._idle.items():
+            if len(ripe) >= at_once and now - since < PARK_AFTER:
+                break
+            if driver.is_parkable(now):
+                ripe.append(driver)
+        for driver in ripe:
+            del self._idle[driver]
+            driver.park()
+
+    # What the pulse tells, from its thread
+
+    def _renew(self) -> bool:
+        return self.store.renew_lease(self.worker, self._lease)
+
+    def _from_thread(self, call: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            pass  # the loop has closed; there is nothing left to tell
+
+    def _declared_dead(self) -> None:
+        """Other workers hold our runs now: drop them, and come back as a new worker."""
+        if self._closed:
+            return
+        log.warning("this worker was declared dead (its lease passed); it drops its runs and registers anew")
+        for driver in list(self._drivers.values()):
+            driver.lose()
+        self._chore(self._come_back())
+
+    async def _come_back(self) -> None:
+        while True:
+            try:
+                await self._register()
+                break
+            except StoreError:
+                await self.clock.sleep(0.5)
+        self._published.clear()
+        self.nudge()
+
+    def _blocked(self, run_id: str, place: str) -> None:
+        driver = self._by_id.get(run_id)
+        if driver is not None:
+            driver.execution.loop.poison = WorkflowNeverYields(
+                f"run {run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
+                f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
+            )
+
+    def _chore(self, coro: Coroutine[Any, Any, None]) -> None:
+        """Do something on the side, and see to its errors."""
+        task = self.loop.create_task(coro)
+        self._chores.add(task)
+        task.add_done_callback(self._chore_done)
+
+    def _chore_done(self, task: asyncio.Task[Any]) -> None:
+        self._chores.discard(task)
+        self._nudged = False
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("looking for work failed; it is tried again: %s", error)

@@ -1,0 +1,237 @@
+"""One step being carried out: attempt, time-out, retry, outcome.
+
+The way of a step is a pipe of verbs: ``carry_out`` makes attempts until one of them settles it; ``_attempt`` runs the
+function once; ``_judge`` decides between another attempt and the end; ``_report`` encodes the outcome and hands it to
+the run's driver, which records it.
+
+A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
+code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread
+cannot be stopped from outside; ``heartbeat`` raises in it, and its outcome is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.codec import codec_for, encode_error, preview
+from holdfast.core.execution import UNREAD, Command
+from holdfast.core.records import Attempt
+from holdfast.engine.definitions import StepCall
+from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
+
+if TYPE_CHECKING:
+    from holdfast.engine.driver import Driver
+
+HEARTBEAT_INTERVAL = 0.1
+"""Progress is written at most this often; the latest wins."""
+
+_progress = codec_for(Any)
+
+
+class StepContext:
+    """What a step may know of itself: see ``current_step()``."""
+
+    def __init__(self, run: StepRun, attempt: int, progress: Any) -> None:
+        self.name = run.call.step.name
+        self.run_id = run.driver.run.id
+        self.workflow = run.driver.run.workflow
+        self.attempt = attempt
+        """1 for the first attempt; retries count on, also over a crash between two of them."""
+        self.progress = progress
+        """What an earlier attempt last passed to ``heartbeat``, or ``None``."""
+        self._run = run
+
+    @property
+    def idempotency_key(self) -> str:
+        """Stable over attempts, crashes and replays of this step: hand it to whatever you call."""
+        return self._run.driver.execution.idempotency_key(self._run.command.position)
+
+    def heartbeat(self, progress: Any = None) -> None:
+        """Keep ``progress`` for the next attempt, should this one fail or its process die.
+
+        May be called from any thread, as often as you like: it is written in the background at most ten times a second.
+        Raises ``FenceLost`` or ``asyncio.CancelledError`` in a step that should stop.
+        """
+        self._run.beat(self, progress)
+
+
+current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("holdfast_step")
+
+
+class StepRun:
+    """A step command on its way to an outcome."""
+
+    def __init__(self, driver: Driver, command: Command, known: Attempt | None) -> None:
+        self.driver = driver
+        self.command = command
+        self.call: StepCall = command.call
+        self.task: asyncio.Task[None] | None = None
+        self.withdrawn = False
+        self._attempt_number = known.attempt + 1 if known is not None and not known.intent else 1
+        self._noted = known is not None
+        self._error = known.error if known is not None else ""
+        self._progress: bytes | None = known.progress if known is not None else None
+        self._beat_due = False
+        self._last_beat = 0.0
+        self._loop = driver.host.loop
+        self._thread = threading.get_ident()
+
+    def launch(self) -> None:
+        """Start on the process's loop, in the caller's context."""
+        self.task = self._loop.create_task(self.carry_out(), context=self.command.context)
+
+    def cancel(self) -> None:
+        """Nobody wants the outcome any more."""
+        self.withdrawn = True
+        if self.task is not None and not self.task.done():
+            # Its clean-up may take a while, and asyncio itself holds tasks only weakly.
+            stragglers = self.driver.host.stragglers
+            stragglers.add(self.task)
+            self.task.add_done_callback(stragglers.discard)
+            self.task.cancel()
+
+    def note_intent(self) -> Attempt:
+        """What is written before a ``once`` step starts."""
+        self._noted = True
+        return Attempt(self.command.position, self._attempt_number, intent=True, at=self.driver.host.clock.now())
+
+    async def carry_out(self) -> None:
+        """Make attempts until one settles the step."""
+        clock = self.driver.host.clock
+        retry = self.call.step.retry
+        while True:
+            started_at = clock.now()
+            try:
+                value = await self._attempt()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.withdrawn or (task is not None and task.cancelling()):
+                    return  # withdrawn by the workflow, or the process stops: there is no outcome
+                error: BaseException = StepFailed("the step cancelled itself (CancelledError)", self.call.step.name)
+            except FenceLost:
+                return
+            except (SystemExit, KeyboardInterrupt) as stop:
+                error = StepFailed(f"the step raised {stop!r}", self.call.step.name)
+            except BaseException as raised:
+                error = raised
+            else:
+                self._report(value, None, started_at)
+                return
+            if self.withdrawn:
+                return
+            if not retry.wants_retry(self._attempt_number, error):
+                self._report(None, error, started_at)
+                return
+            self._error = f"{type(error).__name__}: {error}"[:500]
+            del error
+            self._note()
+            await clock.sleep(retry.delay(self._attempt_number, clock.draw()))
+            self._attempt_number += 1
+
+    async def _attempt(self) -> Any:
+        step, args, kwargs = self.call
+        progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
+        current.set(StepContext(self, self._attempt_number, progress))
+        if step.timeout is None:
+            return await self._call(step.function, step.is_async, args, kwargs)
+        scope = asyncio.timeout(step.timeout)
+        try:
+            async with scope:
+                return await self._call(step.function, step.is_async, args, kwargs)
+        except TimeoutError:
+            if scope.expired():
+                raise StepTimedOut(
+                    f"step {step.name!r} of run {self.driver.run.id!r} took longer than its time-out of "
+                    f"{step.timeout:g} s (attempt {self._attempt_number})",
+                    step.name,
+                ) from None
+            raise
+
+    async def _call(
+        self, function: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if is_async:
+            return await function(*args, **kwargs)
+        # A copy: the thread may begin before this task has left its own context.
+        context = contextvars.copy_context()
+        return await self._loop.run_in_executor(
+            self.driver.host.threads, lambda: context.run(_call_plain, function, args, kwargs)
+        )
+
+    def _report(self, value: Any, error: BaseException | None, started_at: float) -> None:
+        step = self.call.step
+        if error is None:
+            try:
+                payload, decoded = step.output.record(value, f"the output of step {step.name!r}")
+            except UnrecordableValue as refused:
+                error = refused
+            else:
+                self._settle(True, payload, decoded, started_at)
+                return
+        self._settle(False, encode_error(error), UNREAD, started_at)
+
+    def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float) -> None:
+        self.driver.step_settled(
+            self,
+            ok=ok,
+            payload=payload,
+            value=value,
+            started_at=started_at,
+            attempts=self._attempt_number,
+            preview=preview(self.call.step.parameters, self.call.args, self.call.kwargs),
+            noted=self._noted,
+        )
+
+    # Heartbeats
+
+    def beat(self, context: StepContext, progress: Any) -> None:
+        """A heartbeat, from whatever thread the step runs in."""
+        if self.driver.gone:
+            raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
+        if self.withdrawn:
+            raise asyncio.CancelledError(f"the workflow no longer waits for step {context.name!r}")
+        if progress is None:
+            return
+        self._progress = _progress.encode(progress, f"the progress of step {context.name!r}")
+        if self._beat_due:
+            return
+        self._beat_due = True
+        if threading.get_ident() == self._thread:
+            self._schedule_beat()
+        else:
+            self._loop.call_soon_threadsafe(self._schedule_beat)
+
+    def _schedule_beat(self) -> None:
+        wait = self._last_beat + HEARTBEAT_INTERVAL - self._loop.time()
+        self._loop.call_later(max(0.0, wait), self._write_beat)
+
+    def _write_beat(self) -> None:
+        self._beat_due = False
+        self._last_beat = self._loop.time()
+        if self.task is not None and not self.task.done():
+            self._note(self._attempt_number - 1)
+
+    def _note(self, attempt: int | None = None) -> None:
+        """Keep what is known of this step, in the background: nothing waits for it."""
+        self._noted = True
+        self.driver.note(
+            Attempt(
+                self.command.position,
+                self._attempt_number if attempt is None else attempt,
+                progress=self._progress,
+                error=self._error,
+                at=self.driver.host.clock.now(),
+            )
+        )
+
+
+def _call_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as stop:
+        # A future cannot carry it: it would end the coroutine that awaits it as if that had returned.
+        raise RuntimeError("the step raised StopIteration") from stop

@@ -1,0 +1,133 @@
+"""Group commit: one writer per engine drains whatever is ready into one transaction.
+
+Operations are handed in with a callback and are committed in the order they came. While one commit is under way, the
+next batch gathers; a slow disk therefore makes batches larger instead of everybody slower.
+
+**When the store fails** the two kinds of callers want different things. Somebody who starts a run or sends a signal is
+told at once, with a typed error. A run in progress must not lose its place: its operations stay at the head of the
+queue, and the same batch is handed in again with growing pauses until the store takes it (repeating a commit is
+harmless, see the store contract). Nothing else of that run happens meanwhile, because the workflow only goes on when
+its outcome is durable. So a full disk stops progress, and progress resumes when there is room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast.engine.clock import Clock
+from holdfast.errors import StoreError
+from holdfast.stores.contract import Answer, Op, ReopenRun, SendSignal, StartRun, Store
+
+log = logging.getLogger("holdfast.engine")
+
+Done = Callable[[Answer | BaseException], None]
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+
+ASKED_BY_PEOPLE = (StartRun, SendSignal, ReopenRun)
+"""Operations whose caller is told of a failure instead of being kept waiting."""
+
+
+class Writer:
+    """The one place through which an engine writes journals."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._store = store
+        self._loop = loop
+        self._clock = clock
+        self._queue: list[tuple[Op, Done]] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._pause = 0.0
+
+    def submit(self, op: Op, done: Done) -> None:
+        """Commit ``op`` with whatever else is ready; ``done`` gets the store's answer, or why there is none."""
+        self._queue.append((op, done))
+        if self._pump is None:
+            # The task begins with the loop's next turn, so that every outcome of this turn shares the commit.
+            self._pump = self._loop.create_task(self._drain())
+
+    async def perform(self, op: Op) -> Answer:
+        """Commit ``op`` and return the store's answer."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+
+        def done(answer: Answer | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.submit(op, done)
+        return await future
+
+    async def flush(self) -> None:
+        """Wait until everything submitted so far has been answered (or the store has failed once more)."""
+        while (self._queue or self._pump is not None) and not self._pause:
+            if self._pump is None:
+                self._pump = self._loop.create_task(self._drain())
+            await asyncio.wait([self._pump], timeout=0.05)
+
+    def stop(self) -> None:
+        """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals)."""
+        self._queue.clear()
+        if self._pump is not None:
+            self._pump.cancel()
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                batch, self._queue = self._queue, []
+                await self._commit(batch)
+        finally:
+            self._pump = None
+
+    async def _commit(self, batch: list[tuple[Op, Done]]) -> None:
+        try:
+            answers = await self._store.commit([op for op, _ in batch])
+        except StoreError as error:
+            await self._hold(batch, error)
+            return
+        except Exception as error:
+            await self._isolate(batch, error)
+            return
+        if self._pause:
+            log.warning("the store takes writes again; runs go on")
+            self._pause = 0.0
+        for (_, done), answer in zip(batch, answers, strict=True):
+            _tell(done, answer)
+
+    async def _hold(self, batch: list[tuple[Op, Done]], error: StoreError) -> None:
+        """The store failed: tell those who asked, keep the runs' operations for the next try, and wait a while."""
+        held: list[tuple[Op, Done]] = []
+        for op, done in batch:
+            if isinstance(op, ASKED_BY_PEOPLE):
+                _tell(done, error)
+            else:
+                held.append((op, done))
+        self._queue[:0] = held
+        if not held:
+            return
+        if not self._pause:
+            log.warning("the store does not take writes, runs wait until it does: %s", error)
+        self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
+        await self._clock.sleep(self._pause)
+
+    async def _isolate(self, batch: list[tuple[Op, Done]], error: Exception) -> None:
+        """An operation broke the commit in a way that no store should: find out which, and let the others through."""
+        if len(batch) == 1:
+            log.exception("operation %s could not be committed", type(batch[0][0]).__name__)
+            _tell(batch[0][1], error)
+            return
+        for one in batch:
+            await self._commit([one])
+
+
+def _tell(done: Done, answer: Answer | BaseException) -> None:
+    try:
+        done(answer)
+    except Exception:  # a defect of ours in one run must not stop the others
+        log.exception("taking the answer to a commit failed")

@@ -1,0 +1,65 @@
+"""Measure, and print a table and JSON: ``python -m benchmarks [NAME ...] [--rounds N] [--json FILE]``.
+
+Each measurement runs in a process of its own, so that none sees the memory or the garbage of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from benchmarks.measures import MEASURES, Line  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which to measure: {', '.join(MEASURES)} (all unless given)")
+    parser.add_argument("--rounds", type=int, default=5, help="take the median of so many rounds")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    unknown = set(options.names) - set(MEASURES)
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(MEASURES)}")
+    if options.inner:
+        [name] = options.names
+        print(json.dumps([asdict(line) for line in measure(name, options.rounds)]))
+        return
+    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, median of {options.rounds} rounds\n")
+    lines: list[Line] = []
+    for name in options.names or MEASURES:
+        command = [sys.executable, "-m", "benchmarks", name, "--rounds", str(options.rounds), "--inner"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        for fields in json.loads(done.stdout):
+            lines.append(Line(**fields))
+            show(lines[-1])
+    figures = [asdict(line) for line in lines]
+    print("\n" + json.dumps(figures))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def measure(name: str, rounds: int) -> list[Line]:
+    # Beside the project, not in the system's temporary folder: that one may lie in memory.
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
+        return asyncio.run(MEASURES[name](Path(folder), rounds))
+
+
+def show(line: Line) -> None:
+    mark = {True: "ok", False: "MISSED", None: ""}[line.met]
+    print(f"{line.what:<44} {line.value:>9,.1f} {line.unit:<8} {line.beside:<44} {line.target:<18} {mark}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Every Python snippet of the README and the docs runs, as a user would run it: in a file of its own, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def snippets() -> list[object]:
+    found: list[object] = []
+    for page in PAGES:
+        for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
+            found.append(pytest.param(match.group(1), id=f"{page.relative_to(ROOT)}#{number}"))
+    return found
+
+
+@pytest.mark.parametrize("code", snippets())
+def test_a_snippet_of_the_docs_runs(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    assert done.stdout, "a snippet shows something"
+
+
+def test_the_docs_have_snippets() -> None:
+    assert len(snippets()) >= 7
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import time
 import tomllib
+import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -44,3 +47,13 @@ def test_the_installed_package_is_typed_and_has_its_command():
     (command,) = [entry for entry in distribution.entry_points if entry.group == "console_scripts"]
     assert (command.name, command.value) == ("holdfast", "holdfast.cli:main")
     assert (ROOT / "src/holdfast/py.typed").exists()
+
+
+def test_the_readmes_first_command_works_in_a_new_environment(tmp_path: Path):
+    command = re.search(r"```bash\n(pip install \. && holdfast demo)\n```", (ROOT / "README.md").read_text())
+    assert command, "the README begins with the command that this test runs"
+    venv.create(tmp_path / "env", with_pip=True)
+    shell = f"cd {shlex.quote(str(ROOT))} && . {shlex.quote(str(tmp_path))}/env/bin/activate && {command[1]} --fast"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 9" in done.stdout

@@ -35,6 +35,7 @@ def unsuccessful(run: Run, namespaces: Sequence[Mapping[str, object]] = ()) -> R
         reason = f"{info.type.rpartition('.')[2]}: {info.message}"
         try:
             cause = decode_error(run.error, namespaces)
+            reason = reason.partition("\n")[0]  # the rest is told by the cause
         except CodecError:
             pass  # its class is not loaded here; its words are in the message
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -30,6 +29,7 @@ from holdfast.core.states import Effect, RunState
 from holdfast.engine.clock import Alarm, Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.steps import StepRun
+from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
 from holdfast.stores.contract import Answer, AppendRecord, FinishRun, History, NoteAttempt, ParkRun, Run, Verdict
@@ -49,7 +49,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     clock: Clock
     writer: Writer
-    threads: ThreadPoolExecutor
+    threads: Threads
     worker: int
     draining: bool
     stragglers: set[asyncio.Task[Any]]
@@ -69,6 +69,10 @@ class Host(Protocol):
 
     def turning(self, run_id: str | None) -> None:
         """Workflow code of this run starts (or stops) to occupy the loop."""
+
+    def holds_lease(self) -> bool:
+        """Whether nobody else can hold this worker's runs yet, so that a step may begin."""
+        ...
 
 
 class Driver:
@@ -456,7 +460,7 @@ class Driver:
     def fail(self, error: BaseException) -> None:
         """The run cannot go on with this code: its journal stays as it is."""
         if not self._ending and not self.gone:
-            log.error("run %r of workflow %r failed: %s", self.run.id, self.run.workflow, error)
+            log.error("run %r of workflow %r cannot go on: %s", self.run.id, self.run.workflow, type(error).__name__)
             self._finish(RunState.FAILED, None, encode_error(error))
 
     def _finish(self, state: RunState, output: bytes | None, error: bytes | None) -> None:

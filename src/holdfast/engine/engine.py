@@ -15,8 +15,8 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Collection, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.core.states import RunState
@@ -25,6 +25,7 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import PARK_AFTER, Driver
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
+from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
@@ -79,7 +80,7 @@ class JournalEngine:
         self.stragglers: set[asyncio.Task[Any]] = set()
         self.loop: asyncio.AbstractEventLoop
         self.writer: Writer
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
+        self.threads = Threads(threads)
         self._definitions = definitions
         self._published: set[str] = set()
         self._lease = lease
@@ -96,6 +97,12 @@ class JournalEngine:
         self._nudged = False
         self._sweeping = False
         self._starved = False
+        self._hurried = False
+        self._trusted_until = 0.0
+        """Until when (monotonic) nobody can have declared this worker dead, as far as it knows."""
+        self._lost = 0
+        """The worker that the last renewal found to be declared dead."""
+        self._coming_back = False
         self._closed = False
         self._chores: set[asyncio.Task[Any]] = set()
         self._pulse: Pulse
@@ -145,7 +152,7 @@ class JournalEngine:
         if self.stragglers:
             await asyncio.wait(self.stragglers, timeout=STRAGGLER_PATIENCE)
         self.writer.stop()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.stop()
         try:
             await self.store.retire_worker(self.worker)
         except StoreError as error:
@@ -160,21 +167,29 @@ class JournalEngine:
         self._closed = True
         self.draining = True
         self._pulse.stop()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.stop()
         for driver in list(self._drivers.values()):
             driver.abandon()
         self.store.abandon()
 
+    def hurry(self) -> None:
+        """Let a ``close`` that is under way wait for nothing more that is in flight."""
+        self._hurried = True
+
     async def _wind_down(self, grace: float) -> None:
         """Let what is in flight end, without starting anything new."""
         until = self.clock.now() + grace
-        while self.clock.now() < until and any(driver.steps_in_flight for driver in self._drivers.values()):
+        while not self._hurried and self.clock.now() < until:
+            if not any(driver.steps_in_flight for driver in self._drivers.values()):
+                return
             await self.clock.sleep(0.02)
 
     async def _register(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"
         me = NewWorker(name, socket.gethostname(), os.getpid(), tuple(self._definitions), self._queues)
+        asked = time.monotonic()
         self.worker = await self.store.register_worker(me, self._lease)
+        self._trusted_until = asked + self._lease
 
     async def _publish(self) -> None:
         """Announce workflows that are new since the last time."""
@@ -385,6 +400,14 @@ class JournalEngine:
         else:
             self._pulse.turn_begins(run_id)
 
+    def holds_lease(self) -> bool:
+        """Whether nobody else can hold this worker's runs yet.
+
+        After a long pause (SIGSTOP, a machine that stood still) somebody may have carried out what this worker is about
+        to do. The next renewal, which is due at once, tells.
+        """
+        return time.monotonic() < self._trusted_until
+
     def _swept(self) -> None:
         self._sweeping = False
         if not self._closed:
@@ -409,7 +432,13 @@ class JournalEngine:
     # What the pulse tells, from its thread
 
     def _renew(self) -> bool:
-        return self.store.renew_lease(self.worker, self._lease)
+        worker, asked = self.worker, time.monotonic()
+        held = self.store.renew_lease(worker, self._lease)
+        if held:
+            self._trusted_until = asked + self._lease
+        else:
+            self._lost = worker
+        return held
 
     def _from_thread(self, call: Any) -> None:
         try:
@@ -419,20 +448,24 @@ class JournalEngine:
 
     def _declared_dead(self) -> None:
         """Other workers hold our runs now: drop them, and come back as a new worker."""
-        if self._closed:
-            return
+        if self._closed or self._coming_back or self._lost != self.worker:
+            return  # told before: renewals fail until there is a new registration
+        self._coming_back = True
         log.warning("this worker was declared dead (its lease passed); it drops its runs and registers anew")
         for driver in list(self._drivers.values()):
             driver.lose()
         self._chore(self._come_back())
 
     async def _come_back(self) -> None:
-        while True:
-            try:
-                await self._register()
-                break
-            except StoreError:
-                await self.clock.sleep(0.5)
+        try:
+            while True:
+                try:
+                    await self._register()
+                    break
+                except StoreError:
+                    await self.clock.sleep(0.5)
+        finally:
+            self._coming_back = False
         self._published.clear()
         self.nudge()
 

@@ -17,9 +17,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec import codec_for, encode_error, preview
+from holdfast.codec import codec_for, describe_error, encode_error, preview
 from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Attempt
+from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 HEARTBEAT_INTERVAL = 0.1
 """Progress is written at most this often; the latest wins."""
+
+LEASE_LOOK = 0.02
+"""How often a step that may not begin, because its worker's lease is in doubt, looks again."""
 
 _progress = codec_for(Any)
 
@@ -100,10 +104,22 @@ class StepRun:
         return Attempt(self.command.position, self._attempt_number, intent=True, at=self.driver.host.clock.now())
 
     async def carry_out(self) -> None:
+        """See to it that the step gets an outcome."""
+        started_at = self.driver.host.clock.now()
+        try:
+            await self._make_attempts()
+        except Exception as error:
+            # A retry predicate, or the serializer of the value's own type: the user's code too can fail here. Without
+            # an outcome the run would wait for ever.
+            self._settle(False, encode_error(error), UNREAD, started_at)
+
+    async def _make_attempts(self) -> None:
         """Make attempts until one settles the step."""
         clock = self.driver.host.clock
         retry = self.call.step.retry
         while True:
+            while not self.driver.host.holds_lease():  # noqa: ASYNC110 - the heartbeat's thread finds out
+                await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
             try:
                 value = await self._attempt()
@@ -126,7 +142,7 @@ class StepRun:
             if not retry.wants_retry(self._attempt_number, error):
                 self._report(None, error, started_at)
                 return
-            self._error = f"{type(error).__name__}: {error}"[:500]
+            self._error = f"{type(error).__name__}: {describe_error(encode_error(error)).message}"[:500]
             del error
             self._note()
             await clock.sleep(retry.delay(self._attempt_number, clock.draw()))
@@ -136,12 +152,17 @@ class StepRun:
         step, args, kwargs = self.call
         progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
         current.set(StepContext(self, self._attempt_number, progress))
+        if step.is_async:
+            call = step.function
+        else:
+            call = self._call_in_thread
+            await self.driver.host.threads.reserve()
         if step.timeout is None:
-            return await self._call(step.function, step.is_async, args, kwargs)
+            return await call(*args, **kwargs)
         scope = asyncio.timeout(step.timeout)
         try:
             async with scope:
-                return await self._call(step.function, step.is_async, args, kwargs)
+                return await call(*args, **kwargs)
         except TimeoutError:
             if scope.expired():
                 raise StepTimedOut(
@@ -151,16 +172,11 @@ class StepRun:
                 ) from None
             raise
 
-    async def _call(
-        self, function: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if is_async:
-            return await function(*args, **kwargs)
+    async def _call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(
-            self.driver.host.threads, lambda: context.run(_call_plain, function, args, kwargs)
-        )
+        function = self.call.step.function
+        return await self.driver.host.threads.run(lambda: context.run(_call_plain, function, args, kwargs))
 
     def _report(self, value: Any, error: BaseException | None, started_at: float) -> None:
         step = self.call.step
@@ -222,6 +238,7 @@ class StepRun:
             Attempt(
                 self.command.position,
                 self._attempt_number if attempt is None else attempt,
+                intent=self.call.step.effect is Effect.ONCE,
                 progress=self._progress,
                 error=self._error,
                 at=self.driver.host.clock.now(),

@@ -1,0 +1,43 @@
+"""The threads in which plain (not async) steps run.
+
+A step first *reserves* a thread and only then starts its time-out: waiting for one of the others to end is not the
+step's own time. A thread cannot be stopped, so one whose step timed out stays occupied until the function returns; it
+counts as occupied until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+
+class Threads:
+    """A bounded number of threads."""
+
+    def __init__(self, size: int) -> None:
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix="holdfast-step")
+        self._free = asyncio.Semaphore(size)
+
+    async def reserve(self) -> None:
+        """Wait until a thread is free, and keep it for the ``run`` that must follow at once."""
+        await self._free.acquire()
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Call it in the reserved thread."""
+        loop = asyncio.get_running_loop()
+
+        def give_back(_: Future[Any]) -> None:
+            try:
+                loop.call_soon_threadsafe(self._free.release)
+            except RuntimeError:
+                pass  # the loop has closed meanwhile: nobody reserves threads any more
+
+        done = self._pool.submit(call)
+        done.add_done_callback(give_back)
+        return await asyncio.wrap_future(done)
+
+    def stop(self) -> None:
+        """Start nothing more; what runs, runs on."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -25,8 +25,10 @@ from store_values import (
     state_of,
 )
 
+from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
+from holdfast.errors import StepOutcomeUnknown
 from holdfast.stores.contract import ReopenRun, Started, StartRun, Store, Verdict
 
 pytestmark = pytest.mark.asyncio
@@ -420,3 +422,14 @@ async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
     assert answers == [DONE] * 3
     assert await journal(store, run) == []
     assert await state_of(store) is RunState.PENDING
+
+
+async def test_reopening_does_not_run_a_once_step_of_unknown_outcome_again_unless_told_so(store: Store):
+    run = await hold(store)
+    unknown = encode_error(StepOutcomeUnknown("nobody knows", "pay"))
+    await do(store, append(run, 1, ok=False, payload=unknown), finish(run, RunState.FAILED))
+    assert await reopen(store) is Verdict.REFUSED
+    assert await journal(store, run) == [1]
+    assert (await row(store)).state is RunState.FAILED
+    assert await do(store, ReopenRun("r", 1_000_009.0, run_again=True)) == [DONE]
+    assert await journal(store, run) == []

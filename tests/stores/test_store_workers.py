@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from store_values import (
@@ -23,7 +22,9 @@ from store_values import (
     state_of,
 )
 
+from holdfast.codec.faults import decode_error
 from holdfast.core.states import RunState
+from holdfast.errors import RunDead
 from holdfast.stores.contract import Reaped, Store, WorkflowSpec
 
 pytestmark = pytest.mark.asyncio
@@ -116,12 +117,11 @@ async def test_a_run_that_takes_its_worker_down_too_often_is_dead(store: Store, 
     assert (await store.reap()).dead == ("r",)
     dead = await row(store)
     assert (dead.state, dead.deliveries, dead.owner, dead.finished_at) == (RunState.DEAD, 3, None, clock.now)
-    error = json.loads(dead.error or b"")
-    assert error["type"] == "holdfast.errors.RunDead"
-    assert "3 times in a row" in error["message"]
-    assert "host:7" in error["message"]
-    assert "holdfast retry r" in error["message"]
-    assert set(error) == {"type", "message", "args", "attributes", "traceback", "cause"}
+    error = decode_error(dead.error or b"", ())
+    assert isinstance(error, RunDead)
+    assert (error.run_id, error.state) == ("r", "dead")
+    for words in ("3 times in a row", "host:7", "holdfast retry r"):
+        assert words in str(error)
     assert await store.claim(run.owner or 0, **ALL, limit=1) == []
 
 
@@ -163,6 +163,7 @@ async def test_workers_lists_the_live_and_those_that_unfinished_runs_refer_to(st
     assert [(w.id, w.state) for w in await store.workers()] == [(starter, "retired"), (live, "live")]
     await do(store, finish(run))
     assert [w.id for w in await store.workers()] == [live]
+    assert [w.id for w in await store.workers([gone, 999])] == [gone, live]
 
 
 async def test_several_dead_workers_are_reaped_together(store: Store, clock):

@@ -112,26 +112,13 @@ class Runtime:
         Steps in flight get ``grace`` seconds to end and be recorded; no new ones are started meanwhile. A second signal
         hands over at once.
         """
-        stop = stop or asyncio.Event()
-        restore = _on_signals(stop.set)
+        told = stop or asyncio.Event()
+        # One handler from beginning to end: with none, even for a moment, a signal would kill the process.
+        restore = _on_signals(lambda: self._engine.hurry() if told.is_set() else told.set())
         try:
-            await stop.wait()
-        finally:
-            restore()
-        hurry = asyncio.Event()
-        restore = _on_signals(hurry.set)
-        try:
+            await told.wait()
             log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace)
-            closing = asyncio.ensure_future(self.close(grace))
-            hurried = asyncio.ensure_future(hurry.wait())
-            await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            if not closing.done():
-                closing.cancel()
-                await asyncio.wait({closing})
-                await self.close(0)
-            else:
-                await closing
-            hurried.cancel()
+            await self.close(grace)
         finally:
             restore()
 

@@ -118,10 +118,19 @@ class Client:
         """Send a value into a run. With an ``id``, sending it again changes nothing (and returns false)."""
         return await send_signal(self._connection, run_id, name, value, id)
 
-    async def retry(self, run_id: str) -> None:
-        """Let a failed or dead run go on: from its failed step if that is the last thing recorded."""
+    async def retry(self, run_id: str, *, run_again: bool = False) -> None:
+        """Let a failed or dead run go on: from its failed step if that is the last thing recorded.
+
+        If that step is a ``once`` whose outcome is unknown, ``run_again=True`` says that it did not happen.
+        """
         store = await self._connection.store()
-        [verdict] = await store.commit([ReopenRun(run_id, store.now())])
+        [verdict] = await store.commit([ReopenRun(run_id, store.now(), run_again)])
+        if verdict is Verdict.REFUSED:
+            raise UsageError(
+                f"run {run_id!r} stopped at a `once` step whose outcome is unknown: retrying would run it a second "
+                f"time. "
+                f"Check whether it happened. If it did not, say so: `holdfast retry {run_id} --run-again`."
+            )
         if verdict is Verdict.UNKNOWN_RUN:
             raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
         if verdict is Verdict.ENDED:

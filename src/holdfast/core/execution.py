@@ -84,6 +84,7 @@ class Command:
         """The caller's context variables."""
         self.future: CommandFuture
         self.task = asyncio.current_task()
+        """Who waits for it, while it is open; held any longer, a task's unseen exception would never be reported."""
 
     def __repr__(self) -> str:
         return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
@@ -216,8 +217,8 @@ class Execution:
         """The workflow has ended, but its journal goes on with ``record``: drift, unless it belongs to a hole."""
         if record.kind in (Kind.TIMER, Kind.DEADLINE) or record.position in self._holes:
             return
-        self.ending = None
         self.fault = self._drift(record)
+        self.ending = None
 
     # What workflow code asks for
 
@@ -228,11 +229,13 @@ class Execution:
             return loop.refused_command()
         position = self._issued
         self._issued += 1
+        self._draws = 0
         command = Command(kind, position, name, call, contextvars.copy_context())
         command.future = CommandFuture(loop, self, command)
         self._trail.append(command)
         if kind is Kind.SIGNAL and (waiting := self._mailbox.get(name)):
             self._holes[position] = (kind, name)
+            command.task = None
             command.future.set_result(waiting.popleft())
             return command.future
         self.open[position] = command
@@ -242,6 +245,7 @@ class Execution:
     def withdraw(self, command: Command) -> None:
         """The workflow cancelled this command: its position becomes a hole."""
         if self.open.pop(command.position, None) is not None:
+            command.task = None
             self._holes[command.position] = (command.kind, command.name)
             self._withdrawn.append(command)
 
@@ -318,6 +322,7 @@ class Execution:
             return
         loop.advance_time(record.at)
         del self.open[record.position]
+        command.task = None
         loop.inside(command.future.set_result, outcome)
 
     def _deposit(self, name: str, outcome: Outcome) -> None:
@@ -325,6 +330,7 @@ class Execution:
         for command in self.open.values():
             if command.kind is Kind.SIGNAL and command.name == name:
                 del self.open[command.position]
+                command.task = None
                 self._holes[command.position] = (Kind.SIGNAL, name)
                 self._withdrawn.append(command)
                 self.loop.inside(command.future.set_result, outcome)

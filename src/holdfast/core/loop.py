@@ -12,6 +12,8 @@ What makes that true, each point learnt from a replay that went wrong without it
 - **Tasks and futures hash by number**, not by address: ``asyncio.wait`` and ``TaskGroup`` keep them in sets, and a
   set's order is the order of its hashes. The numbers are salted by the run, because asyncio keeps all tasks of the
   process in one weak set, where equal hashes collide.
+- **Cancellations made in one callback take effect in the order in which their futures were made**, not in the order of
+  the calls: anyio keeps its cancel scopes in sets ordered by address.
 - **Everything is held strongly** (tasks, async generators), so that the garbage collector never decides when a
   ``finally`` block runs.
 - **Whatever else a loop can do is refused**, and the refusal also *poisons* the run: code that catches ``Exception``
@@ -62,6 +64,17 @@ class RunFuture(asyncio.Future[T]):
 
     def __hash__(self) -> int:
         return self.number
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel, and tell the loop whom that wakes."""
+        loop = self.get_loop()
+        assert isinstance(loop, RunLoop)
+        ready = loop.ready
+        before = len(ready)
+        cancelled = super().cancel(msg)
+        if len(ready) > before:
+            loop.cancellations.append((self.number, [ready[at] for at in range(before, len(ready))]))
+        return cancelled
 
 
 class RunTask(asyncio.Task[T]):
@@ -131,7 +144,9 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.live_tasks: dict[int, RunTask[Any]] = {}
         self.async_generators: list[AsyncGenerator[Any, Any]] = []
         self._time = start_time
-        self._ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[asyncio.Handle] = deque()
+        self.cancellations: list[tuple[int, list[asyncio.Handle]]] = []
+        """Futures cancelled by the callback that is running, by number, with the callbacks that this has made ready."""
         self._timer_heap: list[tuple[float, int]] = []
         self._salt = zlib.crc32(run_id.encode()) << 16
         self._numbers = 0
@@ -148,21 +163,43 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def turn(self, limit: int = SLICE) -> bool:
         """Run what is ready, at most ``limit`` callbacks; true when nothing is left to run."""
-        ready = self._ready
+        ready = self.ready
         if not ready:
             return True
         outer = self._enter()
+        cancellations = self.cancellations
+        cancellations.clear()
         count = 0
         try:
             while ready and count < limit:
                 handle = ready.popleft()
                 count += 1
                 if not handle._cancelled:  # type: ignore[attr-defined]
-                    handle._run()  # type: ignore[attr-defined]
+                    try:
+                        handle._run()  # type: ignore[attr-defined]
+                    except (SystemExit, KeyboardInterrupt):
+                        # asyncio lets these out of a loop, where they would take the worker down with all its runs.
+                        # The task that raised one keeps it as its outcome, for whoever awaits it.
+                        pass
+                    if cancellations:
+                        self._order_cancellations()
         finally:
             self._leave(outer)
             self.turned += count
         return not ready
+
+    def _order_cancellations(self) -> None:
+        """Let those who were cancelled in one callback wake by the number of their future, whatever order it chose."""
+        cancellations = self.cancellations
+        if len(cancellations) > 1:
+            woken = {id(handle) for _, handles in cancellations for handle in handles}
+            in_order = iter(
+                [handle for _, handles in sorted(cancellations, key=lambda one: one[0]) for handle in handles]
+            )
+            ready = list(self.ready)
+            self.ready.clear()
+            self.ready.extend(next(in_order) if id(handle) in woken else handle for handle in ready)
+        cancellations.clear()
 
     def inside(self, call: Callable[..., T], *args: Any) -> T:
         """Call something that makes callbacks ready (a future's ``set_result``, a task's ``cancel``) between turns."""
@@ -223,7 +260,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         if timer is None:
             return False
         timer._scheduled = False  # type: ignore[attr-defined]
-        self._ready.append(timer)
+        self.ready.append(timer)
         return True
 
     # What asyncio calls
@@ -283,7 +320,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         if not self._running or get_ident() != self._thread:
             self._refuse_outsider(callback)
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+        self.ready.append(handle)
         return handle
 
     def call_soon_threadsafe(
@@ -302,7 +339,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         if when <= self._time:
             # Already due by the run's own time: no outcome to wait for, so no place in the stream of timers either.
             timer = RunTimer(-1, when, callback, args, self, context)
-            self._ready.append(timer)
+            self.ready.append(timer)
             return timer
         position = self.timers_issued
         self.timers_issued += 1
@@ -373,7 +410,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                     self._end(task)
         finally:
             self._leave(outer)
-            self._ready.clear()
+            self.ready.clear()
             self.timers.clear()
             self._timer_heap.clear()
             self.live_tasks.clear()

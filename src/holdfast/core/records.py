@@ -64,6 +64,8 @@ class Attempt(NamedTuple):
     error: str = ""
     """Why the previous attempt failed, for people to read."""
     at: float = 0.0
+    name: str = ""
+    """The step's name, for people to read."""
 
 
 class Signal(NamedTuple):

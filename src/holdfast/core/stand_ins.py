@@ -1,4 +1,4 @@
-"""Two functions of asyncio do not replay as they are; on a run's loop, and only there, others take their place."""
+"""Three things in asyncio do not replay as they are; on a run's loop, and only there, others take their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from asyncio import tasks
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.core.loop import running_loop
+from holdfast.core.loop import RunLoop, running_loop
 
 
 def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
@@ -36,6 +36,20 @@ async def _wait_for_in_run(fut: Any, timeout: float | None) -> Any:
         return await fut
 
 
+_original_gather: Any = tasks._GatheringFuture  # type: ignore[attr-defined]
+
+
+class _OrderedGather(_original_gather):
+    """What ``gather`` returns, with a hash by number: like other futures, it may end up in the sets of ``wait``."""
+
+    def __init__(self, children: Any, *, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = loop.next_number() if isinstance(loop, RunLoop) else None
+        super().__init__(children, loop=loop)  # pyright: ignore[reportUnknownMemberType]
+
+    def __hash__(self) -> int:
+        return id(self) >> 4 if self.number is None else self.number
+
+
 _original_as_completed = tasks.as_completed
 _original_wait_for = tasks.wait_for
 
@@ -45,3 +59,4 @@ def install() -> None:
     for module in (asyncio, tasks):
         setattr(module, "as_completed", _ordered_as_completed)  # noqa: B010
         setattr(module, "wait_for", _same_wait_for)  # noqa: B010
+    setattr(tasks, "_GatheringFuture", _OrderedGather)  # noqa: B010

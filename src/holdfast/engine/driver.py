@@ -128,6 +128,8 @@ class Driver:
         self._inbox.extend((record, UNREAD) for record in history.records)
         self._next_seq = history.records[-1].seq + 1 if history.records else 0
         self._deadline_sent = run.deadline is not None and any(r.kind is Kind.DEADLINE for r in history.records)
+        if run.epoch == 1 and not history.records:
+            self.execution.go_live()  # nobody has executed any of it before
         self.execution.start()
         self._pump()
 
@@ -350,7 +352,7 @@ class Driver:
         now = self.host.clock.now()
         due: Sequence[RunTimer] = self.execution.loop.take_due(now)
         for timer in due:
-            self._record(Kind.TIMER, timer.position, f"{timer.delay:g} s", at=max(now, timer.when()))
+            self._record(Kind.TIMER, timer.position, f"{round(timer.delay, 3):g} s", at=max(now, timer.when()))
         deadline = self.run.deadline
         if deadline is None or deadline > now or self._deadline_sent:
             return bool(due)
@@ -438,6 +440,7 @@ class Driver:
             self._leave(None)
         elif answer is Verdict.REFUSED:
             self.parking = False
+            self._answer_waits()  # the engine may have heard of the signal while the park was on its way
             self._set_alarm()
             self.host.run_refused_park(self)
         else:

@@ -16,9 +16,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
 from holdfast.engine.clock import Clock, SystemClock
@@ -27,13 +29,15 @@ from holdfast.engine.driver import PARK_AFTER, Driver
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
-from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
+from holdfast.errors import RunNotFound, StoreCorrupt, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import (
     Answer,
+    FinishRun,
     History,
     NewRun,
     NewWorker,
+    ReleaseRun,
     Run,
     SendSignal,
     Started,
@@ -88,6 +92,8 @@ class JournalEngine:
         self._concurrency = concurrency
         self._queues = None if queues is None else tuple(queues)
         self._drivers: dict[int, Driver] = {}
+        self._coming = 0
+        """Runs that are being started or claimed, and will be among the drivers in a moment."""
         self._by_id: dict[str, Driver] = {}
         self._idle: dict[Driver, float] = {}
         self._arrivals = Arrivals()
@@ -214,13 +220,15 @@ class JournalEngine:
             definition is not None
             and not self.draining
             and new.available_at <= self.clock.now()
-            and len(self._drivers) < self._concurrency
+            and self._room > 0
             and (self._queues is None or new.queue in self._queues)
         )
         op = StartRun(new, claim_as=self.worker if mine else None, join_orphan=join_orphan)
         future: asyncio.Future[Started] = self.loop.create_future()
+        self._coming += mine
 
         def done(answer: Answer | BaseException) -> None:
+            self._coming -= mine
             if isinstance(answer, BaseException):
                 if not future.done():
                     future.set_exception(answer)
@@ -315,16 +323,48 @@ class JournalEngine:
         names = tuple(self._definitions)
         while not self.draining:
             self._next_wake = await self.store.next_wake(workflows=names, queues=self._queues)
-            self._starved = len(self._drivers) >= self._concurrency
+            self._starved = self._room <= 0
             if self._starved or not self._is_due():
                 return
-            limit = min(CLAIM_BATCH, self._concurrency - len(self._drivers))
-            runs = await self.store.claim(self.worker, workflows=names, queues=self._queues, limit=limit)
+            limit = min(CLAIM_BATCH, self._room)
+            self._coming += limit
+            try:
+                runs = await self.store.claim(self.worker, workflows=names, queues=self._queues, limit=limit)
+                histories = await self._read_histories(runs)
+            finally:
+                self._coming -= limit
             if not runs:
                 return
-            histories = await self.store.histories([run.key for run in runs])
             for run, history in zip(runs, histories, strict=True):
-                self._take(run, self._definitions[run.workflow], history)
+                if history is not None:
+                    self._take(run, self._definitions[run.workflow], history)
+
+    async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
+        """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
+        try:
+            return [*await self.store.histories([run.key for run in runs])]
+        except StoreCorrupt as error:
+            if len(runs) == 1:
+                log.error("run %r fails, because its journal cannot be read: %s", runs[0].id, error)
+                self._end_unread(runs[0], error)
+                return [None]
+            return [history for run in runs for history in await self._read_histories([run])]
+        except StoreError:
+            # They are ours by now, and nobody else would take them up while we live.
+            for run in runs:
+                self.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: None)
+            raise
+
+    def _end_unread(self, run: Run, error: StoreCorrupt) -> None:
+        at = self.clock.now()
+        ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
+        op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
+        self.writer.submit(op, lambda answer: self._arrivals.arrived(ended) if answer is Verdict.DONE else None)
+
+    @property
+    def _room(self) -> int:
+        """How many more runs may be in memory."""
+        return self._concurrency - len(self._drivers) - self._coming
 
     def _take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
         driver = Driver(self, run, definition)
@@ -385,6 +425,8 @@ class JournalEngine:
             self._arrivals.arrived(run)
         elif driver.parked_until is not None:
             self._next_wake = min(driver.parked_until, self._next_wake or driver.parked_until)
+        elif not driver.parking:
+            self.nudge()  # it may have ended elsewhere, and somebody here may wait for that
         if self._starved:
             self._starved = False
             self.nudge()

@@ -101,7 +101,8 @@ class StepRun:
     def note_intent(self) -> Attempt:
         """What is written before a ``once`` step starts."""
         self._noted = True
-        return Attempt(self.command.position, self._attempt_number, intent=True, at=self.driver.host.clock.now())
+        now = self.driver.host.clock.now()
+        return Attempt(self.command.position, self._attempt_number, intent=True, at=now, name=self.call.step.name)
 
     async def carry_out(self) -> None:
         """See to it that the step gets an outcome."""
@@ -118,7 +119,7 @@ class StepRun:
         clock = self.driver.host.clock
         retry = self.call.step.retry
         while True:
-            while not self.driver.host.holds_lease():  # noqa: ASYNC110 - the heartbeat's thread finds out
+            while not self.driver.host.holds_lease():
                 await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
             try:
@@ -242,6 +243,7 @@ class StepRun:
                 progress=self._progress,
                 error=self._error,
                 at=self.driver.host.clock.now(),
+                name=self.call.step.name,
             )
         )
 

@@ -38,7 +38,8 @@ class Verdict(Enum):
     FENCED = "fenced"
     """Another worker holds the run now (or it has ended); nothing was changed."""
     REFUSED = "refused"
-    """A park was refused, because a signal that the run waits for is there already."""
+    """A park was refused, because a signal that the run waits for is there already; or a retry, because it would run a
+    ``once`` step again."""
     DUPLICATE = "duplicate"
     """A signal with this deduplication key had been sent before; nothing was changed."""
     UNKNOWN_RUN = "unknown_run"
@@ -190,11 +191,13 @@ class SendSignal(NamedTuple):
 class ReopenRun(NamedTuple):
     """Put a failed or dead run back to ``pending`` (a person's retry): deliveries 0, error and end forgotten.
 
-    If the journal's last record is a failed step, that record is removed, so that the run goes on at that step.
+    If the journal's last record is a failed step, that record is removed, so that the run goes on at that step. If that
+    step is a ``once`` whose outcome is unknown, it would run a second time: this is ``REFUSED`` unless ``run_again``.
     """
 
     run_id: str
     at: float
+    run_again: bool = False
 
 
 Op = StartRun | AppendRecord | NoteAttempt | FinishRun | ParkRun | ReleaseRun | SendSignal | ReopenRun
@@ -325,8 +328,7 @@ class Store(ABC):
 
     @abstractmethod
     async def workers(self, also: Collection[int] = ()) -> list[Worker]:
-        """All workers that are live, and those of others that unfinished runs refer to; and those with an id in "
-        "``also``."""
+        """All workers that are live, those that unfinished runs refer to, and those with an id in ``also``."""
 
     # Claims
 

@@ -194,6 +194,8 @@ class MemoryStore(Store):
             return Verdict.ENDED
         journal = self._records.get(run.key, [])
         if journal and journal[-1].kind is Kind.STEP and not journal[-1].ok:
+            if rules.is_outcome_unknown(journal[-1].payload) and not op.run_again:
+                return Verdict.REFUSED
             self._records[run.key] = journal[:-1]
         self._put(
             replace(
@@ -249,7 +251,7 @@ class MemoryStore(Store):
 
     def renew_lease(self, worker: int, lease: float) -> bool:
         with self._lock:
-            if not self._is_live(worker) or worker in self._killed:
+            if not self._is_live(worker):
                 return False
             self._workers[worker] = replace(self._workers[worker], lease_until=self._clock() + lease)
             return True
@@ -265,7 +267,8 @@ class MemoryStore(Store):
     def kill_worker(self, worker: int) -> None:
         """For tests: the worker's "process" is gone, as the next ``reap`` will find."""
         with self._lock:
-            self._killed.add(worker)
+            if self._is_live(worker):
+                self._killed.add(worker)
         self._announce()
 
     async def reap(self, me: int | None = None) -> Reaped:
@@ -429,7 +432,9 @@ class MemoryStore(Store):
         waiter = (asyncio.get_running_loop(), asyncio.Event())
         self._waiting.add(waiter)
         try:
-            await asyncio.wait_for(waiter[1].wait(), min(timeout, TICK) if recent else timeout)
+            # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(min(timeout, TICK) if recent else timeout):
+                await waiter[1].wait()
         except TimeoutError:
             return recent and timeout >= TICK
         finally:

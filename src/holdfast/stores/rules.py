@@ -49,6 +49,11 @@ def describe_worker(name: str, host: str, pid: int) -> str:
     return place if name in ("", place) else f"{name} at {place}"
 
 
+def is_outcome_unknown(payload: bytes | None) -> bool:
+    """Whether a failed step's payload says that nobody knows whether the step happened."""
+    return payload is not None and b'"holdfast.errors.StepOutcomeUnknown"' in payload
+
+
 def death_error(run_id: str, deliveries: int, worker: str) -> bytes:
     """The encoded error of a run that took its worker down too often (the codec's shape for errors)."""
     times = "once" if deliveries == 1 else f"{deliveries} times in a row"
@@ -59,9 +64,10 @@ def death_error(run_id: str, deliveries: int, worker: str) -> bytes:
     )
     error: dict[str, Any] = {
         "type": "holdfast.errors.RunDead",
+        "qualname": "RunDead",
         "message": message,
         "args": None,
-        "attributes": {},
+        "attributes": {"run_id": run_id, "state": "dead", "error": ""},
         "traceback": "",
         "cause": None,
     }

@@ -1,4 +1,15 @@
-"""The embedded store: journals in one SQLite file, shared by the processes of one machine."""
+"""The embedded store: journals in one SQLite file, shared by the processes of one machine.
+
+::
+
+    store         the contract, spelled out over the rest
+    schema        the tables                   migrations   how they came to be
+    statements    all other SQL                rows         rows to values and back
+    connections   opening the file             lines        a connection, its lock and its thread: inline or not
+    batch         operations in a transaction  claims       which runs are due, and taking them
+    workers       registering and reaping      locks        how the kernel tells that a worker is gone
+    queries       reading                      faults       SQLite's errors in Holdfast's words
+"""
 
 from holdfast.stores.sqlite.store import SqliteStore
 

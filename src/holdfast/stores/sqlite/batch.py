@@ -68,7 +68,7 @@ def _append(connection: sqlite3.Connection, rows: list[Row]) -> bool:
     """Append all of them or none. False: some are fenced, or there already; a batch finds out which."""
     try:
         if len(rows) == 1:
-            return connection.execute(sql.APPEND_FENCED, rows[0]).rowcount == 1
+            return connection.execute(sql.APPEND_FENCED[1], rows[0]).rowcount == 1
         connection.execute("BEGIN IMMEDIATE")
         if _append_many(connection, rows) == len(rows):
             connection.execute("COMMIT")
@@ -82,13 +82,11 @@ def _append(connection: sqlite3.Connection, rows: list[Row]) -> bool:
 def _append_many(connection: sqlite3.Connection, rows: list[Row]) -> int:
     """Append those that are not fenced, in as few statements as possible, and return their number."""
     appended = done = 0
-    for count, statement in sql.APPEND_MANY_FENCED.items():
+    for count, statement in sql.APPEND_FENCED.items():
         while len(rows) - done >= count:
             values = list(chain.from_iterable(rows[done : done + count]))
             appended += connection.execute(statement, values).rowcount
             done += count
-    if done < len(rows):
-        appended += connection.executemany(sql.APPEND_FENCED, rows[done:]).rowcount
     return appended
 
 
@@ -285,6 +283,8 @@ class Batch:
         self._flush("records")
         last = self._one(sql.LAST_RECORD, fence.key)
         if last is not None and last[1] == Kind.STEP and not last[2]:
+            if rules.is_outcome_unknown(last[3]) and not op.run_again:
+                return Verdict.REFUSED
             self._connection.execute(sql.REMOVE_RECORD, (fence.key, last[0]))
         self._later("runs", sql.REOPEN_RUN, (self._now, fence.key))
         fence.state = RunState.PENDING

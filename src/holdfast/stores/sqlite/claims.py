@@ -22,13 +22,16 @@ class Wanted:
 
     def __init__(self, workflows: Collection[str], queues: Collection[str] | None) -> None:
         self.workflows = tuple(sorted(set(workflows)))
-        self.workflows_text = names_text(self.workflows)
-        self.queues_text = None if queues is None else names_text(queues)
+        self.values = {
+            "workflows": names_text(self.workflows),
+            "queues": None if queues is None else names_text(queues),
+        }
+        """As the statements take them."""
 
 
 def has_due(connection: sqlite3.Connection, wanted: Wanted, now: float) -> bool:
     """Whether there is anything to claim, asked first because it costs no lock."""
-    return connection.execute(sql.HAS_DUE, (wanted.workflows_text, wanted.queues_text, now)).fetchone()[0] == 1
+    return connection.execute(sql.HAS_DUE, {**wanted.values, "now": now}).fetchone()[0] == 1
 
 
 def claim(
@@ -50,7 +53,7 @@ def _due(connection: sqlite3.Connection, wanted: Wanted, limit: int, now: float)
     due: list[tuple[int, int]] = []
     for workflow in wanted.workflows:
         connection.execute(sql.PROMOTE_DUE, (workflow, now, PROMOTE))
-        rows = connection.execute(sql.DUE, (workflow, wanted.queues_text, limit))
+        rows = connection.execute(sql.DUE, {**wanted.values, "workflow": workflow, "limit": limit})
         due.extend((-priority, key) for priority, key in rows)
     due.sort()
     return [key for _, key in due[:limit]]
@@ -58,8 +61,7 @@ def _due(connection: sqlite3.Connection, wanted: Wanted, limit: int, now: float)
 
 def next_wake(connection: sqlite3.Connection, wanted: Wanted) -> float | None:
     """When the next run becomes due; if one is due already, a time in the past."""
-    served = (wanted.workflows_text, wanted.queues_text)
-    ready = connection.execute(sql.NEXT_READY, served).fetchone()[0]
+    ready = connection.execute(sql.NEXT_READY, wanted.values).fetchone()[0]
     if ready is not None:
         return ready
-    return connection.execute(sql.NEXT_TIMER, served).fetchone()[0]
+    return connection.execute(sql.NEXT_TIMER, wanted.values).fetchone()[0]

@@ -1,8 +1,9 @@
 """Opening the database file: whose it is, which schema it has, and how each connection is set up.
 
-A process has three connections: one that writes (``synchronous=FULL``: what it commits survives a power cut), one that
-only reads, and one for lease renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). None of them
-waits for locks inside SQLite: ``patiently`` does, where waiting is allowed.
+A process has four connections: one that writes (``synchronous=FULL``: what it commits survives a power cut), one for
+the engine's reads, one for the lists that people ask for (a slow one must not hold up the engine), and one for lease
+renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). None of them waits for locks inside SQLite:
+``patiently`` does, where waiting is allowed.
 
 The file itself is never opened other than through SQLite: closing a descriptor of it would drop SQLite's locks.
 """
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 PATIENCE = 5.0
 """How long to wait for another process's lock, in seconds."""
-_FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01
+_NAP = 0.001
+"""Between two tries: a busy neighbour lets go for a moment between its commits, and longer naps miss it for longer."""
 
 ACCESS = "rwc"
 """How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
@@ -35,15 +37,13 @@ ACCESS = "rwc"
 def patiently(action: Callable[[], T], patience: float = PATIENCE) -> T:
     """Do ``action`` again while another process holds the lock it needs. Blocking."""
     deadline = time.monotonic() + patience
-    nap = _FIRST_NAP
     while True:
         try:
             return action()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-        time.sleep(nap)
-        nap = min(nap * 1.5, _LONGEST_NAP)
+        time.sleep(_NAP)
 
 
 def prepare_folder(database: Path) -> None:
@@ -64,7 +64,7 @@ def open_writer(database: Path) -> sqlite3.Connection:
     """The connection that writes; a new file gets its tables, an older one is migrated. Blocking."""
     connection = _connect(database)
     try:
-        patiently(lambda: _check_identity(connection, database))
+        patiently(lambda: _look_first(connection, database))
         _use_wal(connection, database)
         connection.execute("PRAGMA synchronous = FULL")
         patiently(lambda: _migrate(connection, database))
@@ -105,6 +105,15 @@ def _connect(database: Path) -> sqlite3.Connection:
     )
 
 
+def _look_first(connection: sqlite3.Connection, database: Path) -> None:
+    """Refuse a foreign database before anything of it is changed (setting the journal mode would be a change)."""
+    connection.execute("BEGIN")  # one moment: another process may be making the tables right now
+    try:
+        _check_identity(connection, database)
+    finally:
+        roll_back(connection)
+
+
 def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
     """The schema version of a database that is ours or still empty; anything else is refused and left as it is."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -134,17 +143,19 @@ def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, database: Path) -> None:
-    """Bring the schema up to date. Done even when it is, since it shows at once whether the file can be written."""
+    """Bring the schema up to date.
+
+    The version is set even when it is right, and then rolled back: that shows at once whether the file can be written.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _check_identity(connection, database)
         for migration in MIGRATIONS[version:]:
             for statement in statements(migration):
                 connection.execute(statement)
-        if version < VERSION:
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT" if version < VERSION else "ROLLBACK")
     except BaseException:
         roll_back(connection)
         raise

@@ -74,11 +74,18 @@ def _code(error: sqlite3.Error) -> str:
 
 
 def _no_space(database: Path) -> bool:
+    """Whether the device, or what this process may write to one file, is used up (SQLite hides the errno)."""
     try:
         space = os.statvfs(database.parent)
-    except (OSError, AttributeError):
+        if space.f_bavail * space.f_frsize < LITTLE_SPACE:
+            return True
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        files = (database, Path(f"{database}-wal"))
+        return limit != resource.RLIM_INFINITY and any(file.stat().st_size + LITTLE_SPACE > limit for file in files)
+    except (OSError, AttributeError, ImportError):
         return False
-    return space.f_bavail * space.f_frsize < LITTLE_SPACE
 
 
 def _not_writable(database: Path) -> bool:

@@ -42,6 +42,8 @@ class Line:
     def __init__(self, connection: sqlite3.Connection, database: Path, name: str) -> None:
         self._connection = connection
         self._database = database
+        self._file = os.fspath(database)
+        self._identity = _identity(self._file)
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-{name}")
         self._process = os.getpid()
@@ -50,6 +52,7 @@ class Line:
 
     async def write(self, work: Work[T], size: int = 1) -> T:
         """Do work that may commit ``size`` operations: inline when that is likely to be quick, else in the thread."""
+        self._check_in_place()
         if size <= INLINE_SIZE and self._pace < INLINE_SECONDS:
             return await self.prefer_inline(work)
         return await self.in_thread(work, sample=size <= INLINE_SIZE)
@@ -135,9 +138,25 @@ class Line:
                 f"fork. Open a runtime in the child, or start it with the 'spawn' method."
             )
 
+    def _check_in_place(self) -> None:
+        """What is written to a file that has no name any more would be lost with this process, without a word."""
+        if _identity(self._file) != self._identity:
+            raise StoreUnavailable(
+                f"{self._database} was deleted, moved or replaced while it was open. Put it back (with its -wal file), "
+                f"or start this process again to go on with what is there now."
+            )
+
 
 _left_to_parents: list[sqlite3.Connection] = []
 """Connections of parent processes, kept so that they are not closed here."""
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _translated(error: sqlite3.DatabaseError, database: Path) -> Exception:

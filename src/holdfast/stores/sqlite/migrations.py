@@ -66,6 +66,7 @@ CREATE TABLE attempts (
     progress BLOB,
     error    TEXT NOT NULL,
     at       REAL NOT NULL,
+    name     TEXT NOT NULL,
     PRIMARY KEY (run, position)
 ) WITHOUT ROWID;
 

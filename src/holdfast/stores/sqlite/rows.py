@@ -36,7 +36,7 @@ def record_row(op: AppendRecord) -> Row:
 def attempt_row(op: NoteAttempt) -> Row:
     """The columns of ``statements.NOTE_ATTEMPT``."""
     a = op.attempt
-    return (op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at)
+    return (op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name)
 
 
 class Reader:
@@ -69,7 +69,7 @@ class Reader:
 
     def attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
         """What is known of a run's open steps, by position."""
-        return {r[0]: Attempt(r[0], r[1], r[2] == 1, r[3], r[4], r[5]) for r in rows}
+        return {r[0]: Attempt(r[0], r[1], r[2] == 1, r[3], r[4], r[5], r[6]) for r in rows}
 
     def signals(self, rows: Iterable[Row]) -> list[Signal]:
         """A run's mailbox."""

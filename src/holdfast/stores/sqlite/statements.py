@@ -29,19 +29,15 @@ FENCES_BY_ID = "SELECT key, id, epoch, state FROM runs WHERE id IN (SELECT value
 _RECORD_COLUMNS = "run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, preview, payload"
 _RECORD_VALUES = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 APPEND = f"INSERT INTO records ({_RECORD_COLUMNS}) VALUES {_RECORD_VALUES}"
-APPEND_FENCED = (
-    f"INSERT INTO records ({_RECORD_COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 "
-    "WHERE EXISTS (SELECT 1 FROM runs WHERE key = ?1 AND epoch = ?10 AND state = 'running')"
-)
-APPEND_MANY_FENCED = {
+APPEND_FENCED = {
     count: f"INSERT INTO records ({_RECORD_COLUMNS}) "
     f"WITH new ({_RECORD_COLUMNS}) AS (VALUES {', '.join([_RECORD_VALUES] * count)}) SELECT new.* FROM new "
     "CROSS JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.state = 'running'"
-    for count in (50, 10)
+    for count in (50, 10, 1)
 }
-"""By the number of rows; one statement for many rows takes half the time of one for each. Largest first."""
+"""By the number of rows, largest first: one statement for many rows takes half the time of one for each."""
 RECORD_EPOCH = "SELECT epoch FROM records WHERE run = ? AND seq = ?"
-LAST_RECORD = "SELECT seq, kind, ok FROM records WHERE run = ? ORDER BY seq DESC LIMIT 1"
+LAST_RECORD = "SELECT seq, kind, ok, payload FROM records WHERE run = ? ORDER BY seq DESC LIMIT 1"
 REMOVE_RECORD = "DELETE FROM records WHERE run = ? AND seq = ?"
 
 _JOURNAL = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
@@ -50,12 +46,12 @@ JOURNAL = f"SELECT {_JOURNAL} FROM records WHERE run = ? ORDER BY seq"
 # Attempts
 
 NOTE_ATTEMPT = (
-    "INSERT INTO attempts (run, position, attempt, intent, progress, error, at) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO attempts (run, position, attempt, intent, progress, error, at, name) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = excluded.intent, "
-    "progress = excluded.progress, error = excluded.error, at = excluded.at"
+    "progress = excluded.progress, error = excluded.error, at = excluded.at, name = excluded.name"
 )
 CLEAR_ATTEMPT = "DELETE FROM attempts WHERE run = ? AND position = ?"
-ATTEMPTS = "SELECT position, attempt, intent, progress, error, at FROM attempts WHERE run = ?"
+ATTEMPTS = "SELECT position, attempt, intent, progress, error, at, name FROM attempts WHERE run = ?"
 
 # Signals
 
@@ -98,19 +94,19 @@ REOPEN_RUN = (
 
 # Claims
 
-_SERVED = "(?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))"
+_SERVED = "(:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))"
 HAS_DUE = (
-    "SELECT EXISTS (SELECT 1 FROM json_each(?1) w WHERE "
+    "SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE "
     f"EXISTS (SELECT 1 FROM runs WHERE ready = 1 AND workflow = w.value AND {_SERVED}) "
-    f"OR EXISTS (SELECT 1 FROM runs WHERE ready = 0 AND workflow = w.value AND wake_at <= ?3 AND {_SERVED}))"
+    f"OR EXISTS (SELECT 1 FROM runs WHERE ready = 0 AND workflow = w.value AND wake_at <= :now AND {_SERVED}))"
 )
 PROMOTE_DUE = (
     "UPDATE runs SET ready = 1 WHERE key IN "
-    "(SELECT key FROM runs WHERE ready = 0 AND workflow = ?1 AND wake_at <= ?2 ORDER BY wake_at LIMIT ?3)"
+    "(SELECT key FROM runs WHERE ready = 0 AND workflow = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE = (
-    f"SELECT priority, key FROM runs WHERE ready = 1 AND workflow = ?1 AND {_SERVED} "
-    "ORDER BY priority DESC, key LIMIT ?3"
+    f"SELECT priority, key FROM runs WHERE ready = 1 AND workflow = :workflow AND {_SERVED} "
+    "ORDER BY priority DESC, key LIMIT :limit"
 )
 CLAIM = (
     "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '' "
@@ -118,11 +114,11 @@ CLAIM = (
 )
 NEXT_READY = (
     "SELECT min((SELECT wake_at FROM runs WHERE ready = 1 AND workflow = w.value "
-    f"AND {_SERVED} LIMIT 1)) FROM json_each(?1) w"
+    f"AND {_SERVED} LIMIT 1)) FROM json_each(:workflows) w"
 )
 NEXT_TIMER = (
     "SELECT min((SELECT wake_at FROM runs WHERE ready = 0 AND workflow = w.value "
-    f"AND {_SERVED} ORDER BY wake_at LIMIT 1)) FROM json_each(?1) w"
+    f"AND {_SERVED} ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w"
 )
 
 # Lists of runs (``{filters}`` is made of the constant conditions below)

@@ -39,9 +39,11 @@ from holdfast.stores.sqlite.locks import WorkerLocks
 from holdfast.stores.sqlite.rows import Reader
 
 TICK, QUIET_TICK, QUIET_AFTER = 0.02, 0.05, 1.0
-"""How often ``changed`` looks, in seconds: a little less often when nothing has changed for a while, to idle cheaply."""
+"""How often ``changed`` looks, in seconds: less often when nothing has changed for a while, to idle cheaply."""
 RENEWAL_PATIENCE = 2.0
 """How long a lease renewal waits for the lock: well below a lease, since the renewer has to try again."""
+ABANDON_PATIENCE = 1.0
+"""How long ``abandon`` waits for the lock: it holds up whoever calls it, and leases end by themselves."""
 _LIVE_LIST_AGE = 1.0
 
 
@@ -56,6 +58,7 @@ class SqliteStore(Store):
         self._locks = WorkerLocks(self.path)
         self._writing: Line | None = None
         self._reading: Line | None = None
+        self._browsing: Line | None = None
         self._renewing: Line | None = None
         self._renewer_guard = threading.Lock()
         self._mine: dict[int, str] = {}
@@ -75,12 +78,13 @@ class SqliteStore(Store):
     def _open(self) -> None:
         connections.prepare_folder(self.path)
         try:
-            writer = connections.open_writer(self.path)
-            reader = connections.open_reader(self.path)
+            writer = connections.open_writer(self.path)  # first: it makes sure that there is something to read
+            reader, browser = connections.open_reader(self.path), connections.open_reader(self.path)
         except sqlite3.DatabaseError as error:
             raise store_error(error, self.path) from error
         self._writing = Line(writer, self.path, "writer")
         self._reading = Line(reader, self.path, "reader")
+        self._browsing = Line(browser, self.path, "browser")
         self._seen_version = self._writing.data_version()
 
     async def close(self) -> None:
@@ -88,8 +92,8 @@ class SqliteStore(Store):
 
     def _close(self) -> None:
         """Close the lines; whoever has not retired lets go of its lock, so that others need not wait for its lease."""
-        lines = (self._renewing, self._reading, self._writing)
-        self._renewing = self._reading = self._writing = None
+        lines = (self._renewing, self._browsing, self._reading, self._writing)
+        self._renewing = self._browsing = self._reading = self._writing = None
         for line in lines:
             if line is not None:
                 line.close()
@@ -103,7 +107,8 @@ class SqliteStore(Store):
         if self._writing is not None:
             for worker, token in list(self._mine.items()):
                 with suppress(StoreError, UsageError):
-                    self._writing.blocking(partial(registry.retire, worker=worker, now=self.now()))
+                    retire = partial(registry.retire, worker=worker, now=self._clock())
+                    self._writing.blocking(retire, ABANDON_PATIENCE)
                     self._locks.remove(token)
         self._close()
 
@@ -114,6 +119,10 @@ class SqliteStore(Store):
     @property
     def _readers(self) -> Line:
         return self._opened(self._reading)
+
+    @property
+    def _browsers(self) -> Line:
+        return self._opened(self._browsing)
 
     def _opened(self, line: Line | None) -> Line:
         if line is None:
@@ -207,7 +216,7 @@ class SqliteStore(Store):
         return self._live
 
     async def workers(self, also: Collection[int] = ()) -> list[Worker]:
-        return await self._readers.in_thread(lambda c: queries.workers(c, self._reader, also))
+        return await self._browsers.in_thread(lambda c: queries.workers(c, self._reader, also))
 
     # Reading
 
@@ -228,10 +237,10 @@ class SqliteStore(Store):
         return await self._readers.in_thread(lambda c: queries.get_many(c, self._reader, run_ids))
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        return await self._readers.in_thread(lambda c: queries.list_runs(c, self._reader, where, limit, before))
+        return await self._browsers.in_thread(lambda c: queries.list_runs(c, self._reader, where, limit, before))
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        return await self._readers.in_thread(lambda c: queries.count_runs(c, self._reader))
+        return await self._browsers.in_thread(lambda c: queries.count_runs(c, self._reader))
 
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._readers.in_thread(lambda c: queries.specs(c, self._reader))

@@ -1,0 +1,248 @@
+"""``holdfast doctor``: is this machine fit, is the store well, is there work that nobody does?
+
+Each check is a line with a verdict, and with what to do when it is not ``ok``. Nothing is changed: a database that is
+not there is not created, one of an older schema is not migrated, dead workers are not buried. What a commit costs is
+measured in a file of its own beside the database, which is removed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast import __version__
+from holdfast.cli.liveness import is_alive, place_of
+from holdfast.cli.sqlite_file import (
+    FileFacts,
+    commit_times,
+    is_newer,
+    is_ours,
+    is_outdated,
+    read_facts,
+    write_settings,
+)
+from holdfast.cli.wording import console, counted, duration, echo_json, one_line
+from holdfast.core.states import UNFINISHED, RunState
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores.contract import Store, Worker
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.urls import open_store, store_url
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
+
+LITTLE_SPACE = 1 << 30
+NO_SPACE = 50 << 20
+SLOW_COMMIT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    status: str
+    message: str
+    advice: str = ""
+
+
+def examine(url: str | None, *, as_json: bool) -> int:
+    """Carry out all checks and tell; the exit code is 1 if one of them failed."""
+    checks = list(_checks(url))
+    healthy = all(check.status != FAIL for check in checks)
+    if as_json:
+        echo_json({"ok": healthy, "checks": [asdict(check) for check in checks]})
+    else:
+        _tell(console(), checks)
+    return 0 if healthy else 1
+
+
+def _tell(out: Console, checks: Sequence[Check]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        told = Text(one_line(check.message))
+        if check.advice:
+            told.append(f"\n→ {one_line(check.advice)}", "dim")
+        table.add_row(Text(check.status, _STYLES[check.status]), check.name, told)
+    out.print(table)
+
+
+def _checks(url: str | None) -> Iterator[Check]:
+    yield Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
+    yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+    yield _origin(url)
+    try:
+        store = open_store(store_url(url))
+    except HoldfastError as error:
+        yield Check("store", FAIL, str(error))
+        return
+    if isinstance(store, MemoryStore):
+        yield Check("store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
+    elif isinstance(store, SqliteStore):
+        yield from _sqlite(store)
+    else:
+        yield from _work(store)
+
+
+def _origin(url: str | None) -> Check:
+    source = "--url" if url else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
+    shown = re.sub(r"//([^:/@]*):[^@/]*@", r"//\1:***@", store_url(url))
+    return Check("store url", OK, f"{shown} (from {source})")
+
+
+# The SQLite file
+
+
+def _sqlite(store: SqliteStore) -> Iterator[Check]:
+    path = store.path
+    folder = _nearest_folder(path)
+    yield _space(folder)
+    if not path.exists():
+        yield Check("database", OK, f"none is there yet: the first run, or `holdfast worker`, creates {path}")
+        yield _writable_folder(path, folder)
+        yield _commit(folder)
+        return
+    try:
+        facts = read_facts(path)
+    except StoreError as error:
+        yield Check("database", FAIL, str(error))
+        return
+    yield _schema(path, facts)
+    if not is_ours(facts) or is_newer(facts) or is_outdated(facts):
+        return
+    try:
+        settings = write_settings(path)
+    except StoreError as error:
+        yield Check("writable", FAIL, str(error))
+        return
+    yield Check("writable", OK, f"{path} and its folder")
+    yield _durability(settings)
+    yield _commit(folder)
+    yield from _work(store)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder of the database, or the nearest one above it that is there."""
+    return next(folder for folder in path.parents if folder.exists())
+
+
+def _space(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    message = f"{free / (1 << 30):.1f} GiB free" if free >= 1 << 30 else f"{free / (1 << 20):.0f} MiB free"
+    advice = f"free space on the device of {folder}: without room, runs stop until there is some"
+    if free < NO_SPACE:
+        return Check("disk", FAIL, message, advice)
+    return Check("disk", WARN, message, advice) if free < LITTLE_SPACE else Check("disk", OK, message)
+
+
+def _writable_folder(path: Path, folder: Path) -> Check:
+    if os.access(folder, os.W_OK | os.X_OK):
+        return Check("writable", OK, f"{path.parent} can be created" if folder != path.parent else str(folder))
+    return Check(
+        "writable", FAIL, f"{folder} is not writable for this user", "allow it, or point HOLDFAST_URL elsewhere"
+    )
+
+
+def _schema(path: Path, facts: FileFacts) -> Check:
+    size = f"{facts.size / (1 << 20):.1f} MiB"
+    if not is_ours(facts):
+        advice = "point HOLDFAST_URL at another file: Holdfast keeps its runs in one of their own"
+        return Check("database", FAIL, f"{path} is not a Holdfast database", advice)
+    if is_newer(facts):
+        advice = "upgrade this one (pip install -U holdfast), or use another file"
+        return Check("database", FAIL, f"schema version {facts.version} is from a newer Holdfast", advice)
+    if is_outdated(facts):
+        what = f"schema version {facts.version} is from an older Holdfast" if facts.version else f"{path} is empty"
+        return Check("database", WARN, what, "the next worker or program that opens it sets it up; then ask again")
+    return Check("database", OK, f"opens; schema version {facts.version}, {size}")
+
+
+def _durability(settings: Mapping[str, str]) -> Check:
+    message = ", ".join(f"{name}={value}" for name, value in settings.items())
+    if settings == {"journal_mode": "wal", "synchronous": "full"}:
+        return Check("durability", OK, message)
+    return Check("durability", FAIL, message, "a recorded outcome could be lost with the power: please report this")
+
+
+def _commit(folder: Path) -> Check:
+    try:
+        times = commit_times(folder)
+    except (StoreError, OSError) as error:
+        return Check("commit", FAIL, f"a test commit in {folder} failed: {error}")
+    typical, worst = sorted(times)[len(times) // 2], max(times)
+    message = f"{duration(typical)} a durable commit (slowest of {len(times)}: {duration(worst)})"
+    if typical > SLOW_COMMIT:
+        return Check(
+            "commit", WARN, message, "a slow disk bounds steps a second; a local SSD takes about a millisecond"
+        )
+    return Check("commit", OK, message)
+
+
+# Workers and runs
+
+
+def _work(store: Store) -> Iterator[Check]:
+    try:
+        workers, counts, now = asyncio.run(_read(store))
+    except HoldfastError as error:
+        yield Check("runs", FAIL, str(error))
+        return
+    alive = [worker for worker in workers if is_alive(worker, now)]
+    yield _workers(workers, alive, any(state in UNFINISHED for _, state in counts))
+    states: Counter[RunState] = Counter()
+    for (_, state), count in counts.items():
+        states[state] += count
+    told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
+    yield Check("runs", OK, told or "none yet")
+    yield from _unserved(counts, alive)
+    yield from _unsuccessful(states)
+
+
+async def _read(store: Store) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], float]:
+    await store.open()
+    try:
+        return await store.workers(), await store.count_runs(), store.now()
+    finally:
+        await store.close()
+
+
+def _workers(workers: Sequence[Worker], alive: Sequence[Worker], work: bool) -> Check:
+    gone = sum(worker.state == "live" for worker in workers) - len(alive)
+    places = ", ".join(place_of(worker) for worker in alive[:4]) + (" …" if len(alive) > 4 else "")
+    message = f"{len(alive)} alive" + (f" ({places})" if alive else "")
+    if gone:
+        message += f"; {counted(gone, 'dead one')} whose runs the next worker takes over"
+    if not alive and work:
+        return Check("workers", WARN, message, "start one with `holdfast worker module`, or run your program again")
+    return Check("workers", OK, message)
+
+
+def _unserved(counts: Mapping[tuple[str, RunState], int], alive: Sequence[Worker]) -> Iterator[Check]:
+    served = {name for worker in alive for name in worker.workflows}
+    left: Counter[str] = Counter()
+    for (workflow, state), count in counts.items():
+        if state in UNFINISHED and workflow not in served:
+            left[workflow] += count
+    for workflow, count in sorted(left.items()):
+        message = f"no live worker serves workflow {workflow!r} ({counted(count, 'unfinished run')})"
+        yield Check("unserved", WARN, message, f"start one with `holdfast worker module:{workflow}`")
+
+
+def _unsuccessful(states: Mapping[RunState, int]) -> Iterator[Check]:
+    for state in (RunState.FAILED, RunState.DEAD):
+        if count := states.get(state):
+            advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` lets one go on"
+            yield Check(state.value, WARN, counted(count, "run"), advice)

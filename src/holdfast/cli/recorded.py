@@ -1,0 +1,90 @@
+"""Recorded bytes as people and programs can read them. What cannot be read is said so, and stops nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.cli.wording import jsonable
+from holdfast.codec import describe_error, preview, to_plain
+from holdfast.errors import CodecError
+
+_INTERNAL = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|codec)|concurrent[/\\]futures)[/\\]")
+"""What stands between the user's lines in a traceback: this package, and the pool that plain steps run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedError:
+    """A recorded exception."""
+
+    type: str
+    message: str
+    traceback: str
+
+    @property
+    def in_short(self) -> str:
+        """``ValueError: no``, without the class's module."""
+        name = self.type.rpartition(".")[2]
+        return f"{name}: {self.message}" if self.message else name
+
+
+def error_of(data: bytes | None) -> RecordedError | None:
+    """The recorded error, if there is one."""
+    if data is None:
+        return None
+    try:
+        info = describe_error(data)
+    except CodecError as error:
+        return RecordedError("holdfast.errors.UnreadableRecord", str(error), "")
+    return RecordedError(info.type, info.message, info.traceback)
+
+
+def own_frames(traceback: str) -> list[str]:
+    """The places in a recorded traceback, with their lines of code, without those in Holdfast itself."""
+    kept: list[str] = []
+    keeping = False
+    for line in traceback.splitlines():
+        if line.startswith('  File "'):
+            keeping = _INTERNAL.search(line) is None
+        elif not line.startswith("    ") or not line.strip(" ^~"):
+            continue
+        if keeping:
+            kept.append(line[2:])
+    return kept
+
+
+def value_of(data: bytes | None) -> Any:
+    """The recorded value as JSON can say it; ``None`` for none."""
+    if data is None:
+        return None
+    try:
+        return jsonable(to_plain(data))
+    except CodecError as error:
+        return f"<{error}>"
+
+
+def brief(data: bytes | None) -> str:
+    """The recorded value in a few words; nothing for none."""
+    if data is None:
+        return ""
+    try:
+        value = to_plain(data)
+    except CodecError as error:
+        return f"<{error}>"
+    return preview((), (value,), {})
+
+
+def brief_inputs(data: bytes) -> str:
+    """A run's inputs as ``customer='acme', n=3``; what looks like a credential is not shown."""
+    try:
+        value = to_plain(data)
+    except CodecError as error:
+        return f"<{error}>"
+    return preview((), (), cast("dict[str, Any]", value)) if isinstance(value, dict) else brief(data)
+
+
+def pretty(data: bytes) -> str:
+    """The recorded value as indented JSON."""
+    return json.dumps(value_of(data), indent=2, ensure_ascii=False)

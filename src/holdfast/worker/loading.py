@@ -1,0 +1,176 @@
+"""Finding the workflows that a worker is told to serve: ``module``, ``module:attr``, ``path/to/app.py``,
+``app.py:attr``.
+
+Importing a module registers every workflow that it defines or imports. With an attribute, which must be a workflow or a
+list of workflows, only these are served; without one, all that the import has registered.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, cast
+
+from holdfast.authoring.registry import definitions
+from holdfast.authoring.step import Step
+from holdfast.authoring.workflow import Workflow
+from holdfast.errors import UsageError
+
+_SHOWN_FRAMES = 3
+_FORMS = "`module`, `module:workflow`, `path/to/app.py` or `app.py:workflow`"
+
+
+def load(target: str) -> tuple[str, ...]:
+    """Import what ``target`` names, and return the names of the workflows to serve."""
+    place, attribute = _split(target)
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    module = _import_file(Path(place)) if _is_path(place) else _import(place)
+    if attribute:
+        return _chosen(module, attribute, target)
+    if not definitions:
+        raise UsageError(
+            f"there is no workflow in {place!r}: put `@workflow` on an async function in it, or name another module."
+        )
+    return tuple(definitions)
+
+
+def _split(target: str) -> tuple[str, str]:
+    place, colon, attribute = target.rpartition(":")
+    if not colon or os.sep in attribute or attribute.endswith(".py"):  # C:\app.py has a colon, too
+        place, attribute = target, ""
+    elif not attribute.isidentifier():
+        raise UsageError(f"{target!r} names no workflows: after the colon comes one name. Write {_FORMS}.")
+    if not place:
+        raise UsageError(f"{target!r} names no module. Write {_FORMS}.")
+    return place, attribute
+
+
+def _is_path(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place or (os.altsep is not None and os.altsep in place)
+
+
+# Importing
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under the name by which other modules of its program would import it."""
+    path = path.expanduser().resolve()
+    if not path.exists():
+        raise UsageError(f"there is no file {path}")
+    if path.suffix != ".py" or not path.is_file():
+        raise UsageError(f"{path} is not a Python file. Write {_FORMS}.")
+    names = [] if path.stem == "__init__" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(names)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module = _import(name)
+    origin = getattr(module, "__file__", None)
+    if origin is None or not os.path.samefile(origin, path):
+        raise UsageError(
+            f"{path} cannot be imported: `import {name}` finds {origin or 'a built-in module'} instead. "
+            f"Give the file a name of its own."
+        )
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"{name!r} is neither a module's name nor a Python file. Write {_FORMS}.")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # A module that is missing somewhere inside is a fault of the import, not of the target.
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise _failed_import(name, error) from error
+        raise UsageError(_not_found(name, error.name)) from None
+    except (Exception, SystemExit) as error:
+        raise _failed_import(name, error) from error
+
+
+def _not_found(name: str, missing: str) -> str:
+    file = Path(*name.split(".")).with_suffix(".py")
+    if len(name.split(".")) == 1 and (near := difflib.get_close_matches(name, _modules_here(), 1)):
+        hint = f"did you mean {near[0]!r}?"
+    else:
+        hint = f"modules are looked for in {os.getcwd()} and in the installed packages."
+    part = "" if missing == name else f" (there is no module {missing!r})"
+    return f"no module is named {name!r}{part}: {hint} A file is named by its path, as in `path/to/{file.name}`."
+
+
+def _modules_here() -> list[str]:
+    return [path.stem for path in Path().glob("*.py")]
+
+
+def _failed_import(name: str, error: BaseException) -> UsageError:
+    lines = traceback.format_exception_only(error)
+    if isinstance(error, SystemExit):
+        lines = [f"SystemExit: {error}: the module ends the process when it is imported\n"]
+    frames = traceback.format_list(traceback.extract_tb(_own_code(error))[-_SHOWN_FRAMES:])
+    told = "".join(("  " + line.rstrip().replace("\n", "\n  ") + "\n") for line in (*frames, *lines))
+    return UsageError(f"importing {name!r} failed:\n{told.rstrip()}")
+
+
+def _own_code(error: BaseException) -> TracebackType | None:
+    """The traceback without this module and Python's import machinery before the user's first line."""
+    step = error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
+            return step
+        step = step.tb_next
+    return None
+
+
+# Choosing
+
+
+def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
+    try:
+        found: Any = getattr(module, attribute)
+    except AttributeError:
+        raise UsageError(_no_attribute(module, attribute, target)) from None
+    several = isinstance(found, list | tuple)
+    items = cast("Sequence[Any]", found) if several else [found]
+    if not items:
+        raise UsageError(f"{target!r} is an empty list: there is nothing to serve.")
+    for item in items:
+        if not isinstance(item, Workflow):
+            what = f"{target!r} contains {_described(item)}" if several else f"{target!r} is {_described(item)}"
+            raise UsageError(f"{what}, not a workflow. {_workflows_in(module)}")
+    return tuple(dict.fromkeys(item.name for item in items))
+
+
+def _no_attribute(module: ModuleType, attribute: str, target: str) -> str:
+    near = difflib.get_close_matches(attribute, _attributes(module) or list(vars(module)), 1)
+    place = target.rpartition(":")[0]
+    hint = f"did you mean {place}:{near[0]}?" if near else _workflows_in(module)
+    return f"module {module.__name__!r} has no {attribute!r}: {hint}"
+
+
+def _attributes(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, Workflow)]
+
+
+def _workflows_in(module: ModuleType) -> str:
+    names = ", ".join(_attributes(module))
+    return f"Workflows in {module.__name__!r}: {names or 'none'}."
+
+
+def _described(item: Any) -> str:
+    if isinstance(item, Step):
+        return f"a step (`{item.name}`)"
+    if callable(item) and hasattr(item, "__code__"):
+        return f"a plain function (`{item.__name__}`)"
+    return f"an object of type `{type(item).__name__}`"

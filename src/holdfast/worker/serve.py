@@ -1,0 +1,57 @@
+"""Serving runs until told to stop, and then leaving for certain.
+
+A stopped worker hands its runs over and is then of no use to anybody. A thread cannot be ended from outside, though,
+and Python waits for the threads of plain steps before it exits: one step that hangs would keep the process for ever.
+So after the hand-over the process gets ``LINGER`` seconds to end in the usual way (exit handlers, buffers), and is then
+ended. Nothing is lost by it: whatever such a step still does, its run is held by somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection
+
+from holdfast.authoring.runtime import GRACE, Runtime
+
+LINGER = 2.0
+
+
+async def serve(
+    workflows: Collection[str],
+    *,
+    say: Callable[[str], object],
+    url: str | None = None,
+    queues: Collection[str] | None = None,
+    concurrency: int = 1000,
+    lease: float = 10.0,
+    grace: float = GRACE,
+) -> None:
+    """Execute runs of these workflows until SIGTERM or SIGINT, then finish or hand over what is in flight.
+
+    For a process that does nothing else: it ends soon after this has returned. ``say`` is told what is served.
+    """
+    runtime = Runtime(url, lease=lease, concurrency=concurrency, queues=queues, workflows=workflows)
+    await runtime.open()
+    served = ", ".join(sorted(workflows))
+    where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
+    say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {runtime.url}")
+    await runtime.run_worker(grace=grace)
+    exit_soon()
+    say(f"worker {runtime.worker_id} has handed over and stops")
+
+
+def exit_soon(code: int = 0, linger: float = LINGER) -> None:
+    """End this process in ``linger`` seconds, if it has not ended by itself, whatever its threads do."""
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    timer = threading.Timer(linger, end)
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,200 @@
+"""A user's folder with an app in it, and the real command, run in it as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import holdfast
+
+SOURCE = str(Path(holdfast.__file__).parents[1])
+
+APP = """
+import asyncio
+import os
+import time
+
+from holdfast import current_step, step, wait_for_signal, workflow
+
+
+@step
+async def extract(customer: str, api_key: str = "k-123") -> list[int]:
+    return [1, 2, 3]
+
+
+@step(retries=2, backoff=0.01)
+async def load(row: int) -> int:
+    if current_step().attempt < 2:
+        raise ConnectionError("not yet")
+    return row
+
+
+@step
+def check(customer: str) -> None:
+    if customer == "bad" and not os.path.exists("mended"):
+        raise ValueError("[red]no such[/red] customer \\x1b[31m")
+
+
+@workflow(id="etl-{customer}", tags=["nightly"])
+async def etl(customer: str) -> dict[str, int]:
+    rows = await extract(customer, "k-456")
+    await asyncio.sleep(0.01)
+    parts = await asyncio.gather(*[load(row) for row in rows])
+    await check(customer)
+    return {"sum": sum(parts)}
+
+
+@workflow(id="order-{number}")
+async def order(number: int) -> dict[str, object]:
+    return {"approved": await wait_for_signal("approved")}
+
+
+@step
+def crash() -> None:
+    os._exit(9)
+
+
+@workflow(id="crasher")
+async def crasher() -> None:
+    await crash()
+
+
+@step
+def copy() -> None:
+    current_step().heartbeat({"rows": 3})
+    time.sleep(60)
+
+
+@workflow(id="copier")
+async def copier() -> None:
+    await extract("acme")
+    await copy()
+
+
+@step(effect="once")
+def pay() -> None:
+    os._exit(9)
+
+
+@workflow(id="payer")
+async def payer() -> None:
+    await extract("acme")
+    await pay()
+"""
+
+SEED = """
+import asyncio
+from app import etl, order
+from holdfast import Client, RunFailed
+
+async def main():
+    await etl("acme")
+    try:
+        await etl("bad")
+    except RunFailed:
+        pass
+    await order.start(7)
+    await asyncio.sleep(1.6)  # until it is parked
+
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with an ``app.py``, and a database in it."""
+
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "runs.db"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.database}"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": SOURCE, "HOLDFAST_URL": self.url, "COLUMNS": "80", **more}
+
+    def python(self, *args: str) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, *args],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def __call__(self, *args: str) -> Outcome:
+        """``holdfast ...``"""
+        return self.python("-m", "holdfast.cli", *args)
+
+    def on_a_terminal(self, *args: str) -> str:
+        """What ``holdfast ...`` writes to a terminal of 80 columns."""
+        reading, writing = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *args],
+            cwd=self.folder,
+            env=self.environment(TERM="xterm-256color"),
+            stdin=writing,
+            stdout=writing,
+            stderr=writing,
+        )
+        os.close(writing)
+        parts: list[bytes] = []
+        try:
+            while part := os.read(reading, 65536):
+                parts.append(part)
+        except OSError:
+            pass  # the other end is closed
+        os.close(reading)
+        assert process.wait(timeout=30) == 0
+        return b"".join(parts).decode().replace("\r\n", "\n")
+
+    def start(self, workflow: str, *args: Any) -> None:
+        """Start a run of a workflow that some worker has announced, with nobody there to execute it."""
+        code = f"from holdfast import Client; Client().start_sync({workflow!r}, *{args!r})"
+        done = self.python("-c", code)
+        assert done.code == 0, done.err
+
+    def worker(self, target: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "worker", target],
+            cwd=self.folder,
+            env=self.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def make_project(folder: Path) -> Project:
+    folder.mkdir(exist_ok=True)
+    (folder / "app.py").write_text(APP)
+    return Project(folder)
+
+
+def seed(project: Project) -> None:
+    done = project.python("-c", SEED)
+    assert done.code == 0, done.err

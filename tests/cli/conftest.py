@@ -1,0 +1,59 @@
+"""Databases that real processes have filled."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_project import Project, make_project, seed
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A folder without a database."""
+    return make_project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = make_project(tmp_path_factory.mktemp("template") / "project")
+    seed(project)
+    return project
+
+
+@pytest.fixture
+def seeded(template: Project, tmp_path: Path) -> Project:
+    """A completed run, a failed one and one that waits for a signal."""
+    return Project(shutil.copytree(template.folder, tmp_path / "seeded"))
+
+
+@pytest.fixture(scope="session")
+def history(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The same, and a run that is dead, and one whose worker died in a ``once`` step. Only for reading."""
+    project = Project(shutil.copytree(template.folder, tmp_path_factory.mktemp("history") / "project"))
+    project.start("crasher")
+    for _ in range(3):
+        worker = project.worker("app:crasher")
+        assert worker.wait(timeout=30) == 9
+    # The next worker finds the third death.
+    project.start("payer")
+    worker = project.worker("app:payer")
+    assert worker.wait(timeout=30) == 9
+    project.start("order", 8)
+    return project
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait until something is so."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.05)
+
+    return wait

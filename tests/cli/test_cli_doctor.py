@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from cli_project import Outcome, Project
+
+
+def checks(done: Outcome) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in done.json["checks"]}
+
+
+def test_doctor_finds_a_sound_store_and_names_what_is_left_undone(history: Project):
+    done = history("doctor")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert any(line.startswith("ok    durability  journal_mode=wal, synchronous=full") for line in lines)
+    assert any(line.startswith("ok    store url   sqlite:///") and "(from HOLDFAST_URL)" in line for line in lines)
+    assert any(line.startswith("ok    commit") and "a durable commit" in line for line in lines)
+    assert "→ start one with `holdfast worker module:payer`" in done.out
+    assert "`holdfast runs --state failed`" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_doctor_as_json_has_a_verdict_for_each_check(history: Project):
+    done = history("doctor", "--json")
+    assert done.json["ok"] is True
+    found = checks(done)
+    assert {name: found[name]["status"] for name in ("python", "database", "writable", "disk", "runs")} == {
+        "python": "ok",
+        "database": "ok",
+        "writable": "ok",
+        "disk": "ok",
+        "runs": "ok",
+    }
+    assert found["workers"]["status"] == "warn"
+    assert "1 dead one" in found["workers"]["message"]
+    assert found["dead"]["message"] == "1 run"
+
+
+def test_doctor_leaves_everything_as_it_was(seeded: Project):
+    before = sorted(path.name for path in seeded.folder.iterdir() if not path.name.startswith("__"))
+    runs = seeded("runs", "--json").out
+    seeded("doctor")
+    assert sorted(path.name for path in seeded.folder.iterdir() if not path.name.startswith("__")) == before
+    assert seeded("runs", "--json").out == runs
+
+
+def test_doctor_does_not_create_a_database_that_is_not_there(project: Project):
+    done = project("doctor")
+    assert done.code == 0
+    assert "none is there yet" in done.out
+    assert "creates" in done.out
+    assert [path.name for path in project.folder.iterdir()] == ["app.py"]
+
+
+def test_doctor_fails_on_a_file_that_is_no_database(project: Project):
+    project.database.write_text("something else " * 100)
+    done = project("doctor", "--json")
+    assert done.code == 1
+    assert done.json["ok"] is False
+    assert "is not a SQLite database" in checks(done)["database"]["message"]
+
+
+def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(project: Project):
+    with sqlite3.connect(project.database) as connection:
+        connection.execute("CREATE TABLE customers (id)")
+    connection.close()
+    done = project("doctor", "--json")
+    assert done.code == 1
+    assert "is not a Holdfast database" in checks(done)["database"]["message"]
+
+    os.unlink(project.database)
+    assert project.python("-c", "import asyncio; from app import etl; asyncio.run(etl('acme'))").code == 0
+    connection = sqlite3.connect(project.database)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    done = project("doctor", "--json")
+    assert done.code == 1
+    assert "newer Holdfast" in checks(done)["database"]["message"]
+
+
+def test_doctor_fails_on_a_store_that_is_not_known_and_hides_its_password(project: Project):
+    done = project("doctor", "--url", "mysql://me:hunter2@somewhere/runs")
+    assert done.code == 1
+    assert "me:***@somewhere" in done.out
+    assert "hunter2" not in done.out

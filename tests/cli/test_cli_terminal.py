@@ -1,0 +1,45 @@
+"""The same commands on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from cli_project import Project
+
+SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def lines_of(text: str) -> list[str]:
+    return [SEQUENCES.sub("", line) for line in text.splitlines()]
+
+
+def test_runs_fit_into_80_columns_with_colours(history: Project):
+    text = history.on_a_terminal("runs")
+    assert "\x1b[31mfailed" in text
+    lines = lines_of(text)
+    assert max(len(line) for line in lines) <= 80
+    assert "    no live worker serves it" in lines or any(line.endswith("no live worker serves it") for line in lines)
+
+
+def test_the_journal_and_the_doctor_fit_into_80_columns(history: Project):
+    text = history.on_a_terminal("show", "etl-acme")
+    journal = lines_of(text[text.index("outcome") :])
+    assert max(len(line) for line in journal) <= 80
+    assert max(len(line) for line in lines_of(history.on_a_terminal("doctor"))) <= 80
+
+
+def test_the_demo_draws_a_table_in_place_whose_last_state_tells_the_story(project: Project):
+    text = project.on_a_terminal("demo", "--fast")
+    assert "● running" in text
+    last = lines_of(text[text.rindex("plan") - 40 :])
+    try:
+        rows = [line.rstrip() for line in last]
+        assert max(len(row) for row in rows if "Counted" not in row and "show demo" not in row) <= 80
+        assert sum(row.endswith("✓ done  replayed from the journal by B") for row in rows) == 8
+        assert sum("✗ SIGKILL in the middle of it" in row for row in rows) == 1
+        assert any(re.search(r"B \d+  ✓ done  took over after .* and ran it again$", row) for row in rows)
+    finally:
+        found = re.search(r"(\S+)/effects.log", "".join(last))
+        if found is not None:
+            shutil.rmtree(found[1])

@@ -1,0 +1,506 @@
+"""The SQLite file: whose it is, which schema it has, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_values import ALL, DONE, FLOW, a_worker, append, do, hold, journal, new_run, signal, start
+
+from holdfast.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreSchemaError,
+    StoreUnavailable,
+)
+from holdfast.stores.contract import RunFilter, StartRun
+from holdfast.stores.sqlite import SqliteStore, connections, lines
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
+from holdfast.stores.sqlite.schema import SCHEMA
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+async def opened(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    await store.open()
+    return store
+
+
+def tables(connection: sqlite3.Connection) -> dict[str, str]:
+    """The schema in a form that does not depend on comments and white space."""
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {name: " ".join(re.sub(r"--[^\n]*", "", text).split()) for name, text in rows}
+
+
+# Schema
+
+
+async def test_the_schema_is_the_sum_of_the_migrations(path: Path):
+    whole, stepwise = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+    whole.executescript(SCHEMA)
+    for migration in MIGRATIONS:
+        for statement in statements(migration):
+            stepwise.execute(statement)
+    assert tables(stepwise) == tables(whole)
+    store = await opened(path)
+    await store.close()
+    assert tables(sqlite3.connect(path)) == tables(whole)
+
+
+async def test_a_new_database_is_durable_marked_and_versioned(path: Path):
+    store = await opened(path)
+    connection = store._writer._connection
+    pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (
+        "journal_mode", "synchronous", "application_id", "user_version")}  # fmt: skip
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "application_id": 0x486F6C64, "user_version": VERSION}
+    await store.close()
+
+
+async def test_opening_an_existing_database_keeps_what_is_in_it(path: Path):
+    store = await opened(path)
+    await start(store)
+    await store.close()
+    again = await opened(path)
+    assert await again.get("r") is not None
+    await again.close()
+
+
+async def test_a_database_of_a_newer_holdfast_is_refused_and_both_versions_are_named(path: Path):
+    await (await opened(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 41}")
+    with pytest.raises(StoreSchemaError, match=rf"version {VERSION + 41}.*up to {VERSION}.*pip install -U") as raised:
+        await opened(path)
+    assert str(path) in str(raised.value)
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path):
+    path.write_bytes(b"not a database, but long enough to be looked at\n" * 100)
+    with pytest.raises(StoreCorrupt, match="is not a SQLite database"):
+        await opened(path)
+    assert path.read_bytes().startswith(b"not a database")
+
+
+@pytest.mark.parametrize(
+    "mark", ["CREATE TABLE customers (id)", "PRAGMA application_id = 7", "PRAGMA user_version = 3"]
+)
+async def test_another_programs_database_is_refused_and_left_as_it_is(path: Path, mark: str):
+    with sqlite3.connect(path) as connection:
+        connection.execute(mark)
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        await opened(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+
+
+async def test_an_empty_file_is_a_new_database(path: Path):
+    path.touch()
+    await (await opened(path)).close()
+
+
+async def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = await opened(path)
+    await start(store)
+    await store.close()
+    monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE more (x); CREATE TABLE runs (y);"))
+    monkeypatch.setattr(connections, "VERSION", VERSION + 1)
+    with pytest.raises(StoreError):
+        await opened(path)
+    monkeypatch.undo()
+    store = await opened(path)
+    assert await store.get("r") is not None
+    assert "more" not in tables(store._writer._connection)
+    await store.close()
+
+
+async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = await opened(path)
+    await start(store)
+    await store.close()
+    monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE more (x);"))
+    monkeypatch.setattr(connections, "VERSION", VERSION + 1)
+    store = await opened(path)
+    assert "more" in tables(store._writer._connection)
+    assert await store.get("r") is not None
+    await store.close()
+
+
+async def test_a_row_with_an_unknown_state_is_named(path: Path):
+    store = await opened(path)
+    run = await hold(store, "broken")
+    await do(store, append(run, 1))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE records SET kind = 99")
+    with pytest.raises(StoreCorrupt, match=r"record of run 1 cannot be read: unknown kind 99"):
+        await store.histories([run.key])
+    for change, problem in [("state = 'odd'", "unknown state 'odd'"), ("state = 'failed', tags = '{'", "JSON list")]:
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"UPDATE runs SET {change}")
+        with pytest.raises(StoreCorrupt, match=rf"run 'broken' cannot be read: .*{problem}"):
+            await store.get("broken")
+    await store.close()
+
+
+async def test_text_that_is_not_utf8_is_reported_as_damage(path: Path):
+    store = await opened(path)
+    await start(store)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE runs SET waits_for = CAST(x'ff' AS TEXT)")
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        await store.get("r")
+    await store.close()
+
+
+async def test_a_damaged_file_is_reported(path: Path):
+    store = await opened(path)
+    await do(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
+    await store.close()
+    data = bytearray(path.read_bytes())
+    data[4096 : len(data)] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt):
+        store = await opened(path)
+        try:
+            await store.list_runs(RunFilter())
+        finally:
+            store.abandon()
+
+
+# Trouble with the file
+
+
+async def test_a_file_that_cannot_be_written_is_said_to_be_read_only(path: Path, monkeypatch: pytest.MonkeyPatch):
+    await (await opened(path)).close()
+    monkeypatch.setattr(connections, "ACCESS", "ro")
+    with pytest.raises(StoreReadOnly, match="not writable") as raised:
+        await opened(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+async def test_a_folder_that_cannot_be_made_is_said_to_be_read_only(tmp_path: Path):  # pragma: no cover
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreReadOnly, match="cannot be created"):
+        await opened(tmp_path / "sub" / "runs.db")
+
+
+async def test_a_path_that_leads_through_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be created"):
+        await opened(tmp_path / "file" / "runs.db")
+
+
+async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path):
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        await opened(tmp_path)
+
+
+async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    connection = store._writer._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    big = append(run, 1, payload=b"x" * 100_000)
+    for ops in ([big], [signal(), big]):
+        with pytest.raises(StoreFull, match="no room"):
+            await store.commit(ops)
+    assert not connection.in_transaction
+    connection.execute("PRAGMA max_page_count = 1000000")
+    assert await do(store, signal(), big) == [DONE, DONE]
+    [history] = await store.histories([run.key])
+    assert (len(history.records), len(history.signals)) == (1, 1)
+    await store.close()
+
+
+FULL = """
+    import asyncio, resource, sys
+    sys.path[:0] = {paths!r}
+    from store_values import hold, append
+    from holdfast.errors import StoreFull
+    from holdfast.stores.sqlite import SqliteStore
+
+    async def main():
+        store = SqliteStore({path!r})
+        await store.open()
+        run = await hold(store)
+        {before}
+        recorded = 0
+        try:
+            for seq in range(1, 200):
+                await store.commit([append(run, seq, payload=b"x" * 100_000)])
+                recorded = seq
+        except StoreFull as error:
+            print("full:", error)
+        {after}
+        assert await store.commit([append(run, recorded + 1)]), "writable again"
+        [history] = await store.histories([run.key])
+        assert len(history.records) == recorded + 1, (len(history.records), recorded)
+        print("recorded", recorded)
+        await store.close()
+
+    asyncio.run(main())
+"""
+
+
+def run_full(path: Path, before: str, after: str) -> str:
+    source = textwrap.dedent(FULL).format(
+        path=str(path), before=before, after=after, paths=[str(Path(__file__).parent)]
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=_env(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+
+
+async def test_a_file_size_limit_is_reported_as_a_full_disk_and_survived(path: Path):
+    told = await asyncio.to_thread(
+        run_full, path,
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, resource.RLIM_INFINITY))",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))",
+    )  # fmt: skip
+    assert "full: there is no room" in told
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+async def test_a_full_disk_is_reported_and_survived(small_disk: Path):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 500_000)
+    after = f"import os; os.unlink({str(ballast)!r})"
+    told = await asyncio.to_thread(run_full, small_disk / "runs.db", "pass", after)
+    assert "full: there is no room" in told
+
+
+async def test_a_file_that_is_deleted_under_our_feet_is_noticed(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    path.rename(path.with_name("away.db"))
+    with pytest.raises(StoreUnavailable, match="deleted, moved or replaced"):
+        await store.commit([append(run, 1)])
+    path.with_name("away.db").rename(path)
+    assert await do(store, append(run, 1)) == [DONE]
+    await store.close()
+
+
+async def test_a_store_that_is_not_open_says_so(path: Path):
+    store = SqliteStore(path)
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.get("r")
+    await store.open()
+    worker = await store.register_worker(a_worker(), 10.0)
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.commit([signal()])
+    with pytest.raises(StoreUnavailable, match="not open"):
+        store.renew_lease(worker, 10.0)
+
+
+# Locks
+
+
+def hold_the_lock(path: Path, seconds: float) -> threading.Thread:
+    """Somebody else keeps the database locked for a while."""
+    locked = threading.Event()
+
+    def keep() -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        locked.set()
+        time.sleep(seconds)
+        connection.execute("COMMIT")
+        connection.close()
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    locked.wait()
+    return thread
+
+
+async def test_a_locked_database_is_waited_for_without_holding_up_the_loop(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    keeper = hold_the_lock(path, 0.4)
+    began = time.monotonic()
+    committing = asyncio.create_task(do(store, append(run, 1)))
+    longest = 0.0
+    while not committing.done():
+        tick = time.monotonic()
+        await asyncio.sleep(0.005)
+        longest = max(longest, time.monotonic() - tick)
+    assert await committing == [DONE]
+    assert time.monotonic() - began > 0.3
+    assert longest < 0.2
+    keeper.join()
+    await store.close()
+
+
+async def test_reads_go_on_while_the_database_is_locked(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    keeper = hold_the_lock(path, 0.3)
+    assert (await store.get("r")) == run
+    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert await store.reap(run.owner) is not None
+    assert keeper.is_alive()
+    keeper.join()
+    await store.close()
+
+
+async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = await opened(path)
+    run = await hold(store)
+    monkeypatch.setattr(lines, "PATIENCE", 0.1)
+    keeper = hold_the_lock(path, 0.6)
+    for ops in ([append(run, 1)], [append(run, 1), signal()]):
+        with pytest.raises(StoreLocked, match="locked by another process"):
+            await store.commit(ops)
+    keeper.join()
+    assert await journal(store, run) == []
+    assert await do(store, append(run, 1), signal()) == [DONE, DONE]
+    await store.close()
+
+
+async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = await opened(path)
+    worker = await store.register_worker(a_worker(), 10.0)
+    monkeypatch.setattr("holdfast.stores.sqlite.store.RENEWAL_PATIENCE", 0.05)
+    keeper = hold_the_lock(path, 0.4)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(store.renew_lease, worker, 10.0)
+    keeper.join()
+    assert store.renew_lease(worker, 10.0)
+    await store.close()
+
+
+# Inline or in the thread
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e9], ids=["thread", "inline"])
+async def test_both_ways_of_committing_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float):
+    monkeypatch.setattr(lines, "INLINE_SECONDS", seconds)
+    store = await opened(path)
+    run = await hold(store)
+    for seq in range(1, 200):
+        assert await do(store, append(run, seq)) == [DONE]
+    assert await journal(store, run) == list(range(1, 200))
+    await store.close()
+
+
+async def test_slow_commits_move_to_the_thread_and_quick_ones_back(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    line = store._writer
+    line._pace = 1.0
+    seen: set[str] = set()
+    connection = line._connection
+    connection.set_trace_callback(lambda _: seen.add(threading.current_thread().name))
+    await do(store, append(run, 1))
+    assert {name.split("_")[0] for name in seen} == {"holdfast-writer"}
+    assert line._pace < 1.0
+    for seq in range(2, 200):
+        await do(store, append(run, seq))
+    seen.clear()
+    line._pace = 0.0
+    await do(store, append(run, 200))
+    assert seen == {threading.main_thread().name}
+    await store.close()
+
+
+# Large databases
+
+
+def plan(path: Path, statement: str) -> str:
+    connection = sqlite3.connect(path)
+    values: Any = dict.fromkeys(re.findall(r":(\w+)", statement), "[]") or ["[]"] * statement.count("?")
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+    connection.close()
+    return "\n".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        sql.HAS_DUE,
+        sql.PROMOTE_DUE,
+        sql.DUE,
+        sql.NEXT_READY,
+        sql.NEXT_TIMER,
+        sql.FIND_ORPHAN,
+        sql.HELD_RUNS,
+        sql.RELEASE_ALL,
+        sql.WORKERS,
+        sql.NEW_SIGNALS,
+        sql.APPEND_FENCED[1],
+        sql.APPEND_FENCED[10],
+        sql.FENCES_BY_KEY,
+        sql.FENCES_BY_ID,
+        sql.KNOWN_WORKFLOWS,
+        sql.LIST_KEYS.format(filters=""),
+        sql.JOURNAL,
+        sql.MAILBOX,
+    ],
+)
+async def test_nothing_that_happens_often_reads_a_whole_table(path: Path, statement: str):
+    await (await opened(path)).close()
+    told = plan(path, statement)
+    assert not re.search(r"SCAN (runs|r|records|signals)\b(?! USING COVERING INDEX)", told), told
+    assert statement != sql.DUE or "TEMP B-TREE" not in told, told
+
+
+async def test_parked_runs_by_the_thousand_do_not_slow_claims(path: Path):
+    clock = 1_000_000.0
+    store = SqliteStore(path, clock=lambda: clock)
+    await store.open()
+    worker = await store.register_worker(a_worker(), 10.0)
+    for block in range(20):
+        await do(store, *[StartRun(new_run(f"r{block}-{n}", available_at=clock + 1000 + n)) for n in range(1000)])
+    await start(store, "due", priority=-1)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    for line in (store._writer, store._readers):
+        line._connection.set_progress_handler(count, 10)
+    assert [run.id for run in await store.claim(worker, workflows=[FLOW], queues=["default"], limit=10)] == ["due"]
+    assert await store.next_wake(**ALL) == clock + 1000
+    assert steps < 200
+    await store.close()

@@ -1,0 +1,145 @@
+"""Whatever happens, in whatever order, all stores give the same answers and end in the same state."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_values import ALL, Clock, a_worker, new_run
+
+from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.states import RunState
+from holdfast.stores.contract import (
+    AppendRecord,
+    FinishRun,
+    NoteAttempt,
+    ParkRun,
+    ReleaseRun,
+    ReopenRun,
+    RunFilter,
+    SendSignal,
+    StartRun,
+    Store,
+)
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+
+RUNS = ["r1", "r2", "r3"]
+WORKERS = st.integers(1, 3)
+keys, epochs, seqs = st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)
+times = st.sampled_from([999_990.0, 1_000_000.0, 1_000_010.0])
+names = st.sampled_from(["go", "stop"])
+ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
+
+
+@st.composite
+def new_runs(draw: st.DrawFn) -> Any:
+    return new_run(
+        draw(st.sampled_from(RUNS)),
+        seed=draw(st.sampled_from([b"s", b"t"])),
+        priority=draw(st.integers(0, 1)),
+        available_at=draw(st.sampled_from([0.0, 1_000_005.0])),
+        generated_id=draw(st.booleans()),
+        starter=draw(st.none() | WORKERS),
+        max_deliveries=draw(st.integers(1, 2)),
+    )
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> AppendRecord:
+    made = Record(
+        draw(seqs), draw(st.sampled_from([Kind.STEP, Kind.TIMER])), draw(st.integers(1, 2)), "x", draw(st.booleans()),
+        b"p", 1.0, epoch=draw(epochs),
+    )  # fmt: skip
+    return AppendRecord(
+        draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
+        reset_deliveries=draw(st.booleans()),
+    )  # fmt: skip
+
+
+operations = st.one_of(
+    appends(),
+    st.builds(StartRun, new_runs(), st.none() | WORKERS, st.booleans()),
+    st.builds(NoteAttempt, keys, epochs, st.builds(Attempt, st.integers(1, 2), st.integers(1, 3))),
+    st.builds(FinishRun, keys, epochs, ends, st.none() | st.just(b"o"), st.none() | st.just(b"e"), times),
+    st.builds(ParkRun, keys, epochs, st.none() | times, st.lists(names, max_size=2).map(tuple)),
+    st.builds(ReleaseRun, keys, epochs),
+    st.builds(SendSignal, st.sampled_from(RUNS), names, st.just(b"1"), st.none() | st.just("dedup"), times),
+    st.builds(ReopenRun, st.sampled_from(RUNS), times),
+)
+batches = st.lists(operations, min_size=1, max_size=6).map(lambda ops: ("commit", ops))
+events = st.one_of(
+    batches,
+    batches,
+    batches.map(lambda event: ("twice", event[1])),
+    st.tuples(st.just("claim"), WORKERS),
+    st.tuples(st.just("retire"), WORKERS),
+    st.tuples(st.just("kill"), WORKERS),
+    st.tuples(st.just("later"), st.sampled_from([1.0, 6.0])),
+    st.tuples(st.just("register"), st.just(0)),
+)
+
+
+async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[Any]:
+    """Lets a store go through a story, and tells all that can be seen of it."""
+    seen: list[Any] = []
+    await store.open()
+    for _ in range(2):
+        await store.register_worker(a_worker(), 5.0)
+    for event, detail in story:
+        match event:
+            case "commit":
+                seen.append(await store.commit(detail))
+            case "twice":
+                await store.commit(detail)
+                seen.append(await store.commit(detail))
+            case "claim":
+                seen.append(await store.claim(detail, **ALL, limit=2))
+            case "retire":
+                await store.retire_worker(detail)
+            case "kill":
+                kill(store, detail)
+                seen.append(await store.reap())
+            case "later":
+                clock.advance(detail)
+                seen.append(await store.reap())
+            case _:
+                seen.append(await store.register_worker(a_worker(), 5.0))
+        seen.append(await look(store))
+    await store.close()
+    return seen
+
+
+def kill(store: Any, worker: int) -> None:
+    if isinstance(store, MemoryStore):
+        store.kill_worker(worker)
+    elif worker in store._mine:
+        store._locks.drop(store._mine[worker])
+
+
+async def look(store: Store) -> list[Any]:
+    runs = await store.list_runs(RunFilter())
+    histories = await store.histories([run.key for run in runs])
+    wake = await store.next_wake(**ALL)
+    return [
+        runs,
+        [(list(h.records), dict(h.attempts), list(h.signals)) for h in histories],
+        None if wake is None else max(wake, store.now()),
+        await store.workers(),
+        await store.count_runs(),
+        [await store.new_signals(worker, 1) for worker in (1, 2, 3)],
+    ]
+
+
+@settings(max_examples=150)
+@given(st.lists(events, min_size=1, max_size=12))
+def test_the_stores_agree_on_every_story(story: list[tuple[str, Any]]):
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = Clock(), Clock()
+        in_memory = asyncio.run(live(MemoryStore(clock=here), here, story))
+        in_a_file = asyncio.run(live(SqliteStore(Path(folder) / "runs.db", clock=there), there, story))
+    assert in_a_file == in_memory

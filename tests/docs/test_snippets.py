@@ -1,4 +1,4 @@
-"""Every Python snippet of the README and the docs runs, as a user would run it: in a file of its own, in an empty folder."""
+"""Every Python snippet of the README and the docs runs as a user would run it: as a file, in an empty folder."""
 
 from __future__ import annotations
 

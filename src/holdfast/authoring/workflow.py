@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import string
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -14,10 +13,10 @@ from holdfast.authoring.registry import register
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Handle
 from holdfast.client.starting import StartOptions
-from holdfast.codec import InputsCodec, codec_for
+from holdfast.codec import InputsCodec, codec_for, template_fields
 from holdfast.core.execution import current_execution
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, InputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,7 +141,7 @@ def _define(
     if not is_async(function):
         raise DefinitionError(
             f"{where} is a plain function. A workflow waits for its steps, so it must be async:\n\n"
-            f"    @workflow\n    async def {function.__name__}{inspect.signature(function)}:\n        ... = await "
+            f"    @workflow\n    async def {function.__name__}{_plain(inspect.signature(function))}:\n        ... = await "
             f"some_step(...)\n"
         )
     if isinstance(tags, str):
@@ -174,9 +173,9 @@ def _checked_template(template: str | None, signature: inspect.Signature, where:
     if template is None:
         return None
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
-    except ValueError as error:
-        raise DefinitionError(f"{where}: id={template!r} is not a template: {error}") from None
+        fields = template_fields(template)
+    except InputError as error:
+        raise DefinitionError(f"{where}: {error}") from None
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for field in fields:
         if field not in signature.parameters and not takes_any:
@@ -185,3 +184,8 @@ def _checked_template(template: str | None, signature: inspect.Signature, where:
                 f"{where}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
             )
     return template
+
+
+def _plain(signature: inspect.Signature) -> str:
+    """A signature as it is written, without the quotes of postponed annotations."""
+    return str(signature).replace("'", "")

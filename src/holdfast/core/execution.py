@@ -274,7 +274,7 @@ class Execution:
     async def _supervise(self) -> None:
         try:
             ending = Ending(await self._main(), None)
-        except RunParked:
+        except (RunParked, GeneratorExit):
             raise
         except asyncio.CancelledError as cancelled:
             timed_out = RunTimedOut(f"run {self.run_id!r} did not end within its workflow's time-out")

@@ -41,6 +41,7 @@ class Writer:
         self._queue: list[tuple[Op, Done]] = []
         self._pump: asyncio.Task[None] | None = None
         self._pause = 0.0
+        self._asked = asyncio.Event()
 
     def submit(self, op: Op, done: Done) -> None:
         """Commit ``op`` with whatever else is ready; ``done`` gets the store's answer, or why there is none."""
@@ -48,6 +49,8 @@ class Writer:
         if self._pump is None:
             # The task begins with the loop's next turn, so that every outcome of this turn shares the commit.
             self._pump = self._loop.create_task(self._drain())
+        elif isinstance(op, ASKED_BY_PEOPLE):
+            self._asked.set()
 
     async def perform(self, op: Op) -> Answer:
         """Commit ``op`` and return the store's answer."""
@@ -114,7 +117,17 @@ class Writer:
         if not self._pause:
             log.warning("the store does not take writes, runs wait until it does: %s", error)
         self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
-        await self._clock.sleep(self._pause)
+        await self._rest(self._pause)
+
+    async def _rest(self, seconds: float) -> None:
+        """Let time pass, but no longer than until somebody asks who is not to be kept waiting."""
+        self._asked.clear()
+        ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._asked.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
     async def _isolate(self, batch: list[tuple[Op, Done]], error: Exception) -> None:
         """An operation broke the commit in a way that no store should: find out which, and let the others through."""
@@ -122,8 +135,11 @@ class Writer:
             log.exception("operation %s could not be committed", type(batch[0][0]).__name__)
             _tell(batch[0][1], error)
             return
-        for one in batch:
+        for at, one in enumerate(batch, 1):
             await self._commit([one])
+            if self._queue[:1] == [one]:  # the store is gone as well: what comes after it must not overtake it
+                self._queue[1:1] = batch[at:]
+                return
 
 
 def _tell(done: Done, answer: Answer | BaseException) -> None:

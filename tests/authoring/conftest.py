@@ -1,0 +1,30 @@
+"""Tests of what users write run against the default runtime, on a file of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.authoring import runtime as runtimes
+from holdfast.authoring.registry import definitions
+
+
+@pytest.fixture(autouse=True)
+def _own_workflows() -> Iterator[None]:
+    """Workflows are known by name, and tests like to name theirs alike."""
+    before = dict(definitions)
+    definitions.clear()
+    yield
+    definitions.clear()
+    definitions.update(before)
+
+
+@pytest.fixture(autouse=True)
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store that the default runtime opens."""
+    runtimes._open.clear()
+    url = f"sqlite:///{tmp_path}/runs.db"
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url

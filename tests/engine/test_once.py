@@ -1,0 +1,201 @@
+"""``effect="once"``: whatever happens, nobody starts it a second time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from worlds import World, attempts, eventually, journal, until_parked
+
+from holdfast import StepOutcomeUnknown, current_step, step, workflow
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_intent_is_recorded_before_the_step_starts_and_cleared_with_its_outcome(world: World):
+    seen: list[object] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        seen.append(await attempts(runtime, handle))
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        return await pay()
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    assert await handle.result() == "paid"
+    [[intent]] = [list(one.values()) for one in seen]  # type: ignore[attr-defined]
+    assert intent.intent
+    assert await attempts(runtime, handle) == {}
+
+
+async def test_a_once_step_whose_worker_died_is_not_run_again(world: World):
+    calls: list[int] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append(1)
+        await asyncio.sleep(60)
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        try:
+            return await pay()
+        except StepOutcomeUnknown as unknown:
+            return f"{unknown.step} unknown: {unknown}"
+
+    first = await world.open()
+    handle = await first.start(flow)
+    await eventually(lambda: calls)
+    await world.crash(first)
+    second = await world.open()
+    told = await second._handle(flow, handle.run_id).result()
+    assert told.startswith(f"pay unknown: step 'pay' of run '{handle.run_id}' was in flight")
+    assert "may or may not have happened" in told
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_once_step_that_reports_progress_keeps_its_intent(world: World, plain: bool):
+    calls: list[int] = []
+
+    if plain:
+
+        @step(effect="once")
+        def pay() -> str:
+            calls.append(1)
+            for part in range(100):
+                current_step().heartbeat(part)
+                time.sleep(0.02)
+            return "paid"
+
+    else:
+
+        @step(effect="once")
+        async def pay() -> str:
+            calls.append(1)
+            for part in range(100):
+                current_step().heartbeat(part)
+                await asyncio.sleep(0.02)
+            return "paid"
+
+    @workflow
+    async def flow() -> str:
+        try:
+            return await pay()
+        except StepOutcomeUnknown:
+            return "unknown"
+
+    first = await world.open()
+    handle = await first.start(flow)
+
+    async def progressed() -> bool:
+        return any(one.progress for one in (await attempts(first, handle)).values())
+
+    await eventually(progressed)
+    await world.crash(first)
+    second = await world.open()
+    assert await second._handle(flow, handle.run_id).result(timeout=10) == "unknown"
+    assert calls == [1]
+
+
+async def test_a_worker_that_died_before_the_step_began_may_not_know_either(world: World):
+    """The intent was written, and the process died in the moment before the call: that cannot be told apart."""
+    calls: list[int] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append(1)
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        try:
+            return await pay()
+        except StepOutcomeUnknown:
+            return "unknown"
+
+    first = await world.open()
+    handle = await first.start(flow)
+    # Let the intent be committed, but crash before the step's task has had its turn.
+    while not await attempts(first, handle) and not calls:  # noqa: ASYNC110 - the very next moment
+        await asyncio.sleep(0)
+    await world.crash(first)
+    before = len(calls)
+    second = await world.open()
+    result = await second._handle(flow, handle.run_id).result()
+    assert (result, len(calls)) in [("unknown", before), ("paid", 1)]
+    assert len(calls) <= 1
+
+
+async def test_a_once_step_that_failed_has_an_outcome_like_any_other(world: World):
+    calls: list[int] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append(1)
+        raise ValueError("declined")
+
+    @workflow
+    async def flow() -> str:
+        try:
+            return await pay()
+        except ValueError as error:
+            return str(error)
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    assert await handle.result() == "declined"
+    assert calls == [1]
+    assert [record.ok for record in await journal(runtime, handle)] == [False]
+
+
+async def test_a_once_step_that_the_workflow_gave_up_on_is_not_started_any_more(world: World):
+    calls: list[int] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append(1)
+        return "paid"
+
+    @step
+    async def other() -> str:
+        return "other"
+
+    @workflow
+    async def flow() -> str:
+        task = asyncio.create_task(pay())
+        await asyncio.sleep(0)
+        task.cancel()
+        return await other()
+
+    runtime = await world.open()
+    assert await (await runtime.start(flow)).result() == "other"
+    assert calls == []
+
+
+async def test_a_once_step_is_known_again_after_its_run_was_parked(world: World, clock):
+    calls: list[int] = []
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append(1)
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        paid = await pay()
+        await asyncio.sleep(3600)
+        return paid
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    await until_parked(runtime, clock, handle)
+    clock.advance(3600)
+    assert await handle.result() == "paid"
+    assert calls == [1]

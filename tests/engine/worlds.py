@@ -1,0 +1,236 @@
+"""Engines for tests: on either store, under a clock that moves when told to, and mortal."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.authoring import runtime as runtimes
+from holdfast.authoring.registry import definitions
+from holdfast.authoring.runtime import Runtime
+from holdfast.client.handle import Handle
+from holdfast.core.records import Attempt, Record
+from holdfast.engine.clock import Clock
+from holdfast.engine.engine import JournalEngine
+from holdfast.errors import StoreError
+from holdfast.stores.contract import Op, Run, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+
+PATIENCE = 20.0
+"""Real seconds after which something is taken never to happen."""
+FOR_EVER = 1e9
+"""A lease that jumping time does not use up."""
+
+
+async def eventually(happened: Callable[[], Any]) -> Any:
+    """Wait until this (which may be a coroutine function) returns something true, and return that."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            result = happened()
+            if inspect.isawaitable(result):
+                result = await result
+            if result:
+                return result
+            await asyncio.sleep(0.002)
+
+
+class _Alarm:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Time that moves when told to, and over sleeps at once."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self._now = now
+        self._alarms: list[tuple[float, int, _Alarm]] = []
+        self._count = itertools.count()
+        self.slept: list[float] = []
+        self.chance = 0.0
+        """What ``draw`` draws."""
+
+    def now(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
+        alarm = _Alarm(callback)
+        heapq.heappush(self._alarms, (when, next(self._count), alarm))
+        if when <= self._now:
+            self._fire()
+        return alarm
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+    def draw(self) -> float:
+        return self.chance
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._now += seconds
+        self._fire()
+
+    def _fire(self) -> None:
+        while self._alarms and self._alarms[0][0] <= self._now:
+            alarm = heapq.heappop(self._alarms)[2]
+            if alarm.callback is not None:
+                asyncio.get_running_loop().call_soon(_ring, alarm)
+
+
+def _ring(alarm: _Alarm) -> None:
+    if alarm.callback is not None:
+        alarm.callback()
+
+
+class FlakyStore:
+    """Another store, whose commits can be counted, delayed and made to fail."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.commits: list[Sequence[Op]] = []
+        self.fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
+        """What a commit raises instead of being carried out."""
+        self.fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
+        """What a commit raises although it was carried out."""
+        self.before_commit: Callable[[Sequence[Op]], Any] | None = None
+        """Awaited before a commit."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def commit(self, ops: Sequence[Op]) -> list[Any]:
+        if self.before_commit is not None:
+            await self.before_commit(ops)
+        if (error := self.fail_before(ops)) is not None:
+            raise error
+        answers = await self.inner.commit(ops)
+        if (error := self.fail_after(ops)) is not None:
+            raise error
+        self.commits.append(list(ops))
+        return answers
+
+
+class World:
+    """A store that outlives the engines on it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.clock = VirtualClock()
+        self._folder = folder
+        self._memory = MemoryStore(clock=self.clock.now)
+        self._open: list[Runtime] = []
+
+    def store(self, clock: Clock | None = None) -> Any:
+        """The store, as another process would open it."""
+        if self.kind == "memory":
+            if clock is not None:
+                self._memory._clock = clock.now
+            return self._memory
+        return SqliteStore(self._folder / "runs.db", clock=(clock or self.clock).now)
+
+    async def open(self, *, store: Any = None, clock: Clock | None = None, **options: Any) -> Runtime:
+        """A runtime on this store that knows every workflow of the test; ``options`` are the engine's."""
+        runtime = Runtime("memory://")
+        # The public runtime makes its own store and clock; everything else of it is as users have it.
+        runtime._engine.threads.stop()
+        runtime._engine = JournalEngine(
+            store if store is not None else self.store(clock),
+            options.pop("definitions", definitions),
+            **{"lease": FOR_EVER, "clock": clock or self.clock, **options},
+        )
+        await runtime.open()
+        self._open.append(runtime)
+        return runtime
+
+    async def crash(self, runtime: Runtime) -> None:
+        """The process of this runtime is gone: it does nothing more, and others can tell."""
+        engine = runtime._engine
+        runtimes._forget(runtime)
+        engine._closed = engine.draining = True
+        engine._pulse.stop()
+        for task in (engine._watcher, *engine._chores):
+            if task is not None:
+                task.cancel()
+        engine.writer.stop()
+        for driver in list(engine._drivers.values()):
+            driver.gone = True
+            driver._cancel_steps()
+            driver.abandon()
+        engine.threads.stop()
+        await self.kill(runtime)
+        self._open.remove(runtime)
+        if self.kind == "sqlite":
+            await asyncio.sleep(0)
+            await engine.store.close()
+
+    async def kill(self, runtime: Runtime) -> None:
+        """Others take this runtime's process to be gone; it does not know, and goes on."""
+        store = runtime._engine.store
+        store = getattr(store, "inner", store)
+        if isinstance(store, MemoryStore):
+            store.kill_worker(runtime.worker_id)
+        else:
+            store._locks.drop(store._mine[runtime.worker_id])
+
+    async def close(self) -> None:
+        for runtime in self._open:
+            await runtime.close()
+
+
+# Looking at what is recorded
+
+
+async def row(runtime: Runtime, handle: Handle[Any] | str) -> Run:
+    run = await runtime._engine.store.get(handle if isinstance(handle, str) else handle.run_id)
+    assert run is not None
+    return run
+
+
+async def journal(runtime: Runtime, handle: Handle[Any]) -> Sequence[Record]:
+    [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
+    return history.records
+
+
+async def attempts(runtime: Runtime, handle: Handle[Any]) -> dict[int, Attempt]:
+    [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
+    return dict(history.attempts)
+
+
+async def state(runtime: Runtime, handle: Handle[Any]) -> str:
+    return (await row(runtime, handle)).state.value
+
+
+async def until_state(runtime: Runtime, handle: Handle[Any], *states: str) -> None:
+    async def there() -> bool:
+        return await state(runtime, handle) in states
+
+    await eventually(there)
+
+
+async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any]) -> None:
+    """Let enough time pass for an idle run to leave memory, and see that it has."""
+    engine = runtime._engine
+    driver = await eventually(lambda: engine._by_id.get(handle.run_id))
+    await eventually(lambda: driver in engine._idle)
+    clock.advance(1.1)
+    engine._sweep(at_once=0)  # instead of waiting for the next one
+    await until_state(runtime, handle, "waiting")
+    await eventually(lambda: driver.gone)
+
+
+def unavailable(message: str = "the disk is gone") -> StoreError:
+    from holdfast.errors import StoreUnavailable
+
+    return StoreUnavailable(message)

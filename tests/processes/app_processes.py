@@ -1,0 +1,202 @@
+"""Real processes for the tests: apps from ``apps/``, started, watched, killed, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ledger import ENDED, Journal, Line, Moment, read_journals, read_ledger, read_workers
+
+import holdfast
+from holdfast import Client
+
+T = TypeVar("T")
+
+HERE = Path(__file__).parent
+PATIENCE = 30.0
+"""How long a test waits for something that takes a fraction of a second on a quiet machine."""
+
+
+def until(condition: Callable[[], T], what: str, *, seen: Callable[[], Any]) -> T:
+    """Wait until ``condition`` is true, and return its value; say what was seen if it never is."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {PATIENCE} s. Seen:\n{seen()}")
+        time.sleep(0.005)
+    return value
+
+
+class App:
+    """One process that runs an app."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        self.name = name
+        # Files and not pipes: a tool's child that outlives its worker inherits them, and nobody must wait for it.
+        self._out, self._err = folder / f"{self.name}.out", folder / f"{self.name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+        self.pid = self._process.pid
+
+    @property
+    def said(self) -> list[str]:
+        """Complete lines on its standard output so far."""
+        return [line.strip() for line in self._out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    @property
+    def complaints(self) -> str:
+        """What it wrote to its standard error."""
+        return self._err.read_text()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended (minus the number of the signal that killed it), or ``None`` while it lives."""
+        return self._process.poll()
+
+    def says(self, word: str) -> App:
+        """Wait until it has written this line."""
+
+        def spoken() -> bool:
+            assert word in self.said or self.exit_code is None, f"{self} ended without saying {word!r}"
+            return word in self.said
+
+        until(spoken, f"{self.name} says {word!r}", seen=lambda: self)
+        return self
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> float:
+        """SIGKILL; returns the time at which it was sent."""
+        at = time.time()
+        self.send(signal.SIGKILL)
+        self._process.wait()
+        return at
+
+    def ends(self) -> App:
+        """Wait until it has ended, with exit code 0."""
+        until(lambda: self.exit_code is not None, f"{self.name} ends", seen=lambda: self)
+        assert self.exit_code == 0, f"{self} ended with {self.exit_code}"
+        return self
+
+    def answers(self) -> list[Any]:
+        """Wait until it has ended in good order; returns what it said, each line read as JSON."""
+        return [json.loads(line) for line in self.ends().said if line != "ready"]
+
+    def clean_up(self) -> None:
+        """Nothing of it is left after the test."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def __str__(self) -> str:
+        said = f" stdout: {self.said}\n stderr: {self.complaints[-3000:]}"
+        return f"[{self.name} pid={self.pid} exit={self.exit_code}\n{said}]"
+
+
+class World:
+    """A database, a ledger, gates that hold steps back, and the processes that work there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "runs.db"
+        self.url = f"sqlite:///{self.database}"
+        self.apps: list[App] = []
+        self.client = Client(self.url)
+
+    # Processes
+
+    def spawn(self, script: str, *arguments: str, **settings: object) -> App:
+        """Start an app; ``settings`` go into its environment."""
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
+            "PYTHONPATH": os.pathsep.join([str(Path(holdfast.__file__).parents[1]), str(HERE)]),
+            "HOLDFAST_URL": self.url,
+            "LEDGER": str(self.folder / "ledger"),
+            "GATES": str(self.folder),
+            **{name: str(value) for name, value in settings.items()},
+        }
+        command = [sys.executable, str(HERE / "apps" / script), *arguments]
+        app = App(f"{len(self.apps) + 1}-{script.removesuffix('.py')}", command, environment, self.folder)
+        self.apps.append(app)
+        return app
+
+    def worker(self, **settings: object) -> App:
+        """Start a worker, and wait until it serves."""
+        return self.spawn("worker.py", **settings).says("ready")
+
+    def open_gate(self, name: str) -> None:
+        """Let the steps through that wait at this gate."""
+        (self.folder / f"gate-{name}").touch()
+
+    def close_gate(self, name: str) -> None:
+        """Hold back the steps that come to this gate from now on."""
+        (self.folder / f"gate-{name}").unlink()
+
+    def clean_up(self) -> None:
+        """Kill whatever is still there."""
+        for app in self.apps:
+            app.clean_up()
+
+    # What happened
+
+    def lines(self, step: str = "", phase: str = "", *, run: str = "", pid: int = 0) -> list[Line]:
+        """The ledger, or those lines of it that match."""
+        return [
+            line
+            for line in read_ledger(self.folder / "ledger")
+            if (not step or line.step == step)
+            and (not phase or line.phase == phase)
+            and (not run or line.run == run)
+            and (not pid or line.pid == pid)
+        ]
+
+    def wait_for_line(self, step: str, phase: str, *, run: str = "", pid: int = 0) -> Line:
+        """Wait until the ledger has such a line; returns the first."""
+        what = f"{step} {phase} of run {run or 'any'} in process {pid or 'any'}"
+        return until(lambda: self.lines(step, phase, run=run, pid=pid), what, seen=self.describe)[0]
+
+    def moment(self) -> Moment:
+        """Ledger and journals as they stand."""
+        return Moment.read(self.folder)
+
+    def journal(self, run_id: str) -> Journal:
+        """One run as the store has it."""
+        return read_journals(self.database)[run_id]
+
+    def wait_for_run(self, run_id: str, condition: Callable[[Journal], object], what: str) -> Journal:
+        """Wait until the run is in the store, and ``condition`` holds for it."""
+
+        def holds() -> Journal | None:
+            journal = read_journals(self.database).get(run_id)
+            return journal if journal is not None and condition(journal) else None
+
+        return until(holds, f"run {run_id}: {what}", seen=self.describe)
+
+    def wait_for_end(self, run_id: str, state: str = "completed") -> Journal:
+        """Wait until the run has ended, in this state."""
+        journal = self.wait_for_run(run_id, lambda journal: journal.state in ENDED, "ends")
+        assert journal.state == state, f"run {run_id} ended {journal.state}: {journal.error}\n{self.describe()}"
+        return journal
+
+    def live_workers(self) -> dict[int, int]:
+        """The pids of those workers that count as live, by their number."""
+        return {number: pid for number, (pid, state) in read_workers(self.database).items() if state == "live"}
+
+    def describe(self) -> str:
+        """All that there is to see, for the message of a failed test."""
+        parts = ["ledger:", *(f"  {line}" for line in self.lines()), "runs:"]
+        for journal in read_journals(self.database).values():
+            parts.append(f"  {journal}")
+        parts.append(f"workers: {read_workers(self.database)}")
+        return "\n".join([*parts, *(str(app) for app in self.apps)])

@@ -1,0 +1,79 @@
+"""Signals that strike at an exact point of a process's life.
+
+``HOLDFAST_TEST_KILL=before-commit:7`` kills this process in its seventh commit, before anything is written;
+``after-commit:7`` when that commit is durable and nobody in this process knows it yet. Both times the process lives on
+for a moment first, in which an engine that does not wait for its commits would begin what must not begin yet.
+
+``HOLDFAST_TEST_STOP`` and ``HOLDFAST_TEST_TERM`` send SIGSTOP and SIGTERM instead, and ``HOLDFAST_TEST_SLOW`` lets that
+call and all after it take a second longer, as on a slow disk. Other calls than ``commit`` can be had, see ``PLACES``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+from typing import Any
+
+from holdfast.engine.writer import Writer
+from holdfast.stores.sqlite import SqliteStore
+
+PLACES = {
+    "commit": SqliteStore,
+    "claim": SqliteStore,
+    "register_worker": SqliteStore,
+    "reap": SqliteStore,
+    "histories": SqliteStore,
+    "retire_worker": SqliteStore,
+    "flush": Writer,
+    "remove_signal_handler": asyncio.SelectorEventLoop,
+}
+"""Where the trap may be set: the call, and the class whose method it is."""
+
+STRIKES = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "TERM": signal.SIGTERM, "SLOW": None}
+MOMENT = 0.02
+
+
+def arm() -> None:
+    """Set the traps that the environment asks for."""
+    for name, strike in STRIKES.items():
+        if point := os.environ.get(f"HOLDFAST_TEST_{name}"):
+            _arm(point, strike)
+
+
+def _arm(point: str, strike: signal.Signals | None) -> None:
+    moment, _, rest = point.partition("-")
+    method, _, count = rest.partition(":")
+    inner = getattr(PLACES[method], method)
+    calls = 0
+
+    def is_now(when: str) -> bool:
+        return when == moment and (calls == int(count) if strike is not None else calls >= int(count))
+
+    async def hit() -> None:
+        await asyncio.sleep(MOMENT if strike is not None else 1)
+        if strike is not None:
+            os.kill(os.getpid(), strike)
+        if strike is signal.SIGTERM:
+            await asyncio.sleep(MOMENT)  # to be dealt with in the middle of the call
+
+    async def trapped_async(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if is_now("before"):
+            await hit()
+        answer = await inner(*args, **kwargs)
+        if is_now("after"):
+            await hit()
+        return answer
+
+    def trapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        answer = inner(*args, **kwargs)
+        if is_now("after") and strike is not None:
+            os.kill(os.getpid(), strike)
+        return answer
+
+    setattr(PLACES[method], method, trapped_async if inspect.iscoroutinefunction(inner) else trapped)

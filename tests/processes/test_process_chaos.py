@@ -1,0 +1,41 @@
+"""Many runs on a few workers that are killed, and told to stop, one after the other in no particular order."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+from app_processes import World, until
+from ledger import check_end
+
+
+def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
+    chance = random.Random(7)
+    workers = {app.pid: app for app in [world.spawn("worker.py") for _ in range(7)]}
+    for worker in workers.values():
+        worker.says("ready")
+    runs = [world.client.start_sync("mixed", f"{n}") for n in range(8)]
+    killed: list[int] = []
+    for strike in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]:
+        # Three deaths in a row would be the end of a run that had no time to go on in between.
+        until(lambda: all(is_under_way(world, run) for run in runs), "all runs are under way", seen=world.describe)
+        victim = workers.pop(world.lines(run=chance.choice(runs))[-1].pid)
+        victim.send(strike)
+        until(lambda victim=victim: victim.exit_code is not None, "the worker ends", seen=world.describe)
+        if strike is signal.SIGKILL:
+            killed.append(victim.pid)
+        assert victim.exit_code == (-signal.SIGKILL if strike is signal.SIGKILL else 0), str(victim)
+        assert "ERROR" not in victim.complaints, str(victim)
+    for n, run in enumerate(runs):
+        world.open_gate(f"{n}")
+        ended = world.wait_for_end(run)
+        assert ended.output == sum(record.name == "is_over" for record in ended.records) - 1
+    check_end(world.moment(), killed=killed)
+    (survivor,) = workers.values()
+    assert survivor.complaints == "", str(survivor)
+
+
+def is_under_way(world: World, run: str) -> bool:
+    """Whether its present worker has recorded something."""
+    journal = world.journal(run)
+    return journal.state == "running" and bool(journal.records) and journal.records[-1].epoch == journal.epoch

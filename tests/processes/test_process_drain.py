@@ -1,0 +1,96 @@
+"""SIGTERM: a worker finishes what is in flight, hands its runs over, and leaves nothing for others to repeat."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from app_processes import App, World, until
+from ledger import check_end
+
+
+def tell_to_stop(app: App) -> None:
+    """SIGTERM, and wait until it drains."""
+    app.send(signal.SIGTERM)
+    until(lambda: "stopping: " in app.complaints or app.exit_code is not None, f"{app.name} drains", seen=lambda: app)
+
+
+@pytest.mark.parametrize(("workflow", "step"), [("relay", "hold"), ("relay_plain", "hold_plain")])
+def test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over(world: World, workflow: str, step: str):
+    leaver = world.worker()
+    run = world.client.start_sync(workflow, "x")
+    world.wait_for_line(step, "start", run=run, pid=leaver.pid)
+    peer = world.worker()
+    tell_to_stop(leaver)
+    other = world.client.start_sync("shared", "y")
+    assert world.wait_for_end(other).output == peer.pid, "a worker that stops takes no new runs"
+    assert leaver.exit_code is None
+
+    world.open_gate("x-1")
+    leaver.ends()
+    second = until(lambda: world.lines(step, "start", run=run)[1:], "the peer goes on", seen=world.describe)[0]
+    assert (second.pid, second.label) == (peer.pid, "x-2"), "the finished step is not repeated"
+    handed_over = world.journal(run)
+    assert (handed_over.state, handed_over.deliveries, len(handed_over.records)) == ("running", 0, 1)
+
+    world.open_gate("x-2")
+    assert world.wait_for_end(run).deliveries == 0
+    check_end(world.moment())
+
+
+def test_a_second_sigterm_hands_over_at_once_and_counts_no_delivery(world: World):
+    leaver = world.worker(GRACE=1000, STUCK=1)
+    run = world.client.start_sync("relay", "x")
+    world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
+    peer = world.worker()
+    tell_to_stop(leaver)
+    leaver.send(signal.SIGTERM)
+    leaver.ends()
+    assert [line.phase for line in world.lines("hold", run=run, pid=leaver.pid)] == ["start", "stopped"]
+    world.wait_for_line("hold", "start", run=run, pid=peer.pid)
+    assert world.journal(run).deliveries == 0
+    world.open_gate("x-1")
+    world.open_gate("x-2")
+    world.wait_for_end(run)
+    check_end(world.moment(), killed=[leaver.pid])
+
+
+def test_a_step_that_outlasts_the_grace_is_handed_over_unfinished_and_counts_no_delivery(world: World):
+    leaver = world.worker(GRACE=0.3, STUCK=1)
+    run = world.client.start_sync("relay", "x")
+    world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
+    peer = world.worker()
+    told = time.monotonic()
+    tell_to_stop(leaver)
+    leaver.ends()
+    assert time.monotonic() - told >= 0.3
+    world.wait_for_line("hold", "start", run=run, pid=peer.pid)
+    assert world.journal(run).deliveries == 0
+    assert leaver.exit_code == 0
+
+
+@pytest.mark.parametrize("moment", ["before-retire_worker:1", "before-flush:1"])
+def test_a_second_sigterm_in_the_middle_of_the_hand_over_does_not_break_it_off(world: World, moment: str):
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM=moment)
+    run = world.client.start_sync("relay", "x")
+    world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
+    tell_to_stop(leaver)
+    world.open_gate("x-1")
+    leaver.ends()
+    world.worker()
+    handed_over = world.wait_for_run(run, lambda journal: journal.epoch == 2, "is taken over")
+    assert (handed_over.deliveries, handed_over.state) == (0, "running")
+
+
+def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_over(world: World):
+    # It strikes when the worker stops listening: what it kills then must hold nothing any more.
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="after-remove_signal_handler:1")
+    run = world.client.start_sync("relay", "x")
+    world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
+    tell_to_stop(leaver)
+    world.open_gate("x-1")
+    until(lambda: leaver.exit_code is not None, "the worker ends", seen=world.describe)
+    world.worker()
+    handed_over = world.wait_for_run(run, lambda journal: journal.epoch == 2, "is taken over")
+    assert handed_over.deliveries == 0

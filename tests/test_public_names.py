@@ -1,0 +1,27 @@
+"""The public names: adding one is a decision, and so is losing one."""
+
+from __future__ import annotations
+
+import holdfast
+
+PUBLIC = set(
+    """
+    Client Effect Handle RunInfo RunState Runtime Step Workflow
+    current_run current_step map now random step uuid4 wait_for_signal workflow
+    DefinitionError ForbiddenInWorkflow HoldfastError InputError NonDeterminismError RunCancelled RunConflict RunDead
+    RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown StepTimedOut StoreError UnknownWorkflow
+    UnrecordableValue UsageError
+    """.split()  # noqa: SIM905 - words are easier to read than a column of strings
+)
+
+
+def test_the_public_names_are_these():
+    assert set(holdfast.__all__) == PUBLIC
+
+
+def test_every_public_name_can_be_loaded():
+    assert all(getattr(holdfast, name) is not None for name in PUBLIC)
+
+
+def test_every_public_name_is_shown_by_dir():
+    assert set(dir(holdfast)) > PUBLIC

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -136,11 +137,18 @@ def script(tmp_path: Path, body: str) -> Path:
 
 
 def run_script(path: Path, url: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(path)],
+    process = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", str(path)],
         env={**os.environ, "HOLDFAST_URL": url, "PYTHONPATH": str(SRC), **environment},
-        capture_output=True, text=True, timeout=60,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # so that it tells where it hangs
+        out, err = process.communicate()
+        pytest.fail(f"the script does not end:\n{out}\n{err}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 ORPHAN = """

@@ -124,6 +124,7 @@ class Journal:
     state: str
     deliveries: int
     epoch: int
+    wake_at: float | None
     output: Any
     error: str
     seed: bytes
@@ -146,7 +147,7 @@ class Journal:
         return [record for record in self.records if record.kind == kind]
 
 
-RUNS = "SELECT key, id, workflow, state, deliveries, epoch, output, error, seed FROM runs ORDER BY key"
+RUNS = "SELECT key, id, workflow, state, deliveries, epoch, wake_at, output, error, seed FROM runs ORDER BY key"
 RECORDS = "SELECT {} FROM records WHERE run = ? ORDER BY seq".format(", ".join(Recorded._fields))
 ATTEMPTS = "SELECT position, attempt, intent, progress FROM attempts WHERE run = ?"
 SIGNALS = "SELECT name FROM signals WHERE run = ? ORDER BY id"

@@ -19,7 +19,7 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     for strike in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]:
         # Three deaths in a row would be the end of a run that had no time to go on in between.
         until(lambda: all(is_under_way(world, run) for run in runs), "all runs are under way", seen=world.describe)
-        victim = workers.pop(world.lines(run=chance.choice(runs))[-1].pid)
+        victim = workers.pop(world.holder(chance.choice(runs)))
         victim.send(strike)
         until(lambda victim=victim: victim.exit_code is not None, "the worker ends", seen=world.describe)
         if strike is signal.SIGKILL:

@@ -16,7 +16,7 @@ def record(position: int, worker: int, *, ok: bool = True, payload: bytes = b"1"
 
 
 def journal(*records: Recorded, attempts: dict[int, Noted] | None = None, state: str = "completed") -> Journal:
-    return Journal("r", "w", state, 0, 2, None, "", b"seed", records, attempts or {}, ())
+    return Journal("r", "w", state, 0, 2, None, None, "", b"seed", records, attempts or {}, ())
 
 
 def line(position: int, phase: str, pid: int, attempt: int = 1) -> Line:

@@ -103,15 +103,7 @@ def test_a_new_run_can_be_forced_while_an_equal_one_is_orphaned(world: World):
     check_end(world.moment(), killed=[first.pid])
 
 
-ENDED_BEFORE_IT_WAS_ASKED_FOR = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the orphan goes on as soon as a worker knows its workflow; once it has ended, nothing tells that nobody "
-    "got its result, so that the call that comes for it starts another run and pays again",
-)
-
-
-@pytest.mark.parametrize("orphan", ["still runs", pytest.param("has ended", marks=ENDED_BEFORE_IT_WAS_ASKED_FOR)])
+@pytest.mark.parametrize("orphan", ["still runs", "has ended"])
 def test_a_call_in_the_middle_of_a_script_that_is_killed_in_it_and_run_again_pays_once(world: World, orphan: str):
     kill_in_the_middle_of_the_bill(world, QUOTE=1)
     before = world.moment()

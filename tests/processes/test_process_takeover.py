@@ -9,7 +9,7 @@ import time
 
 import pytest
 from app_processes import World, until
-from ledger import TIMER, check_crash, check_end
+from ledger import ENDED, TIMER, check_crash, check_end
 
 
 def test_a_peer_goes_on_with_the_runs_of_a_killed_worker_within_a_second(world: World):
@@ -87,13 +87,14 @@ def test_a_timer_that_was_set_before_the_crash_fires_at_its_time_and_not_later(w
         world.wait_for_run(run, lambda journal: journal.state == "waiting", "is parked")
     before = world.moment()
     victim.kill()
-    # Long enough that a timer that begins anew with the second worker cannot be taken for one that is a little late.
-    until(lambda: time.time() > set_at + 1.2, "some time has passed", seen=world.describe)
     peer = world.worker()
     ready_at = time.time()
+    # The second worker parks it (again), unless it is so slow that the timer is due by then.
+    parked = world.wait_for_run(run, lambda journal: journal.state in ("waiting", *ENDED), "is parked or over")
+    assert parked.state in ENDED or parked.wake_at == pytest.approx(set_at + seconds, abs=0.001)
     (timer,) = world.wait_for_end(run).of_kind(TIMER)
     assert world.moment().pids[timer.worker] == peer.pid
-    assert set_at + seconds <= timer.at < max(set_at + seconds, ready_at) + 1.0
+    assert set_at + seconds <= timer.at < max(set_at + seconds, ready_at) + 1.5
     check_crash(before, world.moment(), at_once=0)
     check_end(world.moment())
 

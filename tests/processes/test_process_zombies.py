@@ -6,6 +6,8 @@ Its runs belong to somebody else by then: what it still does for them must chang
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
 
 import psutil
 import pytest
@@ -16,10 +18,27 @@ LEASE = 1.0
 """Of the worker that is stopped; the others keep the usual one, so that a slow machine does not stop them, too."""
 
 
-def stop(app: App) -> None:
-    """SIGSTOP, and wait until it stands still."""
-    app.send(signal.SIGSTOP)
-    wait_until_stopped(app)
+def stop(world: World, app: App) -> None:
+    """SIGSTOP, and wait until it stands still.
+
+    Not while it holds SQLite's write lock, in the middle of a renewal: nobody could write then until it goes on.
+    """
+    while True:
+        app.send(signal.SIGSTOP)
+        wait_until_stopped(app)
+        if is_writable(world):
+            return
+        app.send(signal.SIGCONT)
+
+
+def is_writable(world: World) -> bool:
+    with closing(sqlite3.connect(world.database, timeout=0.5, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        return True
 
 
 def wait_until_stopped(app: App) -> None:
@@ -46,7 +65,7 @@ def test_a_worker_stopped_past_its_lease_stops_its_step_drops_the_run_and_works_
     numbers = set(world.live_workers())
     peer = world.worker()
     world.open_gate("x")
-    stop(zombie)
+    stop(world, zombie)
     before = world.moment()
 
     ended = world.wait_for_end(run)
@@ -118,7 +137,7 @@ def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_SLOW="before-register_worker:2")
     peer = world.worker()
     numbers = set(world.live_workers())
-    stop(zombie)
+    stop(world, zombie)
     until(lambda: zombie.pid not in world.live_workers().values(), "the peer buries the zombie", seen=world.describe)
     zombie.send(signal.SIGCONT)
     wait_until_registered_anew(world, zombie, numbers)

@@ -177,6 +177,23 @@ async def test_an_ended_orphan_is_not_joined(store: Store):
     assert (await join(store)).run.id == "new"
 
 
+async def test_a_result_that_came_after_its_starters_death_goes_to_the_next_who_asks_for_it(store: Store, kill):
+    await orphan(store, kill)
+    run = await claim_one(store)
+    await do(store, finish(run))
+    answer = await join(store, "one")
+    assert (answer.run.id, answer.created, answer.run.state) == ("lost", False, RunState.COMPLETED)
+    assert (await join(store, "two")).run.id == "two"
+
+
+async def test_a_result_that_came_after_its_starter_left_in_good_order_is_not_kept_for_anybody(store: Store):
+    starter = await store.register_worker(a_worker("starter"), 10.0)
+    await start(store, "left", starter=starter, generated_id=True)
+    await store.retire_worker(starter)
+    await do(store, finish(await claim_one(store)))
+    assert (await join(store)).run.id == "new"
+
+
 async def test_a_start_that_does_not_ask_for_orphans_makes_a_new_run(store: Store, kill):
     await orphan(store, kill)
     assert (await start(store, "new", generated_id=True)).id == "new"

@@ -68,7 +68,7 @@ class NewRun:
     max_deliveries: int = 3
     tags: tuple[str, ...] = ()
     generated_id: bool = False
-    """The id was made up, not chosen by the user: such a run may be joined once its starter is dead."""
+    """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
     starter: int | None = None
     """The worker that starts it, if a worker does."""
     python: str = ""
@@ -114,8 +114,9 @@ class StartRun(NamedTuple):
     claim_as: int | None = None
     """Create it ``running`` under epoch 1, held by this worker, instead of ``pending``."""
     join_orphan: bool = False
-    """First look for an unfinished run with a generated id, of the same workflow and digest, whose starter is no longer
-    live; if there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
+    """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no longer
+    live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its result). If
+    there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
 
 
 class Started(NamedTuple):

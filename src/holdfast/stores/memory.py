@@ -55,7 +55,8 @@ class MemoryStore(Store):
         self._runs: dict[int, Run] = {}
         self._keys: dict[str, int] = {}
         self._unfinished: dict[int, None] = {}
-        self._generated: set[int] = set()
+        self._unclaimed: set[int] = set()
+        """Runs with a made-up id whose result nobody has had."""
         self._records: dict[int, list[Record]] = {}
         self._attempts: dict[int, dict[int, Attempt]] = {}
         self._mailboxes: dict[int, dict[int, Signal]] = {}
@@ -116,6 +117,10 @@ class MemoryStore(Store):
             self._unfinished[run.key] = None
         else:
             self._unfinished.pop(run.key, None)
+            # Whoever started it is there to take its result when it ends, unless it was taken down before.
+            starter = None if run.starter is None else self._workers.get(run.starter)
+            if starter is None or starter.state != "dead":
+                self._unclaimed.discard(run.key)
 
     def _append(self, op: AppendRecord) -> Verdict:
         held = self._held(op.key, op.record.epoch)
@@ -225,12 +230,12 @@ class MemoryStore(Store):
         )  # fmt: skip
         self._keys[run.id] = run.key
         if new.generated_id:
-            self._generated.add(run.key)
+            self._unclaimed.add(run.key)
         self._put(run)
         return Started(run, created=True)
 
     def _orphan(self, new: NewRun) -> Run | None:
-        for key in sorted(self._generated & self._unfinished.keys()):
+        for key in sorted(self._unclaimed):
             run = self._runs[key]
             if (run.workflow, run.digest) != (new.workflow, new.digest):
                 continue

@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 import signal
+import threading
 from typing import Any
 
 from holdfast.engine.writer import Writer
@@ -33,13 +34,27 @@ PLACES = {
 
 STRIKES = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "TERM": signal.SIGTERM, "SLOW": None}
 MOMENT = 0.02
+renewing = threading.Lock()
+"""Held while the lease is being renewed."""
 
 
 def arm() -> None:
     """Set the traps that the environment asks for."""
     for name, strike in STRIKES.items():
         if point := os.environ.get(f"HOLDFAST_TEST_{name}"):
+            _keep_renewals_out_of_the_way()
             _arm(point, strike)
+
+
+def _keep_renewals_out_of_the_way() -> None:
+    """A process that is stopped while its heartbeat holds SQLite's write lock would stop everybody else, too."""
+    renew = SqliteStore.renew_lease
+
+    def renew_lease(*args: Any, **kwargs: Any) -> bool:
+        with renewing:
+            return renew(*args, **kwargs)
+
+    SqliteStore.renew_lease = renew_lease
 
 
 def _arm(point: str, strike: signal.Signals | None) -> None:
@@ -54,7 +69,8 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
     async def hit() -> None:
         await asyncio.sleep(MOMENT if strike is not None else 1)
         if strike is not None:
-            os.kill(os.getpid(), strike)
+            with renewing:
+                os.kill(os.getpid(), strike)
         if strike is signal.SIGTERM:
             await asyncio.sleep(MOMENT)  # to be dealt with in the middle of the call
 

@@ -23,7 +23,7 @@ CREATE TABLE runs (
     waits_for      TEXT NOT NULL,
     priority       INTEGER NOT NULL,
     deadline       REAL,
-    generated_id   INTEGER NOT NULL,
+    unclaimed      INTEGER NOT NULL,
     python         TEXT NOT NULL,
     created_at     REAL NOT NULL,
     finished_at    REAL,
@@ -37,7 +37,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
 CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
 CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
-CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE generated_id = 1 AND finished_at IS NULL;
+CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE unclaimed = 1;
 CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_listed ON runs (workflow, state);
 

@@ -70,19 +70,21 @@ NEW_SIGNALS = (
 
 START_RUN = (
     "INSERT INTO runs (id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, "
-    "waits_for, priority, deadline, generated_id, python, created_at, digest, seed, tags, inputs) "
+    "waits_for, priority, deadline, unclaimed, python, created_at, digest, seed, tags, inputs) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
 FIND_ORPHAN = (
-    f"SELECT {RUN_COLUMNS} FROM runs WHERE generated_id = 1 AND finished_at IS NULL AND workflow = ? AND digest = ? "
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE unclaimed = 1 AND workflow = ? AND digest = ? "
     "AND starter IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'live') "
     "ORDER BY key LIMIT 1"
 )
-ADOPT_ORPHAN = "UPDATE runs SET starter = ? WHERE key = ?"
+ADOPT_ORPHAN = "UPDATE runs SET starter = ?, unclaimed = finished_at IS NULL WHERE key = ?"
 RESET_DELIVERIES = "UPDATE runs SET deliveries = 0 WHERE key = ?"
+# Whoever started a run with a made-up id is there to take its result when it ends, unless it was taken down before.
+_CLAIMED = "unclaimed = unclaimed AND EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead')"
 FINISH_RUN = (
-    "UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, owner = NULL, ready = NULL, wake_at = NULL "
-    "WHERE key = ?"
+    "UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, owner = NULL, ready = NULL, wake_at = NULL, "
+    f"{_CLAIMED} WHERE key = ?"
 )
 PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
 RELEASE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ? WHERE key = ?"
@@ -162,7 +164,7 @@ HELD_RUNS = "SELECT key, id, deliveries, max_deliveries FROM runs WHERE owner = 
 FREE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ?, deliveries = ? WHERE key = ?"
 KILL_RUN = (
     "UPDATE runs SET state = 'dead', owner = NULL, ready = NULL, wake_at = NULL, deliveries = ?, error = ?, "
-    "finished_at = ? WHERE key = ?"
+    f"finished_at = ?, {_CLAIMED} WHERE key = ?"
 )
 RELEASE_ALL = (
     "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ? WHERE owner = ? AND state = 'running'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import holdfast
 
 PUBLIC = set(
@@ -25,3 +27,14 @@ def test_every_public_name_can_be_loaded():
 
 def test_every_public_name_is_shown_by_dir():
     assert set(dir(holdfast)) > PUBLIC
+
+
+def test_a_name_that_is_not_there_is_an_ordinary_attribute_error():
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Workflwo'"):
+        holdfast.Workflwo  # type: ignore[attr-defined]
+
+
+def test_a_star_import_brings_exactly_the_public_names():
+    namespace: dict[str, object] = {}
+    exec("from holdfast import *", namespace)
+    assert namespace.keys() - {"__builtins__"} == PUBLIC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import os
 import signal
@@ -203,6 +204,17 @@ def test_a_future_of_another_loop_cannot_be_awaited():
     assert "attached to a different loop" in world.ending[1]
     world.leave()
     other.close()
+
+
+def test_a_future_of_a_thread_is_stuck_and_named_with_its_line():
+    thread_result: concurrent.futures.Future[int] = concurrent.futures.Future()
+
+    async def flow(w: World) -> None:
+        await asyncio.wrap_future(thread_result)  # waits for a thread
+
+    fault = fault_of(flow)
+    assert isinstance(fault, WorkflowStuck)
+    assert f"{HERE}:{line_of('waits for a thread')} in flow" in str(fault)
 
 
 def test_a_thread_that_calls_into_a_workflow_poisons_it():

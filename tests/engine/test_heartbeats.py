@@ -192,6 +192,37 @@ async def test_a_heartbeat_tells_a_thread_that_its_step_was_cancelled(world: Wor
     assert isinstance(raised[0], asyncio.CancelledError | FenceLost)
 
 
+async def test_a_heartbeat_tells_a_thread_that_its_attempt_is_over_and_keeps_its_progress_out(in_memory: World):
+    """A thread cannot be stopped when its attempt times out. What it reports then is not the next attempt's."""
+    raised: list[BaseException] = []
+    second_begun = threading.Event()
+
+    @step(retries=1, backoff=0.1, timeout=0.4)
+    def work() -> Any:
+        me = current_step()
+        me.heartbeat({"by": me.attempt})
+        if me.attempt == 2:
+            second_begun.set()
+            while not raised:
+                time.sleep(0.002)
+            return me.progress
+        second_begun.wait(10)
+        try:
+            me.heartbeat({"by": "a ghost"})
+        except BaseException as error:
+            raised.append(error)
+        return "too late"
+
+    @workflow
+    async def flow() -> Any:
+        return await work()
+
+    runtime = await in_memory.open()
+    assert await (await runtime.start(flow)).result(timeout=10) == {"by": 1}
+    assert isinstance(raised[0], asyncio.CancelledError)
+    assert "attempt 1 of step 'work' is over" in str(raised[0])
+
+
 async def test_a_heartbeat_tells_a_step_that_another_worker_holds_its_run(world: World):
     raised: list[BaseException] = []
     begun, both = threading.Event(), threading.Event()

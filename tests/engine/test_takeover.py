@@ -323,6 +323,37 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     assert calls == ["a", "b"]
 
 
+async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_meanwhile(in_memory: World):
+    calls: list[int] = []
+    hang = True
+
+    @step
+    async def work(n: int) -> int:
+        calls.append(n)
+        if hang and n == 1_600:
+            await asyncio.sleep(60)
+        return n
+
+    @workflow
+    async def flow() -> int:
+        return sum([await work(n) for n in range(1_605)])
+
+    first = await in_memory.open()
+    handle = await first.start(flow)
+    await eventually(lambda: 1_600 in calls)
+    await in_memory.crash(first)
+    hang = False
+    second = await in_memory.open()
+    turns = 0
+    waiting = asyncio.ensure_future(second._handle(flow, handle.run_id).result())
+    while not waiting.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await waiting == sum(range(1_605))
+    assert len(calls) == 1_606
+    assert turns > 3
+
+
 async def test_two_workers_share_the_runs_and_run_no_step_twice(world: World):
     calls: list[tuple[int, int]] = []
 

@@ -94,3 +94,24 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
     world.worker()
     handed_over = world.wait_for_run(run, lambda journal: journal.epoch == 2, "is taken over")
     assert handed_over.deliveries == 0
+
+
+def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_and_ends(world: World):
+    world.spawn("end_while_writing.py", "signal").ends()
+    handed_over = world.journal("letters-x")
+    assert (handed_over.state, handed_over.deliveries, handed_over.signals) == ("pending", 0, ("letter",))
+    world.worker()
+    world.open_gate("x")
+    assert world.wait_for_end("letters-x").output == ["x", "the last word"]
+    check_end(world.moment(), killed=[world.apps[0].pid])
+
+
+def test_a_script_that_ends_while_an_outcome_is_on_its_way_to_the_store_does_not_lose_it(world: World):
+    # The first commit starts the run, the second is the outcome of its first step, and takes a while.
+    world.spawn("end_while_writing.py", "outcome", HOLDFAST_TEST_SLOW="before-commit:2").ends()
+    handed_over = world.journal("held-x")
+    assert (handed_over.state, handed_over.deliveries, len(handed_over.records)) == ("pending", 0, 1)
+    world.worker()
+    world.open_gate("x")
+    world.wait_for_end("held-x")
+    check_end(world.moment())

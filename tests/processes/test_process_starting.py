@@ -95,12 +95,14 @@ def test_a_script_without_ids_that_is_killed_and_run_again_pays_once(world: Worl
 def test_a_new_run_can_be_forced_while_an_equal_one_is_orphaned(world: World):
     first = kill_in_the_middle_of_the_bill(world)
     world.open_gate("bill-acme")
-    world.spawn("script_without_ids.py", NEW=1).ends()
+    second = world.spawn("script_without_ids.py", NEW=1).ends()
     assert len(bills(world)) == 2
     assert len(world.lines("charge", "start")) == 2
+    # It goes on with the orphan while it is there, and hands it over when it has what it came for.
+    world.worker()
     for run in bills(world):
         world.wait_for_end(run)
-    check_end(world.moment(), killed=[first.pid])
+    check_end(world.moment(), killed=[first.pid, second.pid])
 
 
 @pytest.mark.parametrize("orphan", ["still runs", "has ended"])

@@ -141,8 +141,8 @@ def _define(
     if not is_async(function):
         raise DefinitionError(
             f"{where} is a plain function. A workflow waits for its steps, so it must be async:\n\n"
-            f"    @workflow\n    async def {function.__name__}{_plain(inspect.signature(function))}:\n        ... = await "
-            f"some_step(...)\n"
+            f"    @workflow\n    async def {function.__name__}{_plain(inspect.signature(function))}:\n"
+            f"        ... = await some_step(...)\n"
         )
     if isinstance(tags, str):
         raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")

@@ -42,7 +42,7 @@ class Client:
     def __init__(self, url: str | None = None) -> None:
         self.url = store_url(url)
         self._options = StartOptions()
-        self._connection = _Connection(self.url)
+        self._connection = _Connections(self.url)
 
     def options(
         self,
@@ -170,7 +170,44 @@ class Client:
             finally:
                 await self.close()
 
-        return run_sync(once())
+        try:
+            return run_sync(once())
+        finally:
+            call.close()  # it was never begun if an event loop is running here
+
+
+class _Connections:
+    """A connection for each event loop that the client is used under: a thread may bring one of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._by_loop: dict[asyncio.AbstractEventLoop, _Connection] = {}
+
+    def _here(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        connection = self._by_loop.get(loop)
+        if connection is None:
+            for other in [other for other in list(self._by_loop) if other.is_closed()]:
+                self._by_loop.pop(other).abandon()
+            connection = self._by_loop[loop] = _Connection(self._url)
+        return connection
+
+    async def store(self) -> Store:
+        return await self._here().store()
+
+    async def close(self) -> None:
+        connection = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.close()
+
+    async def read(self, run_id: str) -> Run:
+        return await self._here().read(run_id)
+
+    async def wait_for_end(self, run_id: str) -> Run:
+        return await self._here().wait_for_end(run_id)
+
+    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
+        return await self._here().deliver(run_id, name, payload, dedup)
 
 
 class _Connection:
@@ -179,17 +216,11 @@ class _Connection:
     def __init__(self, url: str) -> None:
         self._url = url
         self._store: Store | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening: asyncio.Lock
+        self._opening = asyncio.Lock()
         self._arrivals = Arrivals()
         self._watcher: asyncio.Task[None] | None = None
 
     async def store(self) -> Store:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._let_go()
-            self._loop = loop
-            self._opening = asyncio.Lock()
         async with self._opening:
             if self._store is None:
                 store = open_store(self._url)
@@ -204,14 +235,12 @@ class _Connection:
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
+        self._arrivals.give_up(UsageError("the client was closed; the run goes on without it"))
 
-    def _let_go(self) -> None:
+    def abandon(self) -> None:
         """The loop that this connection belonged to has closed."""
-        self._arrivals = Arrivals()
-        self._watcher = None
         if self._store is not None:
             self._store.abandon()
-            self._store = None
 
     async def read(self, run_id: str) -> Run:
         run = await (await self.store()).get(run_id)

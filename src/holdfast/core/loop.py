@@ -184,6 +184,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                     if cancellations:
                         self._order_cancellations()
         finally:
+            handle = None  # an exception's traceback holds this frame: it must not hold the exception's task in turn
             self._leave(outer)
             self.turned += count
         return not ready

@@ -101,6 +101,8 @@ class JournalEngine:
         self._next_wake: float | None = None
         self._looking = asyncio.Lock()
         self._nudged = False
+        self._look_again = False
+        """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._sweeping = False
         self._starved = False
         self._hurried = False
@@ -282,8 +284,10 @@ class JournalEngine:
             while True:
                 try:
                     reaped = await self.store.reap(self.worker)
-                    if changed or reaped.workers or self._is_due():
+                    if changed or self._look_again or reaped.workers or self._is_due():
+                        self._look_again = True  # until it has worked
                         await self._look()
+                        self._look_again = False
                     changed = await self.store.changed(self._until_due())
                     failing = False
                 except StoreError as error:
@@ -529,4 +533,5 @@ class JournalEngine:
         self._chores.discard(task)
         self._nudged = False
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._look_again = True
             log.warning("looking for work failed; it is tried again: %s", error)

@@ -79,6 +79,8 @@ class StepRun:
         self._noted = known is not None
         self._error = known.error if known is not None else ""
         self._progress: bytes | None = known.progress if known is not None else None
+        self._current: StepContext | None = None
+        """What the attempt that is being made was told of itself."""
         self._beat_due = False
         self._last_beat = 0.0
         self._loop = driver.host.loop
@@ -138,6 +140,8 @@ class StepRun:
             else:
                 self._report(value, None, started_at)
                 return
+            finally:
+                self._current = None
             if self.withdrawn:
                 return
             if not retry.wants_retry(self._attempt_number, error):
@@ -152,7 +156,8 @@ class StepRun:
     async def _attempt(self) -> Any:
         step, args, kwargs = self.call
         progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
-        current.set(StepContext(self, self._attempt_number, progress))
+        self._current = StepContext(self, self._attempt_number, progress)
+        current.set(self._current)
         if step.is_async:
             call = step.function
         else:
@@ -211,6 +216,8 @@ class StepRun:
             raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
         if self.withdrawn:
             raise asyncio.CancelledError(f"the workflow no longer waits for step {context.name!r}")
+        if context is not self._current:
+            raise asyncio.CancelledError(f"attempt {context.attempt} of step {context.name!r} is over")
         if progress is None:
             return
         self._progress = _progress.encode(progress, f"the progress of step {context.name!r}")

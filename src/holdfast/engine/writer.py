@@ -46,9 +46,8 @@ class Writer:
     def submit(self, op: Op, done: Done) -> None:
         """Commit ``op`` with whatever else is ready; ``done`` gets the store's answer, or why there is none."""
         self._queue.append((op, done))
-        if self._pump is None:
-            # The task begins with the loop's next turn, so that every outcome of this turn shares the commit.
-            self._pump = self._loop.create_task(self._drain())
+        if not self._is_pumping:
+            self._begin()
         elif isinstance(op, ASKED_BY_PEOPLE):
             self._asked.set()
 
@@ -69,10 +68,10 @@ class Writer:
 
     async def flush(self) -> None:
         """Wait until everything submitted so far has been answered (or the store has failed once more)."""
-        while (self._queue or self._pump is not None) and not self._pause:
-            if self._pump is None:
-                self._pump = self._loop.create_task(self._drain())
-            await asyncio.wait([self._pump], timeout=0.05)
+        while (self._queue or self._is_pumping) and not self._pause:
+            pump = self._pump if self._is_pumping else self._begin()
+            assert pump is not None
+            await asyncio.wait([pump], timeout=0.05)
 
     def stop(self) -> None:
         """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals)."""
@@ -80,17 +79,30 @@ class Writer:
         if self._pump is not None:
             self._pump.cancel()
 
+    @property
+    def _is_pumping(self) -> bool:
+        # Asked of the task itself: one that is cancelled before its first turn (the end of `asyncio.run`) has no chance
+        # to say that it has ended.
+        return self._pump is not None and not self._pump.done()
+
+    def _begin(self) -> asyncio.Task[None]:
+        # It begins with the loop's next turn, so that every outcome of this turn shares the commit. Hence not
+        # `create_task`, which a loop with an eager task factory would begin at once.
+        self._pump = pump = asyncio.Task(self._drain(), loop=self._loop)
+        return pump
+
     async def _drain(self) -> None:
-        try:
-            while self._queue:
-                batch, self._queue = self._queue, []
-                await self._commit(batch)
-        finally:
-            self._pump = None
+        while self._queue:
+            batch, self._queue = self._queue, []
+            await self._commit(batch)
 
     async def _commit(self, batch: list[tuple[Op, Done]]) -> None:
         try:
             answers = await self._store.commit([op for op, _ in batch])
+        except asyncio.CancelledError:
+            # `asyncio.run` cancels every task at its end, and `close` then flushes: this is handed in once more.
+            self._queue[:0] = batch
+            raise
         except StoreError as error:
             await self._hold(batch, error)
             return

@@ -114,9 +114,9 @@ class StartRun(NamedTuple):
     claim_as: int | None = None
     """Create it ``running`` under epoch 1, held by this worker, instead of ``pending``."""
     join_orphan: bool = False
-    """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no longer
-    live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its result). If
-    there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
+    """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no
+    longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
+    result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
 
 
 class Started(NamedTuple):

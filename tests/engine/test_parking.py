@@ -12,7 +12,7 @@ import pytest
 from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, state, until_parked, until_state
 
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
-from holdfast.engine import engine as engine_module
+from holdfast.engine import idle
 from holdfast.stores.contract import ParkRun
 
 pytestmark = pytest.mark.asyncio
@@ -112,7 +112,7 @@ async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
     driver = runtime._engine._by_id[handle.run_id]
     for n in range(3):
         await eventually(lambda n=n: driver._next_seq == n and driver in runtime._engine._idle)
-        runtime._engine._sweep(at_once=1)
+        runtime._engine._idle.sweep(at_once=1)
         assert not driver.parking
         clock.advance(0.5)
     assert await handle.result() == "slept"
@@ -163,7 +163,7 @@ async def test_a_run_with_a_step_in_flight_is_not_parked(world: World, clock: Vi
     handle = await runtime.start(flow)
     await eventually(lambda: runtime._engine._by_id[handle.run_id]._steps)
     clock.advance(10)
-    runtime._engine._sweep(at_once=5)
+    runtime._engine._idle.sweep(at_once=5)
     assert await state(runtime, handle) == "running"
     gate.set()
     await handle.signal("go", "fast")
@@ -191,7 +191,7 @@ async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen
     driver = runtime._engine._by_id[handle.run_id]
     await eventually(lambda: driver in runtime._engine._idle)
     clock.advance(1.1)
-    runtime._engine._sweep(at_once=0)
+    runtime._engine._idle.sweep(at_once=0)
     assert await handle.result(timeout=10) == "in time"
 
 
@@ -220,12 +220,12 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
     driver = engine._by_id[handle.run_id]
     await eventually(lambda: driver in engine._idle)
     clock.advance(1.1)
-    engine._sweep(at_once=0)
+    engine._idle.sweep(at_once=0)
     assert await handle.result(timeout=5) == "in time"
 
 
 async def test_many_idle_runs_leave_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_module, "MANY_IDLE", 10)
+    monkeypatch.setattr(idle, "MANY", 10)
 
     @workflow
     async def flow(n: int) -> int:

@@ -225,7 +225,7 @@ async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any
     driver = await eventually(lambda: engine._by_id.get(handle.run_id))
     await eventually(lambda: driver in engine._idle)
     clock.advance(1.1)
-    engine._sweep(at_once=0)  # instead of waiting for the next one
+    engine._idle.sweep(at_once=0)  # instead of waiting for the next one
     await until_state(runtime, handle, "waiting")
     await eventually(lambda: driver.gone)
 

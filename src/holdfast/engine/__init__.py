@@ -1,5 +1,6 @@
 """The journal engine: it claims runs, replays them, carries out their steps and commits what happened.
 
 ``engine.JournalEngine`` is the whole; each duty has a file: ``writer`` (group commit), ``driver`` (one run in memory),
-``steps`` (one step's attempts), ``pulse`` (the lease's heartbeat).
+``steps`` (one step's attempts), ``threads`` (where plain steps run), ``idle`` (parking), ``pulse`` (the heartbeat) and
+``quiet`` (replay is silent).
 """

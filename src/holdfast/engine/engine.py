@@ -25,7 +25,8 @@ from holdfast.core.states import RunState
 from holdfast.engine import quiet
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.driver import PARK_AFTER, Driver
+from holdfast.engine.driver import Driver
+from holdfast.engine.idle import IdleRuns
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
@@ -51,13 +52,9 @@ log = logging.getLogger("holdfast.engine")
 REAP_EVERY = 0.2
 """Seconds between two looks at whether another worker has died."""
 
-MANY_IDLE = 200
-"""With more idle runs than this in memory, the oldest leave at once instead of after a second."""
-
 STRAGGLER_PATIENCE = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
 
-SWEEP_EVERY = 0.25
 CLAIM_BATCH = 64
 EMPTY = History((), {}, ())
 
@@ -95,7 +92,7 @@ class JournalEngine:
         self._coming = 0
         """Runs that are being started or claimed, and will be among the drivers in a moment."""
         self._by_id: dict[str, Driver] = {}
-        self._idle: dict[Driver, float] = {}
+        self._idle = IdleRuns(self.clock.now)
         self._arrivals = Arrivals()
         self._signal_cursor = 0
         self._next_wake: float | None = None
@@ -103,7 +100,6 @@ class JournalEngine:
         self._nudged = False
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
-        self._sweeping = False
         self._starved = False
         self._hurried = False
         self._trusted_until = 0.0
@@ -149,6 +145,7 @@ class JournalEngine:
         self.draining = True
         await self._wind_down(grace)
         self._closed = True
+        self._idle.stop()
         self._pulse.stop()
         if self._watcher is not None and self._watcher is not asyncio.current_task():
             self._watcher.cancel()
@@ -174,6 +171,7 @@ class JournalEngine:
         """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
         self._closed = True
         self.draining = True
+        self._idle.stop()
         self._pulse.stop()
         self.threads.stop()
         for driver in list(self._drivers.values()):
@@ -406,22 +404,16 @@ class JournalEngine:
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""
-        if driver in self._idle:
-            return
-        self._idle[driver] = self.clock.now()
-        if len(self._idle) > MANY_IDLE:
-            self._sweep(at_once=len(self._idle) - MANY_IDLE)
-        elif not self._sweeping:
-            self._sweeping = True
-            self.loop.call_later(SWEEP_EVERY, self._swept)
+        if not self._closed:
+            self._idle.add(driver)
 
     def run_busy(self, driver: Driver) -> None:
         """The run does not, any more."""
-        self._idle.pop(driver, None)
+        self._idle.remove(driver)
 
     def run_over(self, driver: Driver, run: Run | None) -> None:
         """The driver is gone."""
-        self._idle.pop(driver, None)
+        self._idle.remove(driver)
         if self._drivers.get(driver.run.key) is driver:
             del self._drivers[driver.run.key]
             del self._by_id[driver.run.id]
@@ -453,27 +445,6 @@ class JournalEngine:
         to do. The next renewal, which is due at once, tells.
         """
         return time.monotonic() < self._trusted_until
-
-    def _swept(self) -> None:
-        self._sweeping = False
-        if not self._closed:
-            self._sweep(at_once=0)
-            if self._idle:
-                self._sweeping = True
-                self.loop.call_later(SWEEP_EVERY, self._swept)
-
-    def _sweep(self, at_once: int) -> None:
-        """Park runs that have been idle for a while, and the first ``at_once`` in any case."""
-        now = self.clock.now()
-        ripe: list[Driver] = []
-        for driver, since in self._idle.items():
-            if len(ripe) >= at_once and now - since < PARK_AFTER:
-                break
-            if driver.is_parkable(now):
-                ripe.append(driver)
-        for driver in ripe:
-            del self._idle[driver]
-            driver.park()
 
     # What the pulse tells, from its thread
 

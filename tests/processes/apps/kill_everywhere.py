@@ -24,7 +24,7 @@ import flows
 import killing
 
 from holdfast import Client, Runtime
-from holdfast.engine import driver, engine
+from holdfast.engine import driver, idle
 from holdfast.stores.sqlite import lines
 
 RUN = "the-run"
@@ -37,9 +37,9 @@ def park_soon(flow: str) -> None:
     if flow != "parked":
         return
     for module, name, seconds in (
-        (engine, "PARK_AFTER", 0.02),
+        (idle, "PARK_AFTER", 0.02),
         (driver, "PARK_AFTER", 0.02),
-        (engine, "SWEEP_EVERY", 0.01),
+        (idle, "SWEEP_EVERY", 0.01),
     ):
         assert hasattr(module, name), f"{name} is no longer in {module.__name__}"
         setattr(module, name, seconds)

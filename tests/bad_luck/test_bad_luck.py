@@ -84,3 +84,18 @@ def test_a_place_that_cannot_be_written_is_a_clear_error() -> None:
                 pass
 
     asyncio.run(main())
+
+
+def test_a_database_that_lost_a_column_is_told_so_instead_of_being_tried_for_ever(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
+            await counting(1)
+        connection = sqlite3.connect(tmp_path / "runs.db")
+        connection.execute("ALTER TABLE attempts DROP COLUMN name")
+        connection.execute("ALTER TABLE runs RENAME COLUMN seed TO seeds")
+        connection.close()
+        with pytest.raises(StoreSchemaError, match="changed by hand"):
+            async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
+                await counting(2)
+
+    asyncio.run(main())

@@ -96,6 +96,24 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
     assert handed_over.deliveries == 0
 
 
+def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_ends(world: World):
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim:2")
+    run = world.client.start_sync("relay", "x")
+    world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
+    other = world.client.start_sync("shared", "y")
+    until(lambda: "stopping: " in leaver.complaints, "the worker drains", seen=world.describe)
+    world.wait_for_run(other, lambda journal: journal.state == "running", "is taken")
+    world.open_gate("x-1")
+    leaver.ends()
+    assert not world.lines(run=other), "a worker that stops begins nothing new"
+    assert {(journal.state, journal.deliveries) for journal in world.moment().journals.values()} == {("pending", 0)}
+    world.worker()
+    world.open_gate("x-2")
+    for each in (run, other):
+        world.wait_for_end(each)
+    check_end(world.moment())
+
+
 def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_and_ends(world: World):
     world.spawn("end_while_writing.py", "signal").ends()
     handed_over = world.journal("letters-x")

@@ -145,3 +145,21 @@ def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     peer.kill()
     run = world.client.start_sync("shared", "x")
     assert world.wait_for_end(run).output == zombie.pid
+
+
+def test_a_worker_that_comes_back_to_a_run_that_nobody_else_could_take_goes_on_with_it(world: World):
+    zombie = world.worker(LEASE=LEASE)
+    run = world.client.start_sync("held", "x")
+    world.wait_for_line("hold", "start", run=run, pid=zombie.pid)
+    numbers = set(world.live_workers())
+    peer = world.worker(WORKFLOWS="shared")
+    stop(world, zombie)
+    recorded = world.wait_for_run(run, lambda journal: journal.state == "pending", "is free").records
+    zombie.send(signal.SIGCONT)
+    wait_until_registered_anew(world, zombie, numbers)
+    world.open_gate("x")
+    world.wait_for_end(run)
+    assert {line.pid for line in world.lines(run=run)} == {zombie.pid}
+    assert [line.phase for line in world.lines("hold", run=run)] == ["start", "stopped", "start", "finish"]
+    assert world.journal(run).records[:1] == recorded
+    assert peer.exit_code is None

@@ -306,7 +306,7 @@ class JournalEngine:
         return self._next_wake is not None and self._next_wake <= self.clock.now()
 
     def _until_due(self) -> float:
-        if self._next_wake is None or self._starved:
+        if self._next_wake is None or self._starved or self.draining:
             return REAP_EVERY
         return min(REAP_EVERY, max(0.0, self._next_wake - self.clock.now()))
 
@@ -336,6 +336,8 @@ class JournalEngine:
             finally:
                 self._coming -= limit
             if not runs:
+                # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
+                self._next_wake = self.clock.now() + REAP_EVERY
                 return
             for run, history in zip(runs, histories, strict=True):
                 if history is not None:

@@ -13,7 +13,8 @@ from holdfast import Runtime
 
 
 async def main() -> None:
-    runtime = Runtime(lease=float(os.environ.get("LEASE", "10")))
+    workflows = os.environ["WORKFLOWS"].split() if "WORKFLOWS" in os.environ else None
+    runtime = Runtime(lease=float(os.environ.get("LEASE", "10")), workflows=workflows)
     await runtime.open()
     print("ready", flush=True)
     await runtime.run_worker(grace=float(os.environ.get("GRACE", "30")))

@@ -12,6 +12,7 @@ from holdfast.errors import (
     StoreFull,
     StoreLocked,
     StoreReadOnly,
+    StoreSchemaError,
     StoreUnavailable,
 )
 
@@ -52,6 +53,11 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
         return StoreCorrupt(
             f"{database} is damaged ({told}). Stop all workers, copy the file with its -wal file, and try "
             f"`sqlite3 {database} .recover`, or go back to a backup."
+        )
+    if str(error).startswith("no such ") or "has no column" in str(error):
+        return StoreSchemaError(
+            f"{database} does not have the tables that its version number stands for ({told}): it was changed by hand, "
+            f"or written by an unreleased Holdfast. Move it away, or go back to a backup."
         )
     if family == "SQLITE_CANTOPEN":
         return StoreUnavailable(

@@ -92,6 +92,18 @@ def test_a_step_in_place_of_a_timer_is_drift():
     assert "≠ #1 timer 60 s (no such timer)" in told
 
 
+def test_a_time_out_in_place_of_a_recorded_sleep_is_drift_and_does_not_fire():
+    async def flow(w: World) -> str:
+        try:
+            async with asyncio.timeout(30):
+                await asyncio.sleep(5)
+        except TimeoutError:
+            return "gave up"
+        return "slept"
+
+    assert "≠ #1 timer 5 s #1 timer 30 s" in drift(flow, record(0, 0, "5 s", Kind.TIMER))
+
+
 def test_a_timer_in_place_of_a_step_is_drift():
     async def flow(w: World) -> None:
         await asyncio.sleep(60)

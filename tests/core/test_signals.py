@@ -19,7 +19,7 @@ def step(seq: int, position: int, name: str) -> Record:
 
 
 def timer(seq: int, position: int) -> Record:
-    return Record(seq, Kind.TIMER, position, "s", True, None, 1_010.0 + seq)
+    return Record(seq, Kind.TIMER, position, "1 s", True, None, 1_010.0 + seq)
 
 
 def result(world: World) -> Any:

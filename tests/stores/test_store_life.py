@@ -404,9 +404,18 @@ async def test_reopening_removes_a_failed_step_at_the_end_of_the_journal(store: 
 
 async def test_reopening_leaves_a_last_record_that_is_no_failed_step(store: Store):
     run = await hold(store)
-    await do(store, append(run, 1, kind=Kind.DEADLINE, ok=False), finish(run, RunState.FAILED))
+    await do(store, append(run, 1, kind=Kind.TIMER), finish(run, RunState.FAILED))
     await reopen(store)
     assert await journal(store, run) == [1]
+
+
+async def test_reopening_lifts_a_deadline_that_has_passed(store: Store, clock):
+    run = await hold(store, deadline=1_000_001.0)
+    await do(store, append(run, 1), append(run, 2, kind=Kind.DEADLINE), finish(run, RunState.FAILED))
+    clock.advance(100)
+    await reopen(store)
+    assert await journal(store, run) == [1]
+    assert (await row(store)).deadline is None
 
 
 async def test_reopening_keeps_the_intents_of_once_steps(store: Store):

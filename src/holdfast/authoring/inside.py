@@ -8,10 +8,10 @@ import random as _random
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
-from holdfast.authoring.durations import Duration, seconds
+from holdfast.authoring.durations import Duration
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
@@ -84,7 +84,8 @@ async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | Non
     seconds. With a ``type``, the value is checked against it.
     """
     execution = _workflow_only("wait_for_signal")
-    async with asyncio.timeout(seconds(timeout, "wait_for_signal: timeout")):
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    async with asyncio.timeout(limit):
         outcome = await execution.issue(Kind.SIGNAL, name, None)
     return codec_for(type).decode(outcome.record.payload or b"null", f"signal {name!r}")
 

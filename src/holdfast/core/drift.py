@@ -20,6 +20,7 @@ def describe_drift(
     before: Sequence[Record],
     issued: Sequence[Command],
     command: Command | None,
+    timer: str | None,
     ended: bool,
     recorded_python: str,
 ) -> str:
@@ -30,7 +31,7 @@ def describe_drift(
     for old in before:
         now = by_position.get((old.kind is Kind.TIMER, old.position))
         rows.append((" ", _recorded(old), _issued(now) if now else _recorded(old)))
-    rows.append(("≠", _recorded(record), _now(record, command, issued, ended)))
+    rows.append(("≠", _recorded(record), _now(record, command, timer, issued, ended)))
     width = max(len(row[1]) for row in rows)
     lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
     lines.append("")
@@ -53,13 +54,13 @@ def _issued(command: Command) -> str:
     return f"#{command.position + 1} {command.kind.label} {command.name}{f'   ({place})' if place else ''}"
 
 
-def _now(record: Record, command: Command | None, issued: Sequence[Command], ended: bool) -> str:
+def _now(record: Record, command: Command | None, timer: str | None, issued: Sequence[Command], ended: bool) -> str:
     if command is not None:
         return _issued(command)
     if ended:
         return "(the workflow has ended)"
     if record.kind is Kind.TIMER:
-        return "(no such timer)"
+        return "(no such timer)" if timer is None else f"#{record.position + 1} timer {timer}"
     at_position = [c for c in issued if c.position == record.position and c.kind is not Kind.TIMER]
     if at_position:
         return _issued(at_position[0])

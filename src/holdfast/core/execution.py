@@ -182,9 +182,7 @@ class Execution:
         if self.fault is not None:
             return
         if record.kind is Kind.TIMER:
-            loop.advance_time(record.at)
-            if not loop.fire(record.position) and record.position >= loop.timers_issued:
-                self.fault = self._drift(record)
+            self._fire(record)
         elif record.kind is Kind.DEADLINE:
             loop.advance_time(record.at)
             self._time_out()
@@ -305,6 +303,15 @@ class Execution:
             except BaseException as error:
                 self.stray_error({"message": "closing an async generator failed", "exception": error})
 
+    def _fire(self, record: Record) -> None:
+        loop = self.loop
+        timer = loop.timers.get(record.position)
+        if record.position >= loop.timers_issued or (timer is not None and record.name != timer.name):
+            self.fault = self._drift(record, timer=None if timer is None else timer.name)
+            return
+        loop.advance_time(record.at)
+        loop.fire(record.position)
+
     def _resolve(self, record: Record, outcome: Outcome) -> None:
         loop = self.loop
         command = self.open.get(record.position)
@@ -358,7 +365,7 @@ class Execution:
                 return f" (at {place})"
         return ""
 
-    def _drift(self, record: Record, command: Command | None = None) -> NonDeterminismError:
+    def _drift(self, record: Record, command: Command | None = None, timer: str | None = None) -> NonDeterminismError:
         return NonDeterminismError(
             describe_drift(
                 run_id=self.run_id,
@@ -366,6 +373,7 @@ class Execution:
                 before=list(self._history),
                 issued=list(self._trail),
                 command=command,
+                timer=timer,
                 ended=self.ending is not None,
                 recorded_python=self._recorded_python,
             )

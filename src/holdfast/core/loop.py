@@ -124,6 +124,11 @@ class RunTimer(asyncio.TimerHandle):
         self.position = position
         self.delay = when - loop.time()
 
+    @property
+    def name(self) -> str:
+        """What the journal calls it: how long it was set for, which new code may not change for a recorded timer."""
+        return f"{round(self.delay, 3):g} s"
+
 
 class RunLoop(asyncio.AbstractEventLoop):
     """The loop of one run. See the module's text for what it guarantees."""

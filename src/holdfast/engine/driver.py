@@ -352,7 +352,7 @@ class Driver:
         now = self.host.clock.now()
         due: Sequence[RunTimer] = self.execution.loop.take_due(now)
         for timer in due:
-            self._record(Kind.TIMER, timer.position, f"{round(timer.delay, 3):g} s", at=max(now, timer.when()))
+            self._record(Kind.TIMER, timer.position, timer.name, at=max(now, timer.when()))
         deadline = self.run.deadline
         if deadline is None or deadline > now or self._deadline_sent:
             return bool(due)

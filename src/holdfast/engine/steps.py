@@ -1,8 +1,7 @@
 """One step being carried out: attempt, time-out, retry, outcome.
 
 The way of a step is a pipe of verbs: ``carry_out`` makes attempts until one of them settles it; ``_attempt`` runs the
-function once; ``_judge`` decides between another attempt and the end; ``_report`` encodes the outcome and hands it to
-the run's driver, which records it.
+function once; ``_report`` encodes the outcome and hands it to the run's driver, which records it.
 
 A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
 code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread

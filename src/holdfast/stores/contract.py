@@ -192,8 +192,9 @@ class SendSignal(NamedTuple):
 class ReopenRun(NamedTuple):
     """Put a failed or dead run back to ``pending`` (a person's retry): deliveries 0, error and end forgotten.
 
-    If the journal's last record is a failed step, that record is removed, so that the run goes on at that step. If that
-    step is a ``once`` whose outcome is unknown, it would run a second time: this is ``REFUSED`` unless ``run_again``.
+    A deadline that has passed is lifted. If the journal's last record is that of the deadline or of a failed step, it
+    is removed, so that the run goes on from there. If that step is a ``once`` whose outcome is unknown, it would run a
+    second time: this is ``REFUSED`` unless ``run_again``.
     """
 
     run_id: str

@@ -202,10 +202,14 @@ class MemoryStore(Store):
             if rules.is_outcome_unknown(journal[-1].payload) and not op.run_again:
                 return Verdict.REFUSED
             self._records[run.key] = journal[:-1]
+        elif journal and journal[-1].kind is Kind.DEADLINE:
+            self._records[run.key] = journal[:-1]
+        now = self._clock()
+        deadline = run.deadline if run.deadline is not None and run.deadline > now else None
         self._put(
             replace(
                 run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
-                wake_at=self._clock(),
+                wake_at=now, deadline=deadline,
             )
         )  # fmt: skip
         return Verdict.DONE

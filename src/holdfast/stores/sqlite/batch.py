@@ -286,7 +286,9 @@ class Batch:
             if rules.is_outcome_unknown(last[3]) and not op.run_again:
                 return Verdict.REFUSED
             self._connection.execute(sql.REMOVE_RECORD, (fence.key, last[0]))
-        self._later("runs", sql.REOPEN_RUN, (self._now, fence.key))
+        elif last is not None and last[1] == Kind.DEADLINE:
+            self._connection.execute(sql.REMOVE_RECORD, (fence.key, last[0]))
+        self._later("runs", sql.REOPEN_RUN, (self._now, self._now, fence.key))
         fence.state = RunState.PENDING
         return Verdict.DONE
 

@@ -91,7 +91,7 @@ RELEASE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_
 WAKE_RUN = "UPDATE runs SET ready = 1, wake_at = ? WHERE key = ? AND state = 'waiting'"
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
-    "ready = 1, wake_at = ? WHERE key = ?"
+    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END WHERE key = ?"
 )
 
 # Claims

@@ -189,10 +189,6 @@ class World:
         assert journal.state == state, f"run {run_id} ended {journal.state}: {journal.error}\n{self.describe()}"
         return journal
 
-    def holder(self, run_id: str) -> int:
-        """The process that recorded the last outcome of this run."""
-        return read_workers(self.database)[self.journal(run_id).records[-1].worker][0]
-
     def live_workers(self) -> dict[int, int]:
         """The pids of those workers that count as live, by their number."""
         return {number: pid for number, (pid, state) in read_workers(self.database).items() if state == "live"}

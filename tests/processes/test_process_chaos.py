@@ -18,8 +18,8 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     killed: list[int] = []
     for strike in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]:
         # Three deaths in a row would be the end of a run that had no time to go on in between.
-        until(lambda: all(is_under_way(world, run) for run in runs), "all runs are under way", seen=world.describe)
-        victim = workers.pop(world.holder(chance.choice(runs)))
+        until(lambda: holders(world) <= workers.keys(), "all runs are under way", seen=world.describe)
+        victim = workers.pop(chance.choice(sorted(holders(world) & workers.keys())))
         victim.send(strike)
         until(lambda victim=victim: victim.exit_code is not None, "the worker ends", seen=world.describe)
         if strike is signal.SIGKILL:
@@ -35,7 +35,10 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     assert survivor.complaints == "", str(survivor)
 
 
-def is_under_way(world: World, run: str) -> bool:
-    """Whether its present worker has recorded something."""
-    journal = world.journal(run)
-    return journal.state == "running" and bool(journal.records) and journal.records[-1].epoch == journal.epoch
+def holders(world: World) -> set[int]:
+    """The processes that hold runs and have recorded something for them; 0 stands for runs that nobody went on with."""
+    now = world.moment()
+    under_way = [run for run in now.journals.values() if run.state == "running" and run.records]
+    going_on = [run.records[-1] for run in under_way if run.records[-1].epoch == run.epoch]
+    missing = {0} if len(going_on) < len(now.journals) else set()
+    return {now.pids[record.worker] for record in going_on} | missing

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import inspect
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,9 @@ class VirtualClock:
 
     def now(self) -> float:
         return self._now
+
+    def monotonic(self) -> float:
+        return time.monotonic()  # the pulse's thread beats in real time, and leases are measured by it
 
     def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
         alarm = _Alarm(callback)

@@ -26,6 +26,10 @@ class Clock(Protocol):
         """Seconds since 1970."""
         ...
 
+    def monotonic(self) -> float:
+        """Seconds on a clock that is never set: what a lease is measured by. Called from any thread."""
+        ...
+
     def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
         """Call back at ``when`` or some time earlier: the callback looks at the clock itself."""
         ...
@@ -44,6 +48,10 @@ class SystemClock:
     def now(self) -> float:
         """Seconds since 1970."""
         return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that is never set."""
+        return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
         """Call back at ``when``, or after ``LONGEST_NAP`` if that is earlier."""

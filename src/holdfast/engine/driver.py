@@ -28,7 +28,7 @@ from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.engine.clock import Alarm, Clock
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.steps import StepRun
+from holdfast.engine.steps import AroundStep, StepRun
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
@@ -52,6 +52,9 @@ class Host(Protocol):
     threads: Threads
     worker: int
     draining: bool
+    execution: type[Execution]
+    """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
+    around_step: AroundStep | None
     stragglers: set[asyncio.Task[Any]]
     """Steps that were cancelled and have not ended yet."""
 
@@ -114,7 +117,7 @@ class Driver:
         except HoldfastError as error:
             self._finish(RunState.FAILED, None, encode_error(error))
             return
-        self.execution = Execution(
+        self.execution = self.host.execution(
             run.id,
             partial(self.definition.function, *args, **kwargs),
             workflow=run.workflow,

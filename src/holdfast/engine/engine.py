@@ -15,12 +15,12 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from holdfast.codec import encode_error
+from holdfast.core.execution import Execution
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
 from holdfast.engine.clock import Clock, SystemClock
@@ -28,6 +28,7 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
+from holdfast.engine.steps import AroundStep
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError, UsageError, WorkflowNeverYields
@@ -73,11 +74,16 @@ class JournalEngine:
         threads: int = 64,
         clock: Clock | None = None,
         interrupt_after: float = INTERRUPT_AFTER,
+        pulse: type[Pulse] = Pulse,
+        execution: type[Execution] = Execution,
+        around_step: AroundStep | None = None,
     ) -> None:
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.draining = False
         self.worker = 0
+        self.execution = execution
+        self.around_step = around_step
         self.stragglers: set[asyncio.Task[Any]] = set()
         self.loop: asyncio.AbstractEventLoop
         self.writer: Writer
@@ -109,6 +115,7 @@ class JournalEngine:
         self._coming_back = False
         self._closed = False
         self._chores: set[asyncio.Task[Any]] = set()
+        self._make_pulse = pulse
         self._pulse: Pulse
         self._watcher: asyncio.Task[None] | None = None
 
@@ -128,12 +135,13 @@ class JournalEngine:
         except BaseException:
             await self.store.close()
             raise
-        self._pulse = Pulse(
+        self._pulse = self._make_pulse(
             lease=self._lease,
             renew=self._renew,
             on_lost=lambda: self._from_thread(self._declared_dead),
             on_blocked=self._blocked,
             interrupt_after=self._interrupt_after,
+            now=self.clock.monotonic,
         )
         self._pulse.start()
         self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
@@ -193,7 +201,7 @@ class JournalEngine:
     async def _register(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"
         me = NewWorker(name, socket.gethostname(), os.getpid(), tuple(self._definitions), self._queues)
-        asked = time.monotonic()
+        asked = self.clock.monotonic()
         self.worker = await self.store.register_worker(me, self._lease)
         self._trusted_until = asked + self._lease
 
@@ -446,12 +454,12 @@ class JournalEngine:
         After a long pause (SIGSTOP, a machine that stood still) somebody may have carried out what this worker is about
         to do. The next renewal, which is due at once, tells.
         """
-        return time.monotonic() < self._trusted_until
+        return self.clock.monotonic() < self._trusted_until
 
     # What the pulse tells, from its thread
 
     def _renew(self) -> bool:
-        worker, asked = self.worker, time.monotonic()
+        worker, asked = self.worker, self.clock.monotonic()
         held = self.store.renew_lease(worker, self._lease)
         if held:
             self._trusted_until = asked + self._lease

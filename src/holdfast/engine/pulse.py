@@ -52,7 +52,9 @@ class Pulse:
         on_lost: Callable[[], None],
         on_blocked: Callable[[str, str], None],
         interrupt_after: float = INTERRUPT_AFTER,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now = now
         self._interval = lease / 3
         self._renew = renew
         self._on_lost = on_lost
@@ -64,7 +66,9 @@ class Pulse:
         self._turn: Turn | None = None
         self._interrupted: Turn | None = None
         self._warned: Turn | None = None
-        self._thread = threading.Thread(target=self._beat, name="holdfast-pulse", daemon=True)
+        self._failing = False
+        self._next_renewal = now() + self._interval
+        self._thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
@@ -80,7 +84,7 @@ class Pulse:
 
     def turn_begins(self, run_id: str) -> None:
         """Workflow code starts to occupy the loop."""
-        self._turn = Turn(run_id, time.monotonic())
+        self._turn = Turn(run_id, self._now())
 
     def turn_ends(self) -> None:
         """It is done. An interruption that came too late to reach it is caught here."""
@@ -98,31 +102,37 @@ class Pulse:
 
     # In the thread
 
-    def _beat(self) -> None:
-        failing = False
-        next_renewal = time.monotonic() + self._interval
-        while not self._stop.wait(max(0.01, min(LOOK_EVERY, next_renewal - time.monotonic()))):
-            self._look()
-            if time.monotonic() < next_renewal:
-                continue
-            next_renewal = time.monotonic() + self._interval
-            try:
-                if not self._renew():
-                    self._on_lost()
-                failing = False
-            except StoreError as error:
-                if not failing:
-                    log.warning("the lease could not be renewed; another worker may take over: %s", error)
-                failing = True
-                next_renewal = time.monotonic() + min(1.0, self._interval)
-            except Exception:
-                log.exception("renewing the lease failed")
+    def _run(self) -> None:
+        while not self._stop.wait(self.until_next()):
+            self.beat()
+
+    def until_next(self) -> float:
+        """Seconds until the next beat."""
+        return max(0.01, min(LOOK_EVERY, self._next_renewal - self._now()))
+
+    def beat(self) -> None:
+        """Look whether workflow code blocks the process, and renew the lease if it is time to."""
+        self._look()
+        if self._now() < self._next_renewal:
+            return
+        self._next_renewal = self._now() + self._interval
+        try:
+            if not self._renew():
+                self._on_lost()
+            self._failing = False
+        except StoreError as error:
+            if not self._failing:
+                log.warning("the lease could not be renewed; another worker may take over: %s", error)
+            self._failing = True
+            self._next_renewal = self._now() + min(1.0, self._interval)
+        except Exception:
+            log.exception("renewing the lease failed")
 
     def _look(self) -> None:
         turn = self._turn
         if turn is None:
             return
-        lasted = time.monotonic() - turn.since
+        lasted = self._now() - turn.since
         if lasted > WARN_AFTER and self._warned is not turn:
             self._warned = turn
             place = self._place()

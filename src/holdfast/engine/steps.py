@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import codec_for, describe_error, encode_error, preview
@@ -63,6 +64,10 @@ class StepContext:
 
 
 current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("holdfast_step")
+
+
+AroundStep = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
+"""Carries out one attempt of a step in place of the engine, which hands it the call that it would have made."""
 
 
 class StepRun:
@@ -157,17 +162,21 @@ class StepRun:
         progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
         self._current = StepContext(self, self._attempt_number, progress)
         current.set(self._current)
+        around = self.driver.host.around_step
         if step.is_async:
-            call = step.function
+            call = partial(step.function, *args, **kwargs)
         else:
-            call = self._call_in_thread
-            await self.driver.host.threads.reserve()
+            call = partial(self._call_in_thread, *args, **kwargs)
+            if around is None:
+                await self.driver.host.threads.reserve()
+        if around is not None:
+            call = partial(around, self, call if step.is_async else partial(self._reserve_and_call, call))
         if step.timeout is None:
-            return await call(*args, **kwargs)
+            return await call()
         scope = asyncio.timeout(step.timeout)
         try:
             async with scope:
-                return await call(*args, **kwargs)
+                return await call()
         except TimeoutError:
             if scope.expired():
                 raise StepTimedOut(
@@ -176,6 +185,10 @@ class StepRun:
                     step.name,
                 ) from None
             raise
+
+    async def _reserve_and_call(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        await self.driver.host.threads.reserve()
+        return await call()
 
     async def _call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.

@@ -13,7 +13,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, state, 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.engine.writer import Writer
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.stores.contract import AppendRecord, FinishRun, Op, StartRun
+from holdfast.stores.contract import AppendRecord, FinishRun, Op, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -352,3 +352,58 @@ async def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.Log
     writer.submit("b", answers.append)  # type: ignore[arg-type]
     await eventually(lambda: answers == ["b"])
     assert "taking the answer to a commit failed" in caplog.text
+
+
+async def cancel_in_commit(store: Scripted, number: int, *ops: Any) -> tuple[Writer, list[Any]]:
+    """Hand in operations, and cancel the writer's task in its commit of this number, as the end of a loop does."""
+    answers: list[Any] = []
+    writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    for op in ops:
+        writer.submit(op, answers.append)
+    await eventually(lambda: len(store.tries) == number)
+    assert writer._pump is not None
+    writer._pump.cancel()
+    await asyncio.wait([writer._pump])
+    return writer, answers
+
+
+async def test_what_was_being_committed_when_the_loop_ended_is_handed_in_again():
+    store = Scripted()
+    writer, answers = await cancel_in_commit(store, 1, "a", "b")
+    assert answers == []
+    await writer.flush()
+    assert answers == ["a", "b"]
+
+
+async def test_nothing_is_forgotten_when_the_loop_ends_while_a_broken_operation_is_looked_for():
+    store = Scripted(TypeError("poison somewhere"))
+    writer, answers = await cancel_in_commit(store, 3, "a", "b", "c", "d")
+    assert answers == ["a"]
+    await writer.flush()
+    assert answers == ["a", "b", "c", "d"]
+
+
+async def test_a_signal_without_an_id_is_not_sent_again_by_a_loop_that_ends():
+    """It may have arrived, and nothing would tell the second from a new one."""
+    plain = SendSignal("r", "go", b"1", None, 0.0)
+    marked = SendSignal("r", "go", b"1", "key", 0.0)
+    store = Scripted()
+    writer, answers = await cancel_in_commit(store, 1, plain, marked)
+    await writer.flush()
+    assert isinstance(answers[0], StoreUnavailable)
+    assert answers[1:] == [marked]
+    assert store.committed == [marked]
+
+
+async def test_somebody_who_asked_while_the_store_was_failing_does_not_wait_for_the_next_try():
+    class Slow(VirtualClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(60)
+
+    store = Scripted(unavailable(), unavailable())
+    writer = Writer(store, asyncio.get_running_loop(), Slow())  # type: ignore[arg-type]
+    writer.submit("outcome", lambda _: None)  # type: ignore[arg-type]
+    await eventually(lambda: len(store.tries) == 1)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(writer.perform(SendSignal("r", "go", b"1", None, 0.0)), 10)
+    writer.stop()

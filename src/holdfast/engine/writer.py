@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 
 from holdfast.engine.clock import Clock
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.contract import Answer, Op, ReopenRun, SendSignal, StartRun, Store
 
 log = logging.getLogger("holdfast.engine")
@@ -101,7 +101,7 @@ class Writer:
             answers = await self._store.commit([op for op, _ in batch])
         except asyncio.CancelledError:
             # `asyncio.run` cancels every task at its end, and `close` then flushes: this is handed in once more.
-            self._queue[:0] = batch
+            self._queue[:0] = [one for one in batch if not _tell_if_unrepeatable(*one)]
             raise
         except StoreError as error:
             await self._hold(batch, error)
@@ -134,6 +134,8 @@ class Writer:
     async def _rest(self, seconds: float) -> None:
         """Let time pass, but no longer than until somebody asks who is not to be kept waiting."""
         self._asked.clear()
+        if any(isinstance(op, ASKED_BY_PEOPLE) for op, _ in self._queue):
+            return  # they came while the store was failing
         ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._asked.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -148,10 +150,23 @@ class Writer:
             _tell(batch[0][1], error)
             return
         for at, one in enumerate(batch, 1):
-            await self._commit([one])
+            try:
+                await self._commit([one])
+            except asyncio.CancelledError:
+                behind = 1 if self._queue[:1] == [one] else 0  # it may have been put back to be handed in again
+                self._queue[behind:behind] = batch[at:]
+                raise
             if self._queue[:1] == [one]:  # the store is gone as well: what comes after it must not overtake it
                 self._queue[1:1] = batch[at:]
                 return
+
+
+def _tell_if_unrepeatable(op: Op, done: Done) -> bool:
+    """Answer an operation that would take effect twice if it were handed in again; true when it was one."""
+    if not (isinstance(op, SendSignal) and op.dedup is None):
+        return False
+    _tell(done, StoreUnavailable(f"the process stopped while a signal to run {op.run_id!r} was being written"))
+    return True
 
 
 def _tell(done: Done, answer: Answer | BaseException) -> None:

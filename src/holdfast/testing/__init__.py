@@ -1,0 +1,1 @@
+"""Prove that a workflow survives crashes, in a unit test."""

@@ -1,0 +1,86 @@
+"""What workflow code asked for, kept while it asks.
+
+The engine does not keep the arguments of a step (the journal grows by outcomes alone), so a step that is called with
+other arguments on replay than it was recorded with goes unnoticed in production. ``TracedExecution`` keeps them, as
+bytes, at the moment of the call: the argument may be changed afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from holdfast.authoring.functions import hints_of
+from holdfast.codec import InputsCodec, codec_for
+from holdfast.core.execution import UNREAD, Execution, Outcome
+from holdfast.core.records import Kind, Record
+from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.errors import CodecError, InputError
+
+
+class Issued(NamedTuple):
+    """A command that workflow code issued."""
+
+    kind: Kind
+    position: int
+    name: str
+    arguments: bytes | None
+    """The encoded arguments of a step's call; ``None`` for anything but a step."""
+
+
+class TracedExecution(Execution):
+    """A run in memory that keeps every command it issues, and every record it is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.issued: list[Issued] = []
+        self.delivered: list[Record] = []
+        self.replayed = 0
+        """How many of the delivered records came from the journal."""
+
+    def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
+        """Keep the command, and issue it."""
+        if not self.loop.closing:
+            arguments = encode_arguments(call) if isinstance(call, StepCall) else None
+            self.issued.append(Issued(kind, len(self.issued), name, arguments))
+        return super().issue(kind, name, call)
+
+    def deliver(self, record: Record, value: Any = UNREAD) -> None:
+        """Keep the record, and deliver it."""
+        self.delivered.append(record)
+        self.replayed += self.loop.replaying
+        super().deliver(record, value)
+
+
+_codecs: dict[Callable[..., Any], InputsCodec] = {}
+
+
+def encode_arguments(call: StepCall) -> bytes:
+    """The arguments of a step's call as bytes that can be compared.
+
+    An argument that cannot be encoded (a step may be handed a live client: nothing of it is recorded) stands as its
+    type alone.
+    """
+    step, args, kwargs = call
+    codec = _codecs.get(step.function)
+    if codec is None:
+        signature = inspect.signature(step.function)
+        codec = _codecs[step.function] = InputsCodec(step.name, signature, hints_of(step.function))
+    try:
+        return codec.encode(args, kwargs)
+    except InputError:
+        return _encode_each(step, args, kwargs)
+
+
+def _encode_each(step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    anything = codec_for(Any)
+    parts: list[bytes] = []
+    for name, value in [*((str(at), value) for at, value in enumerate(args)), *sorted(kwargs.items())]:
+        try:
+            encoded = anything.encode(value, f"argument {name} of step {step.name!r}")
+        except CodecError:
+            encoded = f"<{type(value).__qualname__}>".encode()
+        parts.append(name.encode() + b"=" + encoded)
+    return b", ".join(parts)

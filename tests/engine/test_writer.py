@@ -295,10 +295,12 @@ class Scripted:
         self.failures = list(failures)
         self.committed: list[Any] = []
         self.tries: list[list[Any]] = []
+        self.stalls_at = 0
+        """The number of the try that takes for ever."""
 
     async def commit(self, ops: Sequence[Any]) -> list[Any]:
         self.tries.append(list(ops))
-        await asyncio.sleep(0)
+        await asyncio.sleep(60 if len(self.tries) == self.stalls_at else 0)
         if self.failures and (failure := self.failures.pop(0)) is not None:
             raise failure
         self.committed += ops
@@ -357,6 +359,7 @@ async def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.Log
 async def cancel_in_commit(store: Scripted, number: int, *ops: Any) -> tuple[Writer, list[Any]]:
     """Hand in operations, and cancel the writer's task in its commit of this number, as the end of a loop does."""
     answers: list[Any] = []
+    store.stalls_at = number
     writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
     for op in ops:
         writer.submit(op, answers.append)

@@ -32,14 +32,18 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            from holdfast.cli.wording import printable
-
-            colour = False if os.environ.get("NO_COLOR") else None
-            click.secho(f"error: {printable(str(error))}", fg="red", err=True, color=colour)
+            _tell_error(error)
             ctx.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order in which one meets them
+
+
+def _tell_error(error: HoldfastError) -> None:
+    from holdfast.cli.wording import printable
+
+    colour = False if os.environ.get("NO_COLOR") else None
+    click.secho(f"error: {printable(str(error))}", fg="red", err=True, color=colour)
 
 
 def _url(command: F) -> F:
@@ -176,6 +180,44 @@ def retry(run_id: str, run_again: bool, url: str | None) -> None:
     from holdfast.cli.changes import retry_run
 
     retry_run(url, run_id, run_again)
+
+
+@main.command(epilog=_example("holdfast export etl-acme > etl-acme.json", "holdfast export etl-acme -o etl-acme.json"))
+@click.argument("run_id", metavar="ID")
+@click.option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+@_url
+def export(run_id: str, output: str | None, url: str | None) -> None:
+    """Write a run's journal as JSON, for `holdfast replay` and for tests.
+
+    The file contains recorded values as they are: what the run was given, what its steps returned, and what was sent to
+    it. Look through it before you share it or put it under version control.
+    """
+    from holdfast.cli.journals import write_journal
+
+    write_journal(url, run_id, output)
+
+
+@main.command(
+    epilog=_example("holdfast replay etl-acme.json app:etl", "holdfast export etl-acme | holdfast replay - app.py")
+)
+@click.argument("file")
+@click.argument("target")
+def replay(file: str, target: str) -> None:
+    """Try the code in TARGET against a recorded run.
+
+    FILE is what `holdfast export` wrote (`-`: stdin). TARGET is `module`, `module:workflow`, `path/to/app.py` or
+    `app.py:workflow`. The workflow's code is run through the journal as a worker would do it that takes the run over:
+    no step is executed, and no store is touched. Exits with 0 if the code still does what was recorded, with 1 if it
+    does not, and with 2 if there is nothing to compare.
+    """
+    from holdfast.cli.journals import replay_file
+
+    try:
+        code = replay_file(file, target)
+    except HoldfastError as error:
+        _tell_error(error)
+        code = 2
+    sys.exit(code)
 
 
 @main.command(epilog=_example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))

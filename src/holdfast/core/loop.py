@@ -147,6 +147,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.turned = 0
         """Callbacks run since the last delivery."""
         self.live_tasks: dict[int, RunTask[Any]] = {}
+        self.swallowed: list[int] = []
+        """Numbers of tasks that caught ``RunParked`` and returned, as if nothing had happened."""
         self.async_generators: list[AsyncGenerator[Any, Any]] = []
         self._time = start_time
         self.ready: deque[asyncio.Handle] = deque()
@@ -429,6 +431,9 @@ class RunLoop(asyncio.AbstractEventLoop):
             parked = RunParked(f"run {self.run_id!r} is leaving memory")
             try:
                 task.run_context.run(coro.throw, parked)
+            except StopIteration:
+                self.swallowed.append(task.number)
+                return
             except BaseException as left:
                 # Whatever comes out (our own exception as a rule) is dropped with its traceback, which holds the
                 # frames.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -52,7 +52,7 @@ class Host(Protocol):
     threads: Threads
     worker: int
     draining: bool
-    execution: type[Execution]
+    execution: Callable[..., Execution]
     """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
     around_step: AroundStep | None
     stragglers: set[asyncio.Task[Any]]
@@ -100,6 +100,8 @@ class Driver:
         """Positions of signal waits for which a record is on its way."""
         self._resuming = True
         self._pumping = False
+        self._mid_turn = False
+        """The workflow has more to do than fits into one turn of the process's loop."""
         self._ending = False
         self._reset_deliveries = run.deliveries > 0
         self._alarm: Alarm | None = None
@@ -149,6 +151,7 @@ class Driver:
         finally:
             self._pumping = False
             self.host.turning(None)
+        self._mid_turn = not idle
         if not idle:
             self.host.loop.call_soon(self._pump)
         elif self.execution.fault is not None:
@@ -503,10 +506,17 @@ class Driver:
         if hasattr(self, "execution"):
             self.execution.leave()
 
+    def vanish(self) -> None:
+        """As ``abandon``, where the loop is still there: nothing of the run goes on."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._cancel_steps()
+        self.abandon()
+
     @property
-    def steps_in_flight(self) -> bool:
-        """Whether a step is running, or an outcome is on its way to the store."""
-        return bool(self._steps or self._in_writer or self._inbox)
+    def in_flight(self) -> int:
+        """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
+        return len(self._steps) + self._in_writer + len(self._inbox) + self._mid_turn
 
     def _leave(self, ended: Run | None) -> None:
         self.gone = True

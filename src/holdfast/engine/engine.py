@@ -15,7 +15,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,7 @@ from holdfast.stores.contract import (
     NewWorker,
     ReleaseRun,
     Run,
+    RunFilter,
     SendSignal,
     Started,
     StartRun,
@@ -57,6 +59,7 @@ STRAGGLER_PATIENCE = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
 
 CLAIM_BATCH = 64
+UNHEARD_PAGE = 500
 EMPTY = History((), {}, ())
 
 
@@ -75,7 +78,7 @@ class JournalEngine:
         clock: Clock | None = None,
         interrupt_after: float = INTERRUPT_AFTER,
         pulse: type[Pulse] = Pulse,
-        execution: type[Execution] = Execution,
+        execution: Callable[..., Execution] = Execution,
         around_step: AroundStep | None = None,
     ) -> None:
         self.store = store
@@ -104,6 +107,10 @@ class JournalEngine:
         self._next_wake: float | None = None
         self._looking = asyncio.Lock()
         self._nudged = False
+        self._starting: Counter[str] = Counter()
+        """Ids of runs that are being started here, and held from the moment the store has created them."""
+        self._doubts: list[float] = []
+        """When (monotonic) to look for runs that are ours without our knowing: see ``_give_back_unheard``."""
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._starved = False
@@ -154,7 +161,18 @@ class JournalEngine:
         await self._wind_down(grace)
         self._closed = True
         self._idle.stop()
-        self._pulse.stop()
+        try:
+            await self._hand_over()
+        finally:
+            # Only now: a lease that passes while we hand over would make a death of it.
+            self._pulse.stop()
+        await self.store.close()
+        self._arrivals.give_up(
+            UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
+        )
+
+    async def _hand_over(self) -> None:
+        """Let go of every run, and leave as a worker in good order."""
         if self._watcher is not None and self._watcher is not asyncio.current_task():
             self._watcher.cancel()
         for chore in list(self._chores):
@@ -170,10 +188,6 @@ class JournalEngine:
             await self.store.retire_worker(self.worker)
         except StoreError as error:
             log.warning("could not hand over in good order; other workers take over when the lease ends: %s", error)
-        await self.store.close()
-        self._arrivals.give_up(
-            UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
-        )
 
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
@@ -186,6 +200,30 @@ class JournalEngine:
             driver.abandon()
         self.store.abandon()
 
+    def vanish(self) -> list[asyncio.Task[Any]]:
+        """For tests, on the loop: this worker's process is gone. Nothing of it does anything more, or is told why.
+
+        Returns its tasks, which end in a moment. What its threads are doing cannot be stopped.
+        """
+        for driver in list(self._drivers.values()):
+            driver.vanish()
+        self.abandon()
+        tasks = [*self._chores, *self.writer.stop()]
+        if self._watcher is not None:
+            tasks.append(self._watcher)
+        for task in tasks:
+            task.cancel()
+        return [*tasks, *self.stragglers]
+
+    @property
+    def in_flight(self) -> int:
+        """How many things are under way here that need nothing from outside but the time they take."""
+        return len(self._chores) + self.writer.is_busy + sum(driver.in_flight for driver in self._drivers.values())
+
+    def park_idle(self) -> None:
+        """Let every run leave memory at once that waits for nothing but time and signals."""
+        self._idle.park_all()
+
     def hurry(self) -> None:
         """Let a ``close`` that is under way wait for nothing more that is in flight."""
         self._hurried = True
@@ -194,7 +232,7 @@ class JournalEngine:
         """Let what is in flight end, without starting anything new."""
         until = self.clock.now() + grace
         while not self._hurried and self.clock.now() < until:
-            if not any(driver.steps_in_flight for driver in self._drivers.values()):
+            if not any(driver.in_flight for driver in self._drivers.values()):
                 return
             await self.clock.sleep(0.02)
 
@@ -234,10 +272,16 @@ class JournalEngine:
         op = StartRun(new, claim_as=self.worker if mine else None, join_orphan=join_orphan)
         future: asyncio.Future[Started] = self.loop.create_future()
         self._coming += mine
+        self._starting[new.id] += mine
 
         def done(answer: Answer | BaseException) -> None:
             self._coming -= mine
+            self._starting.subtract([new.id] * mine)
+            if not self._starting[new.id]:
+                del self._starting[new.id]
             if isinstance(answer, BaseException):
+                if mine:
+                    self._doubt()
                 if not future.done():
                     future.set_exception(answer)
                 return
@@ -290,7 +334,7 @@ class JournalEngine:
             while True:
                 try:
                     reaped = await self.store.reap(self.worker)
-                    if changed or self._look_again or reaped.workers or self._is_due():
+                    if changed or self._look_again or reaped.workers or self._is_due() or self._in_doubt():
                         self._look_again = True  # until it has worked
                         await self._look()
                         self._look_again = False
@@ -325,6 +369,8 @@ class JournalEngine:
             if self.draining:
                 return
             await self._publish()
+            if self._in_doubt():
+                await self._give_back_unheard()
             await self._claim()
             await self._fetch_signals()
             await self._check_arrivals()
@@ -341,6 +387,9 @@ class JournalEngine:
             try:
                 runs = await self.store.claim(self.worker, workflows=names, queues=self._queues, limit=limit)
                 histories = await self._read_histories(runs)
+            except StoreError:
+                self._doubt()
+                raise
             finally:
                 self._coming -= limit
             if not runs:
@@ -350,6 +399,35 @@ class JournalEngine:
             for run, history in zip(runs, histories, strict=True):
                 if history is not None:
                     self._take(run, self._definitions[run.workflow], history)
+
+    def _doubt(self) -> None:
+        """The store failed while it gave us a run: it may have done so all the same, now or a little later."""
+        now = self.clock.monotonic()
+        self._doubts += [now, now + self._lease]
+
+    def _in_doubt(self) -> bool:
+        return bool(self._doubts) and min(self._doubts) <= self.clock.monotonic()
+
+    async def _give_back_unheard(self) -> None:
+        """Release the runs that the store gave us in an answer that never came.
+
+        They are ours, so nobody else takes them up while we live; and we do not know of them.
+        """
+        now, before, unsure = self.clock.monotonic(), None, False
+        while True:
+            page = await self.store.list_runs(RunFilter(states=(RunState.RUNNING,)), limit=UNHEARD_PAGE, before=before)
+            for run in page:
+                if run.owner != self.worker or run.key in self._drivers:
+                    continue
+                if self._starting[run.id]:
+                    unsure = True  # perhaps its answer is only on its way
+                    continue
+                log.warning("run %r was given to this worker in an answer that got lost; it is given back", run.id)
+                self.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: self.nudge())
+            if len(page) < UNHEARD_PAGE:
+                break
+            before = page[-1].key
+        self._doubts = [due for due in self._doubts if due > now] + [now + REAP_EVERY] * unsure
 
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
         """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
@@ -379,6 +457,8 @@ class JournalEngine:
         return self._concurrency - len(self._drivers) - self._coming
 
     def _take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+        if run.owner != self.worker or self._coming_back:
+            return  # it was given to the worker that we were before we were declared dead, and is another's by now
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
         self._by_id[run.id] = driver

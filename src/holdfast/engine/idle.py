@@ -58,6 +58,12 @@ class IdleRuns:
             del self._since[driver]
             driver.park()
 
+    def park_all(self) -> None:
+        """Park every idle run, however soon it is due."""
+        idle, self._since = list(self._since), {}
+        for driver in idle:
+            driver.park()
+
     def stop(self) -> None:
         """Park nothing more."""
         self._since.clear()

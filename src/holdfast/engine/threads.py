@@ -38,6 +38,10 @@ class Threads:
         done.add_done_callback(give_back)
         return await asyncio.wrap_future(done)
 
+    async def join(self) -> None:
+        """Wait until no step is running in a thread any more, without starting another."""
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
     def stop(self) -> None:
         """Start nothing more; what runs, runs on."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -73,11 +73,21 @@ class Writer:
             assert pump is not None
             await asyncio.wait([pump], timeout=0.05)
 
-    def stop(self) -> None:
-        """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals)."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals).
+
+        Returns the writer's own task, if there is one.
+        """
         self._queue.clear()
-        if self._pump is not None:
-            self._pump.cancel()
+        if self._pump is None:
+            return []
+        self._pump.cancel()
+        return [self._pump]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is on its way to the store."""
+        return bool(self._queue) or self._is_pumping
 
     @property
     def _is_pumping(self) -> bool:

@@ -1,1 +1,75 @@
-"""Prove that a workflow survives crashes, in a unit test."""
+"""Prove in a unit test that a workflow survives crashes.
+
+``Runner`` runs workflows in memory and in virtual time, and lets their process die where a test says, or everywhere
+(``crash_everywhere``). ``replay_journal`` holds a journal from production against the code of today. A pytest plugin
+brings the fixtures ``holdfast_runner`` and ``holdfast_clock``.
+
+From the bottom up: ``tracing`` keeps what workflow code asks for; ``clock``, ``mortal`` and ``mocks`` stand in for
+time, for whatever dies with a process, and for steps; ``process`` is one real engine among them, ``runner`` a row of
+processes, and ``everywhere`` a row of runners, whose findings are told by ``violations`` and explained by ``suspects``.
+``journals`` and ``replaying`` need none of these.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.testing.clock import VirtualClock
+    from holdfast.testing.everywhere import Report
+    from holdfast.testing.journals import Journal, export_run
+    from holdfast.testing.mocks import Mock
+    from holdfast.testing.replaying import JournalMismatch, Replayed, replay, replay_journal
+    from holdfast.testing.results import RunResult, StepResult, Steps
+    from holdfast.testing.runner import Runner
+    from holdfast.testing.violations import CrashSafetyError, CrashSafetyWarning
+
+_HOME_OF = {
+    "CrashSafetyError": "violations",
+    "CrashSafetyWarning": "violations",
+    "Journal": "journals",
+    "JournalMismatch": "replaying",
+    "Mock": "mocks",
+    "Replayed": "replaying",
+    "Report": "everywhere",
+    "RunResult": "results",
+    "Runner": "runner",
+    "StepResult": "results",
+    "Steps": "results",
+    "VirtualClock": "clock",
+    "export_run": "journals",
+    "replay": "replaying",
+    "replay_journal": "replaying",
+}
+
+__all__ = [
+    "CrashSafetyError",
+    "CrashSafetyWarning",
+    "Journal",
+    "JournalMismatch",
+    "Mock",
+    "Replayed",
+    "Report",
+    "RunResult",
+    "Runner",
+    "StepResult",
+    "Steps",
+    "VirtualClock",
+    "export_run",
+    "replay",
+    "replay_journal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: the pytest plugin lies in this package, and is imported by every pytest in the environment.
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+    value = getattr(import_module(f"holdfast.testing.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

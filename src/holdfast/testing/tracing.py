@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from holdfast.authoring.functions import hints_of
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.records import Kind, Record
+from holdfast.core.where import waiting_at
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.errors import CodecError, InputError
 
@@ -35,7 +36,15 @@ class TracedExecution(Execution):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        main = self._main
+        self._main = lambda: self._watch(main())
         self.issued: list[Issued] = []
+        self.issued_after: list[int] = []
+        """How many records had been delivered when each command was issued."""
+        self.swallowed: list[str] = []
+        """Where code stood that caught ``RunParked`` when the run left memory, and did not let it pass."""
+        self.calls: dict[int, StepDefinition] = {}
+        """The steps that were called, by position."""
         self.delivered: list[Record] = []
         self.replayed = 0
         """How many of the delivered records came from the journal."""
@@ -43,7 +52,11 @@ class TracedExecution(Execution):
     def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """Keep the command, and issue it."""
         if not self.loop.closing:
-            arguments = encode_arguments(call) if isinstance(call, StepCall) else None
+            arguments = None
+            if isinstance(call, StepCall):
+                arguments = encode_arguments(call)
+                self.calls[len(self.issued)] = call.step
+            self.issued_after.append(len(self.delivered))
             self.issued.append(Issued(kind, len(self.issued), name, arguments))
         return super().issue(kind, name, call)
 
@@ -52,6 +65,20 @@ class TracedExecution(Execution):
         self.delivered.append(record)
         self.replayed += self.loop.replaying
         super().deliver(record, value)
+
+    def leave(self) -> None:
+        """Leave memory, and notice who does not let that happen."""
+        places = {number: waiting_at(task.get_coro()) for number, task in self.loop.live_tasks.items()}
+        self._main_place = places.get(next(iter(places), 0), "")
+        super().leave()
+        self.swallowed += [place for number in self.loop.swallowed if (place := places.get(number))]
+        self.swallowed = list(dict.fromkeys(self.swallowed))
+
+    async def _watch(self, main: Coroutine[Any, Any, Any]) -> Any:
+        value = await main
+        if self.loop.closing:
+            self.swallowed.append(self._main_place)
+        return value
 
 
 _codecs: dict[Callable[..., Any], InputsCodec] = {}

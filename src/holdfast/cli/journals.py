@@ -1,0 +1,86 @@
+"""``holdfast export`` and ``holdfast replay``: a run in a file, and what the code of today makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.authoring.registry import definitions
+from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.wording import console, counted, one_line, printable
+from holdfast.errors import UsageError
+from holdfast.testing.journals import Journal, export_run
+from holdfast.testing.replaying import Replayed, replay
+from holdfast.worker.loading import load
+
+_SHOWN_WAITS = 5
+
+
+def write_journal(url: str | None, run_id: str, output: str | None) -> None:
+    """Write a run's journal to a file, or to stdout."""
+    journal = asyncio.run(_read(url, run_id))
+    if output is None:
+        # As bytes: the terminal's encoding must not change what is recorded.
+        sys.stdout.buffer.write(journal.dumps().encode())
+        return
+    journal.write(output)
+    told = (
+        f"wrote run {printable(run_id)!r} ({journal.run.state}, {counted(len(journal.records), 'record')}) to {output}"
+    )
+    click.echo(told, err=True)
+
+
+async def _read(url: str | None, run_id: str) -> Journal:
+    async with existing_store(url) as store:
+        await find_run(store, run_id)
+        return await export_run(store, run_id)
+
+
+def replay_file(file: str, target: str) -> int:
+    """Replay a journal with the target's code, tell what came of it, and return the exit code."""
+    if file == "-":
+        journal = Journal.loads(sys.stdin.buffer.read(), "what was read from stdin")
+    else:
+        journal = Journal.read(file)
+    name = journal.run.workflow
+    found = load(target)
+    if name not in found:
+        raise UsageError(
+            f"the journal is that of a run of workflow {name!r}, which is not in {target} (there: {', '.join(found)})."
+        )
+    replayed = replay(journal, definitions[name])
+    _tell(console(), replayed, len(journal.records))
+    return 0 if replayed.fits else 1
+
+
+def _tell(out: Console, replayed: Replayed, records: int) -> None:
+    run = f"run {replayed.run_id!r} of workflow {replayed.workflow!r} (recorded as {replayed.recorded})"
+    some = (
+        counted(records, "record") if replayed.fault is None else f"{replayed.replayed} of {counted(records, 'record')}"
+    )
+    out.print(printable(f"{run}: {some} replayed, nothing executed"), soft_wrap=True)
+    if replayed.fault is not None:
+        out.print(Text(f"the code does not fit: {type(replayed.fault).__name__}", "red"), soft_wrap=True)
+        out.print(printable(str(replayed.fault)), soft_wrap=True)
+    elif replayed.differs:
+        out.print(Text("the code does not fit: it comes to another end", "red"), soft_wrap=True)
+        out.print(printable(replayed.differs), soft_wrap=True)
+    else:
+        out.print(Text(f"the code fits: it {_whereabouts(replayed)}", "green"), soft_wrap=True)
+
+
+def _whereabouts(replayed: Replayed) -> str:
+    if replayed.state == "waiting":
+        shown = list(replayed.waits_for[:_SHOWN_WAITS])
+        if more := len(replayed.waits_for) - len(shown):
+            shown.append(f"{more} more")
+        return one_line(f"goes on, and waits for {' or '.join(shown)}")
+    same = replayed.recorded == replayed.state
+    if replayed.state == "completed":
+        return "ends completed, with the recorded result" if same else "ends completed"
+    what = one_line(f"{type(replayed.error).__name__}: {replayed.error}")
+    return f"fails as recorded, with {what}" if same else f"fails with {what}"

@@ -1,0 +1,176 @@
+"""Replay in new Python processes, where hashes, addresses and the contents of modules are others.
+
+A child imports the module that defines the workflow (under the same name, from the same file), replays the journal
+that it is handed, and writes down what the code asked for. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.records import Kind
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.testing.journals import Journal
+from holdfast.testing.tracing import Issued
+from holdfast.testing.violations import CrashSafetyWarning
+
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class ChildReplay:
+    """What the code did in a child."""
+
+    description: str
+    issued: tuple[Issued, ...]
+    output: bytes | None
+    error: str | None
+    fault: str
+
+
+def replay_in_children(journal: Journal, definition: WorkflowDefinition, count: int) -> list[ChildReplay]:
+    """Replay the journal in ``count`` new processes. Fewer come back, with a warning, where that cannot be done."""
+    if count <= 0:
+        return []
+    function = definition.function
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or "<locals>" in function.__qualname__:
+        where = "inside a function" if file is not None else "in no file"
+        _warn(definition.name, f"it is defined {where}, where a new process cannot find it: move it to a module")
+        return []
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        children = [_Child(Path(folder), seed, journal, definition, file) for seed in _hash_seeds(count)]
+        return [seen for child in children if (seen := child.seen()) is not None]
+
+
+def _hash_seeds(count: int) -> list[int]:
+    """Seeds for the hashes of strings that are not this process's own."""
+    own = os.environ.get("PYTHONHASHSEED", "")
+    return [seed for seed in range(1, count + 2) if str(seed) != own][:count]
+
+
+def _warn(workflow: str, reason: str) -> None:
+    warnings.warn(
+        f"workflow {workflow!r} was not replayed in another Python process ({reason}), so code that depends on the "
+        f"order of a set or on what a module remembers may pass. `Runner(processes=0)` leaves this check out.",
+        CrashSafetyWarning,
+        stacklevel=2,
+    )
+
+
+class _Child:
+    def __init__(self, folder: Path, seed: int, journal: Journal, definition: WorkflowDefinition, file: str) -> None:
+        self._workflow = definition.name
+        self._seed = seed
+        self._answer = folder / f"answer-{seed}.json"
+        request = {
+            "module": definition.function.__module__,
+            "file": os.path.abspath(file),
+            "path": sys.path,
+            "workflow": definition.name,
+            "journal": journal.dumps(),
+            "answer": str(self._answer),
+        }
+        asked = folder / f"request-{seed}.json"
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        # The child's own package comes first: whatever the test runs with is what the child must run with.
+        start = f"import sys; sys.path[:] = {sys.path!r}; from holdfast.testing.children import main; main(sys.argv[1])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", start, str(asked)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def seen(self) -> ChildReplay | None:
+        try:
+            _, complaints = self._process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            _warn(self._workflow, f"the process did not end within {PATIENCE:g} s")
+            return None
+        if not self._answer.exists():
+            said = complaints.decode("utf-8", "replace").strip().splitlines()
+            _warn(self._workflow, f"its module cannot be imported there: {said[-1] if said else 'it says nothing'}")
+            return None
+        answer = json.loads(self._answer.read_text(encoding="utf-8"))
+        return ChildReplay(
+            description=f"a new Python process (PYTHONHASHSEED={self._seed})",
+            issued=tuple(
+                Issued(Kind(kind), position, name, _decoded(arguments))
+                for kind, position, name, arguments in answer["issued"]
+            ),
+            output=_decoded(answer["output"]),
+            error=answer["error"],
+            fault=answer["fault"],
+        )
+
+
+# In the child
+
+
+def main(request_file: str) -> None:
+    """Replay what the request says, and write the answer."""
+    request = json.loads(Path(request_file).read_text(encoding="utf-8"))
+    sys.path[:] = request["path"]
+    _import(request["module"], request["file"])
+    from holdfast.authoring.registry import definitions
+    from holdfast.testing.replaying import replay
+
+    seen = replay(Journal.loads(request["journal"]), definitions[request["workflow"]])
+    answer = {
+        "issued": [
+            [command.kind.value, command.position, command.name, _encoded(command.arguments)] for command in seen.issued
+        ],
+        "output": _encoded(seen.output_bytes),
+        "error": None if seen.error is None else str(seen.error),
+        "fault": "" if seen.fault is None else str(seen.fault),
+    }
+    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _import(name: str, file: str) -> None:
+    """Load the module under its own name, from its own file."""
+    if name == "__main__":
+        name = "__mp_main__"  # as multiprocessing does it: the part under `if __name__ == "__main__"` does not run
+    elif (found := _find(name)) is not None and found.origin and os.path.samefile(found.origin, file):
+        importlib.import_module(name)
+        return
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if name == "__mp_main__":
+        sys.modules["__main__"] = module
+    spec.loader.exec_module(module)
+
+
+def _find(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _encoded(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)

@@ -1,0 +1,28 @@
+"""Addresses that differ from one run to the next, so that code that orders by ``id()`` shows it."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+SMALLEST, LARGEST, STEP = 1, 480, 16
+BLOCKS = 100
+"""Blocks of each size: enough that what a workflow makes next comes from among them."""
+
+
+def shake(seed: int) -> None:
+    """Make the next objects that are allocated lie in another order than the order of their making.
+
+    CPython hands out blocks of a size in the reverse of the order in which they were freed, so freeing a heap of them
+    in a random order is enough.
+    """
+    order = _order(seed % 16)
+    for size in range(SMALLEST, LARGEST, STEP):
+        blocks: list[bytes | None] = [bytes(size) for _ in range(BLOCKS)]
+        for at in order:
+            blocks[at] = None
+
+
+@cache
+def _order(seed: int) -> list[int]:
+    return random.Random(seed).sample(range(BLOCKS), BLOCKS)

@@ -1,0 +1,84 @@
+"""Stand-ins for steps: what a test lets a step return, do or raise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from holdfast.errors import UsageError
+
+_MISSING: Any = object()
+
+
+class Call(NamedTuple):
+    """How a mocked step was called."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Mock:
+    """What takes a step's place. ``calls`` tells how it was called, every attempt by itself."""
+
+    def __init__(
+        self, name: str, return_value: Any = _MISSING, side_effect: Any = _MISSING, raises: Any = _MISSING
+    ) -> None:
+        given = [value for value in (return_value, side_effect, raises) if value is not _MISSING]
+        if len(given) != 1:
+            raise UsageError(f"mock {name!r}: give one of return_value=, side_effect= and raises=")
+        self.name = name
+        self.calls: list[Call] = []
+        self._act = self._action(return_value, side_effect, raises)
+
+    def _action(self, return_value: Any, side_effect: Any, raises: Any) -> Callable[..., Any]:
+        if return_value is not _MISSING:
+            return lambda *_, **__: return_value
+        if raises is not _MISSING:
+            return lambda *_, **__: _raise(raises)
+        if callable(side_effect) and not _is_exception(side_effect):
+            return side_effect
+        if _is_exception(side_effect):
+            return lambda *_, **__: _raise(side_effect)
+        if isinstance(side_effect, Iterable) and not isinstance(side_effect, str | bytes):
+            return _OneAfterTheOther(self.name, list(side_effect))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        raise UsageError(
+            f"mock {self.name!r}: side_effect= is a function, an exception, or an iterable of outcomes, not "
+            f"{side_effect!r}"
+        )
+
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
+        """What the step does now."""
+        self.calls.append(Call(args, kwargs))
+        outcome = self._act(*args, **kwargs)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    def rewind(self) -> None:
+        """Begin from the first outcome again: each run of a series is one on its own."""
+        if isinstance(self._act, _OneAfterTheOther):
+            self._act.at = 0
+
+
+class _OneAfterTheOther:
+    def __init__(self, name: str, outcomes: list[Any]) -> None:
+        self._name = name
+        self._outcomes = outcomes
+        self.at = 0
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        if self.at == len(self._outcomes):
+            raise AssertionError(f"mock {self._name!r} was called more than {self.at} times, and has no more outcomes")
+        outcome = self._outcomes[self.at]
+        self.at += 1
+        return _raise(outcome) if _is_exception(outcome) else outcome
+
+
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, BaseException) or (isinstance(value, type) and issubclass(value, BaseException))
+
+
+def _raise(error: Any) -> Any:
+    raise error
+
+
+MISSING = _MISSING

@@ -1,0 +1,162 @@
+"""What dies with a simulated process: its hold on the store, and the steps that it has in flight.
+
+A process that dies does not clean up. Cancelling its tasks would run their ``finally`` blocks, and closing its
+coroutines would, too; so from the moment of death nothing of it is ever resumed. A step's coroutine is driven by hand
+(``Mortal``), which stops handing it anything; a store call (``MortalStore``) does not return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, NoReturn, Protocol
+
+from holdfast.core.records import Kind
+from holdfast.stores.contract import Answer, AppendRecord, FinishRun, NoteAttempt, Op, Started, StartRun, Verdict
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.crashes import Event, Moment
+
+graveyard: list[Coroutine[Any, Any, Any]] = []
+"""Steps that were in flight when their process died. Kept for ever: collecting one would run its ``finally`` blocks."""
+
+
+class Life:
+    """Whether a simulated process is alive."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    async def end(self) -> NoReturn:
+        """Die here."""
+        self.over = True
+        while True:
+            await asyncio.get_running_loop().create_future()
+
+
+class Mortal(Awaitable[Any]):
+    """A coroutine that is not resumed any more once its process is dead."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], life: Life) -> None:
+        self._coro = coro
+        self._life = life
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coro = self._coro
+        resume: Callable[..., Any] = coro.send
+        argument: Any = None
+        while True:
+            try:
+                waits_for = resume(argument)
+            except StopIteration as returned:
+                return returned.value
+            stop: BaseException | None = None
+            try:
+                argument = yield waits_for
+                resume = coro.send
+            except BaseException as thrown:
+                stop = argument = thrown
+                resume = coro.throw
+            if self._life.over:
+                graveyard.append(coro)
+                if stop is not None:
+                    raise stop
+                yield from asyncio.get_running_loop().create_future()
+
+
+class Witness(Protocol):
+    """Who decides when a process dies, and hears what was written before."""
+
+    def dies(self, moment: Moment, key: int, event: Event) -> bool:
+        """Whether the process is to die here."""
+        ...
+
+    def created(self, key: int, run_id: str) -> None:
+        """There is a new run."""
+
+    def happened(self, key: int, event: Event) -> None:
+        """The event is in the store."""
+
+
+class MortalStore:
+    """One process's way to a store that outlives it."""
+
+    url = MemoryStore.url
+
+    def __init__(self, inner: MemoryStore, life: Life, witness: Witness) -> None:
+        self._inner = inner
+        self._life = life
+        self._witness = witness
+        self.watched = False
+        """Whether the engine has looked for work once, and now waits for a change."""
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if self._life.over:
+                await self._life.end()
+            return await method(*args, **kwargs)
+
+        return call
+
+    async def changed(self, timeout: float) -> bool:
+        """Nobody else writes here; whoever lets time pass nudges the engine."""
+        self.watched = True
+        return await asyncio.get_running_loop().create_future()
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        """Carry out the operations, or those before the one at which the process dies."""
+        if self._life.over:
+            await self._life.end()
+        for at, op in enumerate(ops):
+            event = event_of(op)
+            if event is None:
+                continue
+            key = _key_of(op)
+            if self._witness.dies("during" if event.what == "step" else "before", key, event):
+                await self._carry_out(ops[:at])
+                await self._life.end()
+            if self._witness.dies("after", key, event):
+                await self._carry_out(ops[: at + 1])
+                await self._life.end()
+        return await self._carry_out(ops)
+
+    async def _carry_out(self, ops: Sequence[Op]) -> list[Answer]:
+        answers = await self._inner.commit(ops)
+        for op, answer in zip(ops, answers, strict=True):
+            event = event_of(op)
+            if isinstance(answer, Started):
+                if answer.created and event is not None:
+                    self._witness.created(answer.run.key, answer.run.id)
+                    self._witness.happened(answer.run.key, event)
+            elif event is not None and answer is Verdict.DONE:
+                self._witness.happened(_key_of(op), event)
+        return answers
+
+
+_KINDS = {Kind.STEP: "step", Kind.TIMER: "timer", Kind.SIGNAL: "signal"}
+
+
+def event_of(op: Op) -> Event | None:
+    """What the operation writes about a run's life, if it does."""
+    match op:
+        case AppendRecord(record=record):
+            if record.kind is Kind.DEADLINE:
+                return Event("deadline")
+            return Event(_KINDS[record.kind], record.position + 1, record.name)  # type: ignore[arg-type]
+        case NoteAttempt(attempt=attempt) if attempt.intent and attempt.progress is None:
+            return Event("intent", attempt.position + 1, attempt.name)
+        case StartRun():
+            return Event("start")
+        case FinishRun():
+            return Event("end")
+        case _:
+            return None
+
+
+def _key_of(op: Op) -> int:
+    """The run that an operation is about; 0 for one that is not there yet."""
+    return op.key if isinstance(op, AppendRecord | NoteAttempt | FinishRun) else 0

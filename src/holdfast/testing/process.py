@@ -1,0 +1,232 @@
+"""A simulated process: one real engine on the store in memory, with a life that can end at any point.
+
+The engine, its writer, drivers and steps are those of production. What differs is injected: time is virtual, the
+store is reached through ``MortalStore``, every attempt of a step passes ``_around``, and each run in memory is a
+``TracedExecution``. Several processes follow one another on the same ``World``, which is what outlives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+from holdfast.authoring.registry import definitions
+from holdfast.codec import codec_for
+from holdfast.core.records import Kind
+from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
+from holdfast.engine.engine import JournalEngine
+from holdfast.engine.steps import StepRun
+from holdfast.stores.contract import SendSignal, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import VirtualClock
+from holdfast.testing.crashes import CrashPoint, Event, Moment
+from holdfast.testing.mocks import Mock
+from holdfast.testing.mortal import Life, Mortal, MortalStore
+from holdfast.testing.tracing import TracedExecution
+
+FOR_EVER = 1e9
+"""A lease that no test uses up."""
+
+CALM = 3
+"""Turns of the loop without anything under way after which nothing is taken to happen by itself."""
+
+EAGER_TURNS = 300
+"""Turns after which a step that is still busy is waited for in small naps."""
+
+
+class RunTrace:
+    """What is known of one run over all the processes that had it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.lives: list[TracedExecution] = []
+        """The run as each process had it in memory."""
+        self.executions: Counter[int] = Counter()
+        """How often the step at a position was begun."""
+        self.steps: dict[int, StepDefinition] = {}
+        self.events: list[Event] = []
+        """What was written, in order."""
+        self.ran_again: list[Event] = []
+        """Steps that were begun although their outcome was recorded."""
+        self.answered: Counter[str] = Counter()
+        """How many signals of a name were sent by ``World.answers``."""
+
+
+class World:
+    """What outlives the processes of a test."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore(clock=self.clock.now)
+        self.mocks: dict[str, Mock] = {}
+        self.answers: dict[str, list[Any]] = {}
+        """Values for runs that wait for a signal, by its name."""
+        self.armed: list[CrashPoint] = []
+        """Where the next process may die; each point is used once."""
+        self.then: deque[CrashPoint] = deque()
+        """Points to be armed one after the other, each after a death."""
+        self.traces: dict[str, RunTrace] = {}
+        self.ids: dict[int, str] = {}
+        """Run ids by key."""
+
+    def trace(self, run_id: str) -> RunTrace:
+        """What is known of this run."""
+        return self.traces.setdefault(run_id, RunTrace(run_id))
+
+    @property
+    def definitions(self) -> Mapping[str, WorkflowDefinition]:
+        """The workflows that a process knows: all that are defined."""
+        return definitions
+
+
+class Process:
+    """One engine, from its start to its end."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.life = Life()
+        self._store = MortalStore(world.store, self.life, self)
+        self.engine = JournalEngine(
+            cast(Store, self._store),
+            world.definitions,
+            lease=FOR_EVER,
+            concurrency=100_000,
+            clock=world.clock,
+            execution=self._make_execution,
+            around_step=self._around,
+        )
+
+    async def __aenter__(self) -> Process:
+        await self.engine.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.life.over:
+            await self._bury()
+            return
+        self.engine.park_idle()
+        await self.settle()
+        if self.life.over:  # it died while it was writing that the run waits
+            await self._bury()
+        else:
+            await self.engine.close()
+
+    async def _bury(self) -> None:
+        """Nothing of it goes on; others can tell that it is dead."""
+        tasks = self.engine.vanish()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.engine.threads.join()  # a thread cannot be stopped: what it does, it did before it died
+        self.world.store.kill_worker(self.engine.worker)
+        if self.world.then:
+            self.world.armed.append(self.world.then.popleft())
+
+    async def drive(self, *, until: float | None, stop: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Let runs go on until ``stop`` says so, or nothing more happens before ``until`` (``None``: ever).
+
+        Time jumps from one thing that is due to the next.
+        """
+        idle_turns = 0
+        while True:
+            await self.settle()
+            if self.life.over or await stop():
+                return
+            if await self._answer_waits():
+                continue
+            due = await self._next_due()
+            if due is None or (until is not None and due > until):
+                return
+            idle_turns = idle_turns + 1 if due <= self.world.clock.now() else 0
+            assert idle_turns < 1000, "something is due all the time, and nothing happens"
+            self.world.clock.move_to(due)
+            self.engine.nudge()
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way but what waits for time to pass, or for a signal."""
+        calm = turns = 0
+        while calm < CALM and not self.life.over:
+            await asyncio.sleep(0 if turns < EAGER_TURNS else 0.001)
+            turns += 1
+            busy = not self._store.watched or self.engine.in_flight > self.world.clock.sleeping
+            calm = 0 if busy else calm + 1
+
+    async def _next_due(self) -> float | None:
+        alarm = self.world.clock.next_alarm()
+        wake = await self.world.store.next_wake(workflows=tuple(self.world.definitions), queues=None)
+        times = [time for time in (alarm, wake) if time is not None]
+        return min(times, default=None)
+
+    async def _answer_waits(self) -> bool:
+        """Send each run the signals that it waits for and that the test has prepared; true when there were any."""
+        sent = False
+        for trace in self.world.traces.values():
+            if not trace.lives or trace.lives[-1].loop.closing:
+                continue
+            for command in list(trace.lives[-1].open.values()):
+                if command.kind is not Kind.SIGNAL:
+                    continue
+                values = self.world.answers.get(command.name, [])
+                number = trace.answered[command.name]
+                if number < len(values):
+                    trace.answered[command.name] += 1
+                    payload = codec_for(Any).encode(values[number], f"signal {command.name!r}")
+                    key = f"answer {command.name} {number}"
+                    signal = SendSignal(trace.run_id, command.name, payload, key, self.world.clock.now())
+                    await self.world.store.commit([signal])
+                    sent = True
+        if sent:
+            self.engine.nudge()
+        return sent
+
+    # What the engine calls
+
+    def _make_execution(self, run_id: str, *args: Any, **kwargs: Any) -> TracedExecution:
+        execution = TracedExecution(run_id, *args, **kwargs)
+        self.world.trace(run_id).lives.append(execution)
+        return execution
+
+    async def _around(self, step: StepRun, proceed: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self.life.over:
+            await self.life.end()
+        run, position = step.driver.run, step.command.position
+        trace = self.world.trace(run.id)
+        event = Event("step", position + 1, step.call.step.name)
+        if self.dies("before", run.key, event):
+            await self.life.end()
+        if event in trace.events:
+            trace.ran_again.append(event)
+        trace.executions[position] += 1
+        trace.steps[position] = step.call.step
+        mock = self.world.mocks.get(step.call.step.name)
+        return await Mortal(proceed() if mock is None else mock.call(*step.call.args, **step.call.kwargs), self.life)
+
+    # What the store calls (see `mortal.Witness`)
+
+    def dies(self, moment: Moment, key: int, event: Event) -> bool:
+        """Whether the process is to die here; the point is used up by that."""
+        for point in self.world.armed:
+            if point.matches(moment, event, self._occurrence(key, event)):
+                self.world.armed.remove(point)
+                return True
+        return False
+
+    def created(self, key: int, run_id: str) -> None:
+        """There is a new run."""
+        self.world.ids[key] = run_id
+
+    def happened(self, key: int, event: Event) -> None:
+        """The event is in the store."""
+        self.world.trace(self.world.ids[key]).events.append(event)
+
+    def _occurrence(self, key: int, event: Event) -> int:
+        """The how manieth step (or signal) of its name this is, in the order of the calls."""
+        lives = self.world.trace(self.world.ids[key]).lives if key else []
+        if not lives:
+            return 1
+        kind = Kind.SIGNAL if event.what == "signal" else Kind.STEP
+        return sum(
+            command.kind is kind and command.name == event.name and command.position < event.number
+            for command in lives[-1].issued
+        )

@@ -94,7 +94,7 @@ def _shown(value: Any) -> str | None:
         return f"{cast(Any, value).cache_info().currsize} cached results"
     if isinstance(value, FunctionType | type | ModuleType):
         return None
-    shown: Any = value
+    shown = cast(Any, value)
     if type(value).__repr__ is object.__repr__:
         try:
             shown = vars(value)

@@ -10,7 +10,6 @@ from types import FunctionType
 from typing import NamedTuple
 
 _ORDERED_USES = {"list", "tuple", "enumerate", "iter", "zip", "map", "filter", "reversed", "dict"}
-_SAFE_USES = {"sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset", "bool"}
 _MUTATORS = {
     "append",
     "add",
@@ -107,12 +106,17 @@ class _Reader:
 
     def _stores(self, targets: list[ast.expr], node: ast.stmt) -> Iterator[Finding]:
         for target in targets:
-            if isinstance(target, ast.Subscript | ast.Attribute) and isinstance(target.value, ast.Name):
-                if self._is_global(target.value.id):
+            match target:
+                case ast.Subscript(value=ast.Name(id=name)) | ast.Attribute(value=ast.Name(id=name)) if self._is_global(
+                    name
+                ):
                     yield self._finding("state", f"`{ast.unparse(target)} = ...`", node)
+                case _:
+                    pass
 
     def _is_global(self, name: str) -> bool:
-        return name not in self._locals and name in {**self._function.__globals__, **_free(self._function)}
+        function = self._function
+        return name not in self._locals and (name in function.__globals__ or name in function.__code__.co_freevars)
 
     # Sets
 
@@ -143,10 +147,6 @@ class _Reader:
                 return self._is_set(left) or self._is_set(right)
             case _:
                 return False
-
-
-def _free(function: FunctionType) -> dict[str, object]:
-    return dict.fromkeys(function.__code__.co_freevars)
 
 
 def _is_set_type(annotation: ast.expr) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -163,15 +163,7 @@ _CLOCKS = {
 _CHANCE = {"posix.urandom", "nt.urandom", "os.urandom", "_random.Random", "Random.random", "Random.getrandbits"}
 _CHANCE_MODULES = {"random", "uuid", "secrets"}
 _HARMLESS = {"UUID.__init__", "UUID.__str__", "Random.seed", "Random.__init__"}
-_SURROUNDINGS = {
-    "posix.getpid",
-    "posix.getenv",
-    "io.open",
-    "_io.open",
-    "socket.gethostname",
-    "posix.getcwd",
-    "posix.listdir",
-}
+_SURROUNDINGS = {"posix.getpid", "io.open", "_io.open", "_socket.gethostname", "posix.getcwd", "posix.listdir"}
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -184,7 +176,7 @@ def _called(workflow: Workflow[..., Any], journal: Journal) -> list[Suspect]:
 
 
 @contextmanager
-def _profiled(found: list[Suspect]) -> Iterator[None]:
+def _profiled(found: list[Suspect]) -> Generator[None]:
     def look(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
             if _is_users(frame):
@@ -195,6 +187,8 @@ def _profiled(found: list[Suspect]) -> Iterator[None]:
             module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
             if module in _CHANCE_MODULES and name not in _HARMLESS:
                 found.append(_at("chance", f"{module}.{name.rpartition('.')[2]}", frame.f_back))
+            elif name == "getenv" or frame.f_locals.get("self") is os.environ:
+                found.append(_at("surroundings", "os.environ", frame.f_back))
 
     before = sys.getprofile()
     sys.setprofile(look)
@@ -223,7 +217,7 @@ def _kind_of(name: str) -> Kind | None:
 def _at(kind: Kind, name: str, frame: FrameType) -> Suspect:
     shown = name.removeprefix("builtins.").replace("Random.", "random.").replace("posix.", "os.")
     place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-    return Suspect(kind, f"`{shown}()`", place, 2)
+    return Suspect(kind, f"`{shown}`" if shown == "os.environ" else f"`{shown}()`", place, 2)
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -11,25 +11,29 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```python( test)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PYTEST = ["-q", "-W", "error", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
 
 
 def snippets() -> list[object]:
     found: list[object] = []
     for page in PAGES:
         for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
-            found.append(pytest.param(match.group(1), id=f"{page.relative_to(ROOT)}#{number}"))
+            name = f"{page.relative_to(ROOT)}#{number}"
+            found.append(pytest.param(match.group(2), "test_snippet.py" if match.group(1) else "snippet.py", id=name))
     return found
 
 
-@pytest.mark.parametrize("code", snippets())
-def test_a_snippet_of_the_docs_runs(code: str, tmp_path: Path) -> None:
-    script = tmp_path / "snippet.py"
+@pytest.mark.parametrize(("code", "file"), snippets())
+def test_a_snippet_of_the_docs_runs(code: str, file: str, tmp_path: Path) -> None:
+    """A snippet that is marked as a test runs under pytest, any other as a script."""
+    script = tmp_path / file
     script.write_text(code)
+    command = ["-W", "error", script] if file == "snippet.py" else ["-m", "pytest", *PYTEST, script]
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stderr
     assert done.stdout, "a snippet shows something"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -193,8 +194,20 @@ class StepRun:
     async def _call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
-        function = self.call.step.function
-        return await self.driver.host.threads.run(lambda: context.run(_call_plain, function, args, kwargs))
+        attempt = self._current
+        call = partial(_call_plain, self.call.step.function, args, kwargs)
+        return await self.driver.host.threads.run(lambda: context.run(self._call_if_held, attempt, call))
+
+    def _call_if_held(self, attempt: StepContext | None, call: Callable[[], Any]) -> Any:
+        """In the thread: the lease may have passed while the step waited for its turn there."""
+        while True:
+            held = self.driver.host.holds_lease()
+            # Asked after the lease: a worker that registered anew has one again, and dropped its runs before that.
+            if self.driver.gone or self.withdrawn or attempt is not self._current:
+                raise FenceLost(f"step {self.call.step.name!r} had not begun when its worker let go of it")
+            if held:
+                return call()
+            time.sleep(LEASE_LOOK)
 
     def _report(self, value: Any, error: BaseException | None, started_at: float) -> None:
         step = self.call.step

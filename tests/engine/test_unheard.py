@@ -1,0 +1,158 @@
+"""Answers of the store that come late or never, and what the worker must not make of them. Found by the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from worlds import FlakyStore, World, eventually, row, unavailable
+
+from holdfast import step, wait_for_signal, workflow
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.contract import StartRun
+
+pytestmark = pytest.mark.asyncio
+
+
+class LossyStore(FlakyStore):
+    """Another store, whose answers to other calls than commits can be lost or kept back, too."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.lose_claim = False
+        self.before_histories: Callable[[], Any] | None = None
+        self.before_retiring: Callable[[], Any] | None = None
+
+    async def claim(self, *args: Any, **kwargs: Any) -> Any:
+        runs = await self.inner.claim(*args, **kwargs)
+        if runs and self.lose_claim:
+            self.lose_claim = False
+            raise unavailable("the connection was lost")
+        return runs
+
+    async def histories(self, keys: Any) -> Any:
+        if self.before_histories is not None:
+            await self.before_histories()
+        return await self.inner.histories(keys)
+
+    async def retire_worker(self, worker: int) -> None:
+        if self.before_retiring is not None:
+            await self.before_retiring()
+        await self.inner.retire_worker(worker)
+
+
+async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World):
+    @step
+    async def work() -> str:
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        await wait_for_signal("go")
+        return await work()
+
+    starter = await world.open()
+    handle = await starter.start(flow)
+    await starter.close()
+    store = LossyStore(world.store())
+    store.lose_claim = True
+    runtime = await world.open(store=store)
+    await eventually(lambda: not store.lose_claim)
+    await runtime._handle(flow, handle.run_id).signal("go", None)
+    assert await runtime._handle(flow, handle.run_id).result(timeout=10) == "done"
+
+
+async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
+    @step
+    async def work() -> str:
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await work()
+
+    store = LossyStore(world.store())
+    store.fail_after = lambda ops: unavailable() if any(isinstance(op, StartRun) for op in ops) else None
+    runtime = await world.open(store=store)
+    with pytest.raises(StoreUnavailable):
+        await runtime.start(flow.options(id="mine"))
+    store.fail_after = lambda _: None
+    # The caller is told that nobody knows. The run was created, so it runs; and asking again finds it.
+    handle = await runtime.start(flow.options(id="mine"))
+    assert await handle.result(timeout=10) == "done"
+
+
+async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_up_by_the_one_it_became(world: World):
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    @step
+    async def work() -> str:
+        begun.append(1)
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await work()
+
+    starter = await world.open(definitions={})
+    handle = await starter.start(flow)
+    store = LossyStore(world.store())
+    asked = asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await gate.wait()
+
+    store.before_histories = wait
+    first = await world.open(store=store, lease=0.3)
+    before = first.worker_id
+    await asked.wait()  # it holds the run, and is about to hear so
+    await world.kill(first)
+    assert (await starter._engine.store.reap(starter.worker_id)).workers == (before,)
+    await eventually(lambda: first.worker_id != before)
+    # Somebody else does the whole of it meanwhile.
+    second = await world.open()
+    await eventually(lambda: begun)
+    assert await second._handle(flow, handle.run_id).result(timeout=10) == "done"
+    gate.set()
+    store.before_histories = None
+    await asyncio.sleep(0.1)
+    assert begun == [1]
+    assert handle.run_id not in first._engine._by_id
+
+
+async def test_a_slow_hand_over_is_no_death(world: World):
+    hang = asyncio.Event()
+    begun: list[int] = []
+
+    @step
+    async def work() -> str:
+        begun.append(1)
+        await hang.wait()
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await work()
+
+    store = LossyStore(world.store())
+    other = await world.open(definitions={}, clock=world.clock)
+    first = await world.open(store=store, lease=0.5)
+    handle = await first.start(flow)
+    await eventually(lambda: begun)
+    renewed: list[float] = []
+    engine = first._engine
+    renew = engine._pulse._renew
+    engine._pulse._renew = lambda: renewed.append(1) or renew()
+
+    async def wait() -> None:
+        seen = len(renewed)
+        await eventually(lambda: len(renewed) > seen)  # the lease goes on being renewed
+
+    store.before_retiring = wait
+    await first.close()
+    run = await row(other, handle)
+    assert (run.state.value, run.deliveries) == ("pending", 0)

@@ -1,0 +1,12 @@
+"""A worker of the soak: ``worker.py``, with the soak's workflows, and the stacks of all its threads on SIGUSR1."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+
+import soak_flows  # noqa: F401 - makes the workflows known
+
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+import worker  # noqa: E402, F401 - serves until it is told to stop

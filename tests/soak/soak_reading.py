@@ -1,0 +1,104 @@
+"""Reading what the processes of the soak have done, piece by piece and only once.
+
+The process tests read the whole ledger and all journals each time; a soak of hours cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ledger import ATTEMPTS, ENDED, RECORDS, RUNS, SIGNALS, Journal, Noted, Recorded
+
+
+class Tail:
+    """The lines that were appended to a file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> list[Any]:
+        """The new lines, read as JSON; one that is being written at this moment comes next time."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._at += end
+        return [json.loads(line) for line in text[:end].splitlines()]
+
+
+class WorkerRow(NamedTuple):
+    """A worker as the store has it. A process that was taken for dead comes back as another worker."""
+
+    id: int
+    pid: int
+    state: str
+    started_at: float
+
+
+class Held(NamedTuple):
+    """A run that has not ended, as the store has it."""
+
+    id: str
+    state: str
+    epoch: int
+    deliveries: int
+    owner: int | None
+    wake_at: float | None
+
+
+ONE_RUN = RUNS.replace("ORDER BY key", "WHERE id = ?")
+THESE = "WHERE id IN (SELECT value FROM json_each(?))"
+
+
+class StoreReader:
+    """The database, read without Holdfast's own code."""
+
+    def __init__(self, database: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10, isolation_level=None)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+        """Those of these runs that have ended, with their state."""
+        query = f"SELECT id, state FROM runs {THESE} AND state IN (SELECT value FROM json_each(?))"
+        return self._connection.execute(query, (json.dumps(list(runs)), json.dumps(ENDED))).fetchall()
+
+    def held(self, runs: Iterable[str]) -> list[Held]:
+        """What the store knows of these runs."""
+        query = f"SELECT {', '.join(Held._fields)} FROM runs {THESE}"
+        return [Held(*row) for row in self._connection.execute(query, (json.dumps(list(runs)),))]
+
+    def journal(self, run: str) -> Journal:
+        """One run, as of one moment."""
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            key, *row, output, error, seed = connection.execute(ONE_RUN, (run,)).fetchone()
+            return Journal(
+                *row,
+                output=None if output is None else json.loads(output),
+                error="" if error is None else json.loads(error)["message"],
+                seed=seed,
+                records=tuple(Recorded(*r[:4], r[4] == 1, *r[5:]) for r in connection.execute(RECORDS, (key,))),
+                attempts={r[0]: Noted(r[1], r[2] == 1, r[3]) for r in connection.execute(ATTEMPTS, (key,))},
+                signals=tuple(r[0] for r in connection.execute(SIGNALS, (key,))),
+            )
+        finally:
+            connection.execute("ROLLBACK")
+
+    def workers(self, first: int) -> list[WorkerRow]:
+        """The workers from this number on."""
+        query = f"SELECT {', '.join(WorkerRow._fields)} FROM workers WHERE id >= ? ORDER BY id"
+        return [WorkerRow(*row) for row in self._connection.execute(query, (first,))]
+
+    def count(self) -> int:
+        """How many runs there are."""
+        return self._connection.execute("SELECT count(*) FROM runs").fetchone()[0]

@@ -5,7 +5,7 @@ from cli_project import Project
 
 import holdfast
 
-COMMANDS = ["demo", "worker", "runs", "show", "signal", "retry", "doctor"]
+COMMANDS = ["demo", "worker", "runs", "show", "signal", "retry", "export", "replay", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from worlds import FlakyStore, World, eventually, row, unavailable
+from worlds import FlakyStore, World, eventually, row, unavailable, until_parked
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import StartRun
+from holdfast.stores.contract import SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,6 +84,36 @@ async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World)
     assert await handle.result(timeout=10) == "done"
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(world: World, delayed: bool):
+    @workflow
+    async def flow() -> str:
+        return "done"
+
+    store = LossyStore(world.store())
+    store.fail_after = lambda ops: unavailable() if any(isinstance(op, StartRun) for op in ops) else None
+    runtime = await world.open(store=store, lease=1.0)
+    with pytest.raises(StoreUnavailable):
+        await runtime.start(flow.options(id="mine", delay=0.2 if delayed else 0))
+    world.clock.advance(1)
+    assert await runtime._handle(flow, "mine").result(timeout=10) == "done"
+
+
+async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
+    @workflow
+    async def flow() -> str:
+        return await wait_for_signal("go")
+
+    store = LossyStore(world.store())
+    runtime = await world.open(store=store, lease=1.0)
+    handle = await runtime.start(flow)
+    await until_parked(runtime, world.clock, handle)
+    store.fail_after = lambda ops: unavailable() if any(isinstance(op, SendSignal) for op in ops) else None
+    with pytest.raises(StoreUnavailable):
+        await handle.signal("go", "done")
+    assert await handle.result(timeout=10) == "done"
+
+
 async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_up_by_the_one_it_became(world: World):
     begun: list[int] = []
     gate = asyncio.Event()
@@ -113,15 +143,12 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
     await world.kill(first)
     assert (await starter._engine.store.reap(starter.worker_id)).workers == (before,)
     await eventually(lambda: first.worker_id != before)
-    # Somebody else does the whole of it meanwhile.
-    second = await world.open()
-    await eventually(lambda: begun)
-    assert await second._handle(flow, handle.run_id).result(timeout=10) == "done"
-    gate.set()
     store.before_histories = None
-    await asyncio.sleep(0.1)
+    gate.set()
+    # Under its new number it claims the run anew; the old claim is worth nothing, and nothing is begun under it.
+    assert await first._handle(flow, handle.run_id).result(timeout=10) == "done"
     assert begun == [1]
-    assert handle.run_id not in first._engine._by_id
+    assert (await row(first, handle)).epoch == 2
 
 
 async def test_a_slow_hand_over_is_no_death(world: World):

@@ -226,3 +226,12 @@ async def test_a_successor_elsewhere_fences_the_first_holder(store: Store, elsew
     assert await do(store, append(run, 1)) == [FENCED]
     assert await do(elsewhere, append(taken, 1)) == [DONE]
     assert await start(store, "another")
+
+
+async def test_a_repeated_commit_of_a_note_and_its_outcome_leaves_no_attempt_behind(store: Store):
+    run = await hold(store)
+    batch = [note(run, 1, error="failed once"), append(run, 1, position=1, clear=True)]
+    assert await do(store, *batch) == [DONE, DONE]
+    assert await do(store, *batch) == [DONE, DONE]
+    [history] = await store.histories([run.key])
+    assert history.attempts == {}

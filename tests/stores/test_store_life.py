@@ -152,6 +152,16 @@ async def test_a_run_whose_starter_retired_is_an_orphan_too(store: Store):
     assert (await join(store)).run.id == "left"
 
 
+async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_starter_is_gone(store: Store):
+    starter = await store.register_worker(a_worker(), 10.0)
+    run = await start(store, "retried", claim_as=starter, starter=starter, generated_id=True)
+    await do(store, finish(run, RunState.FAILED))
+    assert (await join(store, "too-early")).run.id == "too-early"
+    await do(store, ReopenRun("retried", 1_000_004.0))
+    await store.retire_worker(starter)
+    assert (await join(store)).run.id == "retried"
+
+
 @pytest.mark.parametrize(
     "fields", [{"digest": b"other"}, {"workflow": "other"}, {"generated_id": False}, {"starter": None}], ids=str
 )

@@ -110,7 +110,7 @@ class JournalEngine:
         self._starting: Counter[str] = Counter()
         """Ids of runs that are being started here, and held from the moment the store has created them."""
         self._doubts: list[float] = []
-        """When (monotonic) to look for runs that are ours without our knowing: see ``_give_back_unheard``."""
+        """When (monotonic) to look for what the store may have done without our knowing: see ``_doubt``."""
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._starved = False
@@ -280,8 +280,7 @@ class JournalEngine:
             if not self._starting[new.id]:
                 del self._starting[new.id]
             if isinstance(answer, BaseException):
-                if mine:
-                    self._doubt()
+                self._doubt()
                 if not future.done():
                     future.set_exception(answer)
                 return
@@ -300,7 +299,11 @@ class JournalEngine:
 
     async def signal(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
         """Put a signal into a run's mailbox."""
-        answer = await self.writer.perform(SendSignal(run_id, name, payload, dedup, self.clock.now()))
+        try:
+            answer = await self.writer.perform(SendSignal(run_id, name, payload, dedup, self.clock.now()))
+        except StoreError:
+            self._doubt()
+            raise
         assert isinstance(answer, Verdict)
         self.nudge()
         return answer
@@ -401,7 +404,11 @@ class JournalEngine:
                     self._take(run, self._definitions[run.workflow], history)
 
     def _doubt(self) -> None:
-        """The store failed while it gave us a run: it may have done so all the same, now or a little later."""
+        """The store failed to give us a run, to start one or to wake one: it may have done so all the same.
+
+        Nobody will tell of it: the store reports what others write. So there is another look, and one more in a while,
+        for a request that was only delayed.
+        """
         now = self.clock.monotonic()
         self._doubts += [now, now + self._lease]
 

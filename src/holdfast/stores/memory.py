@@ -55,8 +55,10 @@ class MemoryStore(Store):
         self._runs: dict[int, Run] = {}
         self._keys: dict[str, int] = {}
         self._unfinished: dict[int, None] = {}
+        self._generated: set[int] = set()
+        """Runs with a made-up id."""
         self._unclaimed: set[int] = set()
-        """Runs with a made-up id whose result nobody has had."""
+        """Those of them whose result nobody has had."""
         self._records: dict[int, list[Record]] = {}
         self._attempts: dict[int, dict[int, Attempt]] = {}
         self._mailboxes: dict[int, dict[int, Signal]] = {}
@@ -128,6 +130,8 @@ class MemoryStore(Store):
         if journal and journal[-1].seq >= op.record.seq:  # not new, else it would be the last
             present = next((record for record in journal if record.seq == op.record.seq), None)
             if present is not None:
+                if held is not None and op.clear_attempt:  # the note of it was repeated as well
+                    self._attempts.get(op.key, {}).pop(op.record.position, None)
                 return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
         if held is None:
             return Verdict.FENCED
@@ -204,6 +208,8 @@ class MemoryStore(Store):
             self._records[run.key] = journal[:-1]
         elif journal and journal[-1].kind is Kind.DEADLINE:
             self._records[run.key] = journal[:-1]
+        if run.key in self._generated:
+            self._unclaimed.add(run.key)
         now = self._clock()
         deadline = run.deadline if run.deadline is not None and run.deadline > now else None
         self._put(
@@ -234,6 +240,7 @@ class MemoryStore(Store):
         )  # fmt: skip
         self._keys[run.id] = run.key
         if new.generated_id:
+            self._generated.add(run.key)
             self._unclaimed.add(run.key)
         self._put(run)
         return Started(run, created=True)

@@ -27,6 +27,9 @@ from holdfast.testing.violations import CrashSafetyWarning
 
 PATIENCE = 120.0
 
+is_child = False
+"""Whether this process is one of those that ``main`` runs in."""
+
 
 @dataclass(frozen=True)
 class ChildReplay:
@@ -52,7 +55,11 @@ def replay_in_children(journal: Journal, definition: WorkflowDefinition, count: 
         return []
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         children = [_Child(Path(folder), seed, journal, definition, file) for seed in _hash_seeds(count)]
-        return [seen for child in children if (seen := child.seen()) is not None]
+        try:
+            return [seen for child in children if (seen := child.seen()) is not None]
+        finally:
+            for child in children:
+                child.stop()
 
 
 def _hash_seeds(count: int) -> list[int]:
@@ -100,8 +107,7 @@ class _Child:
         try:
             _, complaints = self._process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self.stop()
             _warn(self._workflow, f"the process did not end within {PATIENCE:g} s")
             return None
         if not self._answer.exists():
@@ -120,12 +126,22 @@ class _Child:
             fault=answer["fault"],
         )
 
+    def stop(self) -> None:
+        """See to it that nothing is left of the process, whatever became of the others."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
 
 # In the child
 
 
 def main(request_file: str) -> None:
     """Replay what the request says, and write the answer."""
+    global is_child
+    is_child = True
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     sys.path[:] = request["path"]
     _import(request["module"], request["file"])

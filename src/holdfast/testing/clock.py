@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from holdfast.errors import UsageError
+
 START = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 """When virtual time begins: the same in every test, so that nothing depends on the day it runs."""
 
@@ -51,7 +53,10 @@ class VirtualClock:
 
     def advance(self, by: timedelta | float) -> None:
         """Let time pass at once. Runs that were waiting for it go on with the runner's next call."""
-        self.move_to(self._now + (by.total_seconds() if isinstance(by, timedelta) else by))
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if seconds < 0:
+            raise UsageError(f"time does not go back: advance({by!r})")
+        self.move_to(self._now + seconds)
 
     def move_to(self, when: float) -> None:
         """Let it be ``when``, and ring the alarms that are due; time never goes back."""

@@ -86,15 +86,19 @@ class CrashPoint:
 
 _POINT = re.compile(
     r"(?P<moment>before|during|after) (?:the )?"
-    r"(?:(?P<bare>start|end|deadline)|(?P<what>intent of step|step|timer|signal) (?P<number>\d+)(?: \([^;]*\))?)"
+    r"(?:(?P<bare>start|end|deadline)|(?P<what>intent of step|step|timer|signal) (?P<number>\d+)(?: \(.*\))?)",
+    re.DOTALL,
 )
+_NEXT = re.compile(r";\s*(?=(?:before|during|after) )")
+"""Between two points; the name of a step may have a semicolon in it, too."""
 
 
 def parse_schedule(text: str) -> list[CrashPoint]:
     """The points of a schedule as a failure of ``crash_everywhere`` prints it: ``after step 2; before the end``."""
     points: list[CrashPoint] = []
-    for part in (part.strip() for part in text.split(";")):
-        if not (found := _POINT.fullmatch(part)):
+    for part in (part.strip() for part in _NEXT.split(text)):
+        found = _POINT.fullmatch(part)
+        if not found or (found["moment"] == "during" and found["what"] != "step"):
             raise UsageError(
                 f"{part!r} is no crash point. Write what a failure of crash_everywhere prints, such as "
                 f"'after step 2; before the end'."

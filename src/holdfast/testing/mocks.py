@@ -35,6 +35,8 @@ class Mock:
         if return_value is not _MISSING:
             return lambda *_, **__: return_value
         if raises is not _MISSING:
+            if not _is_exception(raises):
+                raise UsageError(f"mock {self.name!r}: raises= is an exception, not {raises!r}")
             return lambda *_, **__: _raise(raises)
         if callable(side_effect) and not _is_exception(side_effect):
             return side_effect
@@ -67,7 +69,11 @@ class _OneAfterTheOther:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         if self.at == len(self._outcomes):
-            raise AssertionError(f"mock {self._name!r} was called more than {self.at} times, and has no more outcomes")
+            times = "once" if self.at == 1 else f"{self.at} times"
+            raise AssertionError(
+                f"mock {self._name!r} was called more than {times}, and has no more outcomes (a retry is a call, too, "
+                f"and so is a step that runs again after a crash)"
+            )
         outcome = self._outcomes[self.at]
         self.at += 1
         return _raise(outcome) if _is_exception(outcome) else outcome

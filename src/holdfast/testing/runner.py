@@ -23,6 +23,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunEnded, RunNotFound, StepFailed, UsageError
 from holdfast.stores.contract import Run, SendSignal, Verdict
+from holdfast.testing import children
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.crashes import CrashPoint, Moment, What, parse_schedule
 from holdfast.testing.everywhere import Everywhere, Report
@@ -96,7 +97,10 @@ class Runner:
 
     async def advance(self, by: timedelta | float) -> None:
         """Let time pass, and every run do what it does in that time."""
-        until = self.clock.now() + (by.total_seconds() if isinstance(by, timedelta) else by)
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if seconds < 0:
+            raise UsageError(f"time does not go back: advance({by!r})")
+        until = self.clock.now() + seconds
 
         async def never() -> bool:
             return False
@@ -117,6 +121,11 @@ class Runner:
         ``AssertionError`` that tells the shortest schedule that breaks a promise, the cause, and how to reproduce it.
         """
         _check_workflow(workflow)
+        if children.is_child:
+            raise UsageError(
+                "this module was imported by a child of crash_everywhere, and calls crash_everywhere itself: put what "
+                "it runs under `if __name__ == '__main__':`"
+            )
         if self._world.armed:
             raise UsageError("crash_everywhere chooses the crashes itself: drop the simulate_crash_... before it")
         return await Everywhere(self, workflow, args, kwargs).check(pairs=self._pairs, only=self._only)
@@ -145,6 +154,8 @@ class Runner:
 
         The step's retries and its recording stay as they are. Returns the mock, whose ``calls`` tell how it was called.
         """
+        if not isinstance(step, Step | str):
+            raise UsageError(f"mock takes a step or the name of one, not {step!r}: put @step on it")
         name = step.name if isinstance(step, Step) else step
         made = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)
         return made
@@ -155,7 +166,7 @@ class Runner:
 
     def simulate_crash_before(
         self,
-        step: int | str | None = None,
+        step: Step[..., Any] | int | str | None = None,
         *,
         occurrence: int = 1,
         signal: int | str | None = None,
@@ -164,17 +175,17 @@ class Runner:
     ) -> None:
         """Let the process die before the step begins (or before the signal, the timer or the run's end is recorded).
 
-        A step is named by its number (from 1), or by its name and which ``occurrence`` of it is meant.
+        A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant.
         """
         self._simulate("before", step, occurrence, signal, timer, end)
 
-    def simulate_crash_during(self, step: int | str, *, occurrence: int = 1) -> None:
+    def simulate_crash_during(self, step: Step[..., Any] | int | str, *, occurrence: int = 1) -> None:
         """Let the process die when the step has run, before its outcome is recorded."""
         self._simulate("during", step, occurrence, None, None, False)
 
     def simulate_crash_after(
         self,
-        step: int | str | None = None,
+        step: Step[..., Any] | int | str | None = None,
         *,
         occurrence: int = 1,
         signal: int | str | None = None,
@@ -187,7 +198,7 @@ class Runner:
     def _simulate(
         self,
         moment: Moment,
-        step: int | str | None,
+        step: Step[..., Any] | int | str | None,
         occurrence: int,
         signal: int | str | None,
         timer: int | None,
@@ -198,14 +209,21 @@ class Runner:
         if len(targets) != 1:
             raise UsageError(f"simulate_crash_{moment}: name one of step=, signal=, timer= and end=True")
         what, target = targets[0]
-        if what != "end" and isinstance(target, int) and target < 1:
-            raise UsageError(f"simulate_crash_{moment}: {what}={target!r}, but numbers begin with 1")
+        if isinstance(target, Step):
+            target = target.name
+        if occurrence < 1 or (occurrence > 1 and not isinstance(target, str)):
+            raise UsageError(f"simulate_crash_{moment}: occurrence= counts from 1 the steps (or signals) of one name")
         if what == "end":
             point = CrashPoint(moment, what, 0)
-        elif isinstance(target, str):
+        elif isinstance(target, str) and what != "timer":
             point = CrashPoint(moment, what, None, target, occurrence)
-        else:
+        elif isinstance(target, int) and not isinstance(target, bool):
+            if target < 1:
+                raise UsageError(f"simulate_crash_{moment}: {what}={target!r}, but numbers begin with 1")
             point = CrashPoint(moment, what, target)
+        else:
+            named = "its number" if what == "timer" else "its number or its name"
+            raise UsageError(f"simulate_crash_{moment}: {what}={target!r}; a {what} is told by {named}")
         self._world.armed.append(point)
 
     # Inside
@@ -219,6 +237,8 @@ class Runner:
         new = new_run(definition.spec(), inputs, options, now=self.clock.now(), defaults=definition.defaults)
         # Nothing of chance: a run of the same test has the same id, the same keys and the same random numbers.
         number = len(self._world.traces) + 1
+        while f"{definition.name}-{number}" in self._world.traces:
+            number += 1  # a test has given this id to a run itself
         seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.generated_id else new.id)
         async with Process(self._world) as process:
@@ -236,7 +256,6 @@ class Runner:
             else:
                 starting.cancel()  # it died before it knew
         if await self._world.store.get(new.id) is None:
-            self._world.trace(new.id)
             return RunResult(new.id, "pending", True, None, None, "", Steps([], {}))
         return await self._finished(new.id, process)
 

@@ -206,6 +206,8 @@ class Batch:
             self._flush("records")
             present = self._one(sql.RECORD_EPOCH, op.key, op.record.seq)
             if present is not None:
+                if held is not None and op.clear_attempt:  # the note of it was repeated as well
+                    self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
                 return Verdict.DONE if present[0] == op.record.epoch else Verdict.FENCED
             if held is None:
                 return Verdict.FENCED

@@ -31,7 +31,7 @@ CREATE TABLE runs (
     waits_for      TEXT NOT NULL,
     priority       INTEGER NOT NULL,
     deadline       REAL,
-    unclaimed      INTEGER NOT NULL,     -- made-up id, and nobody has had its result
+    unclaimed      INTEGER NOT NULL,     -- with a made-up id: 1, and 2 once somebody has had its result; else 0
     python         TEXT NOT NULL,
     created_at     REAL NOT NULL,
     finished_at    REAL,

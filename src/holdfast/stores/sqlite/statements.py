@@ -78,10 +78,13 @@ FIND_ORPHAN = (
     "AND starter IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'live') "
     "ORDER BY key LIMIT 1"
 )
-ADOPT_ORPHAN = "UPDATE runs SET starter = ?, unclaimed = finished_at IS NULL WHERE key = ?"
+ADOPT_ORPHAN = "UPDATE runs SET starter = ?, unclaimed = 1 + (finished_at IS NOT NULL) WHERE key = ?"
 RESET_DELIVERIES = "UPDATE runs SET deliveries = 0 WHERE key = ?"
 # Whoever started a run with a made-up id is there to take its result when it ends, unless it was taken down before.
-_CLAIMED = "unclaimed = unclaimed AND EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead')"
+_CLAIMED = (
+    "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
+    "(SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
+)
 FINISH_RUN = (
     "UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, owner = NULL, ready = NULL, wake_at = NULL, "
     f"{_CLAIMED} WHERE key = ?"
@@ -91,7 +94,8 @@ RELEASE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_
 WAKE_RUN = "UPDATE runs SET ready = 1, wake_at = ? WHERE key = ? AND state = 'waiting'"
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
-    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END WHERE key = ?"
+    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1) "
+    "WHERE key = ?"
 )
 
 # Claims

@@ -1,0 +1,112 @@
+"""Whatever a release has recorded, the code of today can carry on: same result, same calls, same idempotency keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from golden_flows import FLOWS
+from record import CURRENT, HERE, STATES, trace_of
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.testing.journals import Journal
+from holdfast.testing.replaying import replay, replay_journal
+
+JOURNALS = sorted(HERE.glob("*/*.json"))
+
+
+def named(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def journal_of(name: str) -> Journal:
+    return Journal.read(CURRENT / f"{name}.json")
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=named)
+def test_a_recorded_run_comes_to_the_same_end_by_the_same_calls(path: Path):
+    journal = Journal.read(path)
+    replayed = replay_journal(path, FLOWS[journal.run.workflow])
+    assert replayed.replayed == len(journal.records)
+    assert replayed.output_bytes == journal.run.output
+    assert trace_of(replayed) == path.with_suffix(".trace").read_bytes().decode()
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=named)
+def test_a_run_that_was_killed_after_any_of_its_records_can_go_on(path: Path):
+    journal = Journal.read(path)
+    trace = trace_of(replay(journal, FLOWS[journal.run.workflow]))
+    under_way = replace(journal.run, state=RunState.PENDING, output=None, error=None)
+    for length in range(len(journal.records)):
+        replayed = replay(Journal(under_way, journal.records[:length]), FLOWS[journal.run.workflow])
+        assert replayed.fits
+        assert trace.startswith(trace_of(replayed))
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=named)
+def test_a_journal_that_is_read_is_written_as_it_was(path: Path):
+    assert Journal.read(path).dumps().encode() == path.read_bytes()
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_replay_does_not_depend_on_the_hash_seed(seed: str):
+    code = (
+        "import golden_flows, record, pathlib\n"
+        "from holdfast.testing.replaying import replay_journal\n"
+        "for path in sorted(record.HERE.glob('*/*.json')):\n"
+        "    trace = record.trace_of(replay_journal(path))\n"
+        "    assert trace.encode() == path.with_suffix('.trace').read_bytes(), path\n"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_workflow_has_been_recorded_by_this_version():
+    recorded = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
+    assert sorted(recorded) == sorted(FLOWS), "record what is missing with `python tests/golden/record.py`"
+    for name, journal in recorded.items():
+        assert journal.run.workflow == name
+        assert journal.run.state is STATES.get(name, RunState.COMPLETED)
+
+
+def test_no_workflow_was_taken_away():
+    assert {Journal.read(path).run.workflow for path in JOURNALS} <= set(FLOWS)
+
+
+def test_a_steps_recorded_idempotency_key_is_the_one_of_today():
+    journal = journal_of("golden_keys")
+    replayed = replay(journal, FLOWS["golden_keys"])
+    recorded = {record.position: json.loads(record.payload or b"") for record in journal.records}
+    assert replayed.keys == recorded
+
+
+def test_the_set_contains_the_cases_that_it_is_there_for():
+    journals = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
+    records = {name: journal.records for name, journal in journals.items()}
+    in_order = [record.position for record in records["golden_gather"]]
+    assert in_order != sorted(in_order)
+    assert journals["golden_timers"].run.epoch > 1, "it was parked"
+    assert journals["golden_once"].run.epoch > 1, "it was taken over"
+    assert any(b"StepOutcomeUnknown" in (record.payload or b"") for record in records["golden_once"])
+    assert [record.attempts for record in records["golden_retries"]] == [3, 2]
+    assert records["golden_deadline"][1].kind is Kind.DEADLINE
+    assert [record.position for record in records["golden_mailbox"] if record.kind is Kind.SIGNAL] == [0]
+    assert any(record.payload is not None and record.payload[:1] == b"\x01" for record in records["golden_tagged"])
+    [attempt] = journals["golden_in_flight"].attempts
+    assert (attempt.name, attempt.progress) == ("copy", b'{"rows":3}')
+    assert [signal.name for signal in journals["golden_waiting"].signals] == ["note"]
+
+
+def test_a_released_folder_is_not_recorded_again():
+    done = subprocess.run([sys.executable, HERE / "record.py"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "is there already" in done.stderr

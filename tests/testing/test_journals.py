@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.states import RunState
+from holdfast.errors import RunNotFound, UsageError
+from holdfast.stores.contract import (
+    AppendRecord,
+    FinishRun,
+    NewRun,
+    NewWorker,
+    NoteAttempt,
+    Run,
+    SendSignal,
+    Started,
+    StartRun,
+)
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.journals import VERSION, Journal, export_run
+
+
+async def a_store() -> tuple[MemoryStore, Run]:
+    """A store with a run in it that has a record, an attempt and a signal."""
+    store = MemoryStore(clock=lambda: 1000.0)
+    worker = await store.register_worker(NewWorker("w", "host", 1), 10.0)
+    new = NewRun("r", "etl", b'{"n":1}', b"\x01digest", b"\xffseed", 1000.125, deadline=2000.5, tags=("a", "b"))
+    [started] = await store.commit([StartRun(new, claim_as=worker)])
+    assert isinstance(started, Started)
+    record = Record(0, Kind.STEP, 0, "extract", True, b'\x01{"$tuple":[1]}', 1000.1, 1000.0, 2, worker, 1, "n=1")
+    await store.commit(
+        [
+            AppendRecord(started.run.key, record),
+            NoteAttempt(started.run.key, 1, Attempt(2, 1, progress=b"3", at=1000.2, name="load")),
+            NoteAttempt(started.run.key, 1, Attempt(1, 4, intent=True, error="no", at=1000.2, name="pay")),
+            SendSignal("r", "go", b'"\xc3\xbc"', None, 1000.3),
+        ]
+    )
+    return store, started.run
+
+
+def the_journal(**fields: Any) -> Journal:
+    given: dict[str, Any] = {
+        "key": 0, "id": "r", "workflow": "etl", "queue": "default", "state": RunState.RUNNING, "epoch": 1,
+        "owner": None, "starter": None, "deliveries": 0, "max_deliveries": 3, "wake_at": None, "waits_for": "",
+        "priority": 0, "deadline": None, "inputs": b"{}", "digest": b"d", "seed": b"s", "output": None, "error": None,
+        "tags": (), "python": "3.11", "created_at": 1000.0, "finished_at": None,
+    }  # fmt: skip
+    return Journal(Run(**{**given, **fields}), ())
+
+
+@pytest.mark.asyncio
+async def test_an_exported_run_is_all_that_the_store_knows_of_it():
+    store, started = await a_store()
+    journal = await export_run(store, "r")
+    [history] = await store.histories([started.key])
+    assert list(journal.records) == history.records
+    assert [attempt.position for attempt in journal.attempts] == [1, 2]
+    assert journal.signals == (Signal(1, "go", b'"\xc3\xbc"', 1000.3),)
+    assert (journal.run.seed, journal.run.inputs, journal.run.tags) == (b"\xffseed", b'{"n":1}', ("a", "b"))
+    assert (journal.run.key, journal.run.owner, journal.run.starter) == (0, None, None)
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_is_not_there_cannot_be_exported():
+    with pytest.raises(RunNotFound, match="there is no run 'other'"):
+        await export_run(MemoryStore(), "other")
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_ends_while_it_is_exported_is_exported_whole():
+    class Moving(MemoryStore):
+        async def histories(self, keys: Any) -> Any:
+            found = await super().histories(keys)
+            record = Record(1, Kind.STEP, 1, "load", True, b"2", 1001.0, epoch=1)
+            await self.commit(
+                [AppendRecord(keys[0], record), FinishRun(keys[0], 1, RunState.COMPLETED, b"2", None, 1002.0)]
+            )
+            return found
+
+    store, _ = await a_store()
+    store.__class__ = Moving
+    journal = await export_run(store, "r")
+    assert journal.run.state is RunState.COMPLETED
+    assert [record.name for record in journal.records] == ["extract", "load"]
+
+
+@pytest.mark.asyncio
+async def test_the_file_is_readable_with_one_record_to_a_line(tmp_path: Path):
+    store, _ = await a_store()
+    journal = await export_run(store, "r")
+    journal.write(tmp_path / "run.json")
+    lines = (tmp_path / "run.json").read_text().splitlines()
+    assert lines[:5] == ["{", '  "format": "holdfast-journal",', '  "version": 1,', '  "run": {', '    "id": "r",']
+    [line] = [line for line in lines if "extract" in line]
+    assert json.loads(line.rstrip(",")) == {
+        "seq": 0, "kind": "step", "position": 0, "name": "extract", "ok": True,
+        "payload": {"tagged": '{"$tuple":[1]}'}, "at": 1000.1, "started_at": 1000.0, "attempts": 2, "worker": 1,
+        "epoch": 1, "preview": "n=1",
+    }  # fmt: skip
+    assert any('"payload": "\\"ü\\""' in line for line in lines), "text stays text"
+    assert Journal.read(tmp_path / "run.json") == journal
+
+
+payloads = st.one_of(
+    st.none(), st.binary(), st.text().map(str.encode), st.binary().map(lambda data: b"\x01" + data), st.just(b"\x01")
+)
+words = st.text(st.characters(codec=None, exclude_categories=()))  # half surrogate pairs, too
+times = st.floats(allow_nan=False, allow_infinity=False)
+whole = st.integers(0, 2**63)
+records = st.builds(
+    Record,
+    whole,
+    st.sampled_from(Kind),
+    whole,
+    words,
+    st.booleans(),
+    payloads,
+    times,
+    times,
+    whole,
+    whole,
+    whole,
+    words,
+)
+attempts = st.builds(Attempt, whole, whole, st.booleans(), payloads, words, times, words)
+signals = st.builds(Signal, whole, words, payloads.filter(bool), times)
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {
+            "id": words, "tags": st.lists(words).map(tuple), "seed": st.binary(), "digest": st.binary(),
+            "inputs": payloads.filter(bool), "output": payloads, "error": payloads, "created_at": times,
+            "deadline": st.none() | times, "state": st.sampled_from(RunState), "waits_for": words,
+        }
+    ),
+    recorded=st.lists(records, max_size=3),
+    tried=st.lists(attempts, max_size=2),
+    sent=st.lists(signals, max_size=2),
+)  # fmt: skip
+def test_what_is_read_is_what_was_written(fields: Any, recorded: Any, tried: Any, sent: Any):
+    journal = Journal(the_journal(**fields).run, tuple(recorded), tuple(tried), tuple(sent))
+    text = journal.dumps()
+    assert Journal.loads(text) == journal
+    assert Journal.loads(text.encode()).dumps() == text
+
+
+def broken(change: Any) -> str:
+    content = json.loads(the_journal().dumps())
+    content["records"] = [json.loads(json.dumps(RECORD))]
+    change(content)
+    return json.dumps(content)
+
+
+RECORD = {
+    "seq": 0, "kind": "step", "position": 0, "name": "a", "ok": True, "payload": None, "at": 1.0, "started_at": 1.0,
+    "attempts": 1, "worker": 1, "epoch": 1, "preview": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is not a journal: it is not JSON"),
+        ("{", "is not a journal: it is not JSON"),
+        (b"\xff\xfe\xfa", "is not a journal: it is not JSON"),
+        ("[" * 100_000, "is not a journal: it is not JSON"),
+        ("[]", 'it has no "format": "holdfast-journal"'),
+        ('{"format": "har"}', 'it has no "format": "holdfast-journal"'),
+        ('{"format": "holdfast-journal"}', "'version' must be a whole number"),
+        (broken(lambda c: c.update(version=VERSION + 1)), "was written by a newer Holdfast (journal version 2;"),
+        (broken(lambda c: c.pop("run")), "'run' is missing, or no object"),
+        (broken(lambda c: c["run"].pop("seed")), "'run' has no 'seed'"),
+        (broken(lambda c: c.pop("records")), "'records' is missing, or no list"),
+        (broken(lambda c: c.update(signals={})), "'signals' is missing, or no list"),
+        (broken(lambda c: c["records"].append(7)), "'records[1]' is missing, or no object"),
+        (broken(lambda c: c["records"][0].pop("payload")), "'records[0]' has no 'payload'"),
+        (broken(lambda c: c["records"][0].update(payload=3)), "'payload' of 'records[0]' must be a string, {"),
+        (broken(lambda c: c["records"][0].update(payload={})), "'payload' of 'records[0]' must be a string, {"),
+        (broken(lambda c: c["records"][0].update(payload={"base64": "?"})), "'payload' of 'records[0]' must be"),
+        (broken(lambda c: c["records"][0].update(kind="stop")), "must be one of step, timer, signal, deadline"),
+        (broken(lambda c: c["records"][0].update(kind=[])), "must be one of step, timer, signal, deadline"),
+        (broken(lambda c: c["records"][0].update(position=True)), "'position' of 'records[0]' must be a whole number"),
+        (broken(lambda c: c["records"][0].update(ok=1)), "'ok' of 'records[0]' must be true or false"),
+        (broken(lambda c: c["run"].update(state="lost")), "'state' of 'run' must be one of pending, running"),
+        (broken(lambda c: c["run"].update(seed="xyz")), "'seed' of 'run' must be hexadecimal"),
+        (broken(lambda c: c["run"].update(tags="ab")), "'tags' of 'run' must be a list of strings"),
+        (broken(lambda c: c["run"].update(created_at="now")), "'created_at' of 'run' must be a number of seconds"),
+    ],
+)
+def test_a_file_that_is_no_journal_is_told_what_is_wrong_with_it(text: str | bytes, told: str):
+    with pytest.raises(UsageError) as raised:
+        Journal.loads(text, "run.json")
+    assert str(raised.value).startswith("run.json ")
+    assert told in str(raised.value)
+
+
+def test_a_field_that_a_later_release_added_is_passed_over():
+    journal = Journal.loads(broken(lambda c: (c.update(more=1), c["run"].update(more=1), c["records"][0].update(x=1))))
+    assert journal.records == (Record(0, Kind.STEP, 0, "a", True, None, 1.0, 1.0, 1, 1, 1, ""),)
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"none\.json cannot be read: No such file"):
+        Journal.read(tmp_path / "none.json")

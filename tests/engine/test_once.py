@@ -6,9 +6,10 @@ import asyncio
 import time
 
 import pytest
-from worlds import World, attempts, eventually, journal, until_parked
+from worlds import World, attempts, eventually, journal, until_parked, until_state
 
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
+from holdfast.authoring.registry import definitions
 
 pytestmark = pytest.mark.asyncio
 
@@ -199,3 +200,36 @@ async def test_a_once_step_is_known_again_after_its_run_was_parked(world: World,
     clock.advance(3600)
     assert await handle.result() == "paid"
     assert calls == [1]
+
+
+async def test_the_intent_of_another_step_is_nothing_to_the_step_that_now_has_its_place(world: World):
+    """A retry can take out of the past what a step was an answer to, and so can new code; its intent is still there."""
+    begun, paid_out = asyncio.Event(), []
+
+    @step(effect="once")
+    async def refund() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @step(effect="once")
+    async def pay_out() -> None:
+        paid_out.append("once")
+
+    @workflow(name="flow")
+    async def before() -> None:
+        await refund()
+
+    first = await world.open()
+    handle = await first.start(before)
+    await eventually(begun.is_set)
+    await world.crash(first)
+    definitions.clear()
+
+    @workflow(name="flow")
+    async def after() -> None:
+        await pay_out()
+
+    second = await world.open()
+    await until_state(second, handle, "completed")
+    assert paid_out == ["once"]
+    assert await attempts(second, handle) == {}

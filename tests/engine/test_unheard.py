@@ -94,7 +94,7 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
     store.fail_after = lambda ops: unavailable() if any(isinstance(op, StartRun) for op in ops) else None
     runtime = await world.open(store=store, lease=1.0)
     with pytest.raises(StoreUnavailable):
-        await runtime.start(flow.options(id="mine", delay=0.2 if delayed else 0))
+        await runtime.start(flow.options(id="mine", delay=0.2 if delayed else None))
     world.clock.advance(1)
     assert await runtime._handle(flow, "mine").result(timeout=10) == "done"
 

@@ -208,12 +208,11 @@ class Driver:
                 self._start_step(command)
 
     def _start_step(self, command: Command) -> None:
-        known = self._attempts.pop(command.position, None)
-        step = StepRun(self, command, known)
+        step = StepRun(self, command, self._attempts.pop(command.position, None))
         if step.call.step.effect is not Effect.ONCE:
             self._steps[command.position] = step
             step.launch()
-        elif known is not None and known.intent:
+        elif step.was_intended:
             self._record_unknown(command)
         else:
             self._steps[command.position] = step
@@ -433,9 +432,8 @@ class Driver:
             self._alarm = None
         names = [command.name for command in self.execution.open.values()]
         wake_at = self._next_due()
-        op = ParkRun(
-            self.run.key, self.run.epoch, wake_at, tuple(dict.fromkeys(names)), _waits_in_words(names, wake_at)
-        )
+        waits_for = _waits_in_words(names, wake_at)
+        op = ParkRun(self.run.key, self.run.epoch, wake_at, tuple(dict.fromkeys(names)), waits_for, self._next_seq)
         self.host.writer.submit(op, self._parked)
 
     def _parked(self, answer: Answer | BaseException) -> None:

@@ -80,8 +80,12 @@ class StepRun:
         self.call: StepCall = command.call
         self.task: asyncio.Task[None] | None = None
         self.withdrawn = False
-        self._attempt_number = known.attempt + 1 if known is not None and not known.intent else 1
         self._noted = known is not None
+        if known is not None and known.name not in ("", self.call.step.name):
+            known = None  # left by a step that a retry has taken out of the run's past
+        self.was_intended = known is not None and known.intent
+        """Whether a ``once`` step was about to start before, and may have."""
+        self._attempt_number = known.attempt + 1 if known is not None and not known.intent else 1
         self._error = known.error if known is not None else ""
         self._progress: bytes | None = known.progress if known is not None else None
         self._current: StepContext | None = None

@@ -162,7 +162,8 @@ class FinishRun(NamedTuple):
 class ParkRun(NamedTuple):
     """Let a held run leave memory until ``wake_at`` or a signal.
 
-    Refused when an unconsumed signal with one of the names in ``signals`` is there.
+    Refused when an unconsumed signal with one of the names in ``signals`` is there. Fenced when the run has gone on
+    since: a park may reach the store late, after it was repeated, refused for a signal, and that signal consumed.
     """
 
     key: int
@@ -170,6 +171,8 @@ class ParkRun(NamedTuple):
     wake_at: float | None
     signals: tuple[str, ...] = ()
     waits_for: str = ""
+    next_seq: int | None = None
+    """The number that the run's next record will have; if it is there already, the run has gone on."""
 
 
 class ReleaseRun(NamedTuple):

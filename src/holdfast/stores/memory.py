@@ -8,6 +8,7 @@ Several engines may share one object as if they were processes on one database. 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -135,7 +136,7 @@ class MemoryStore(Store):
                 return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
         if held is None:
             return Verdict.FENCED
-        self._records.setdefault(op.key, []).append(op.record)
+        bisect.insort(self._records.setdefault(op.key, []), op.record, key=lambda record: record.seq)
         if op.consume is not None:
             self._mailboxes.get(op.key, {}).pop(op.consume, None)
         if op.clear_attempt:
@@ -166,6 +167,9 @@ class MemoryStore(Store):
             return Verdict.FENCED
         if not rules.holds(run.state, run.epoch, op.epoch):
             return Verdict.DONE if rules.is_park_repeat(run.state, run.epoch, op.epoch) else Verdict.FENCED
+        journal = self._records.get(op.key)
+        if op.next_seq is not None and journal and journal[-1].seq >= op.next_seq:
+            return Verdict.FENCED
         if any(signal.name in op.signals for signal in self._mailboxes.get(op.key, {}).values()):
             return Verdict.REFUSED
         self._put(replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for))

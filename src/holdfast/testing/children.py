@@ -27,9 +27,6 @@ from holdfast.testing.violations import CrashSafetyWarning
 
 PATIENCE = 120.0
 
-is_child = False
-"""Whether this process is one of those that ``main`` runs in."""
-
 
 @dataclass(frozen=True)
 class ChildReplay:
@@ -138,13 +135,29 @@ class _Child:
 # In the child
 
 
+class _Imported(BaseException):
+    """A script without ``if __name__ == "__main__"`` has come to where its parent is: what is needed is defined."""
+
+
+_is_child = False
+
+
+def stop_if_child() -> None:
+    """Called where a check begins: a child is there to replay a journal, and must not begin a check of its own."""
+    if _is_child:
+        raise _Imported
+
+
 def main(request_file: str) -> None:
     """Replay what the request says, and write the answer."""
-    global is_child
-    is_child = True
+    global _is_child
+    _is_child = True
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     sys.path[:] = request["path"]
-    _import(request["module"], request["file"])
+    try:
+        _import(request["module"], request["file"])
+    except _Imported:
+        pass
     from holdfast.authoring.registry import definitions
     from holdfast.testing.replaying import replay
 

@@ -9,6 +9,7 @@ event is written, or *after* it was written but before anybody in the process kn
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -52,13 +53,13 @@ class CrashPoint:
         """The point at one event of a run that was seen."""
         return cls(moment, event.what, event.number, event.name)
 
-    def matches(self, moment: Moment, event: Event, occurrence: int) -> bool:
+    def matches(self, moment: Moment, event: Event, occurrence: Callable[[], int]) -> bool:
         """Whether this is where the process is; ``occurrence`` counts the events of the same kind and name."""
         if (self.moment, self.what) != (moment, event.what):
             return False
         if self.number is not None:
             return self.number == event.number
-        return (self.name, self.occurrence) == (event.name, occurrence)
+        return self.name == event.name and self.occurrence == occurrence()
 
     def __str__(self) -> str:
         if self.number is not None:
@@ -86,10 +87,13 @@ class CrashPoint:
 
 _POINT = re.compile(
     r"(?P<moment>before|during|after) (?:the )?"
-    r"(?:(?P<bare>start|end|deadline)|(?P<what>intent of step|step|timer|signal) (?P<number>\d+)(?: \(.*\))?)",
+    r"(?:(?P<bare>start|end|deadline)"
+    r"|(?P<what>intent of step|step|timer|signal) (?P<number>\d+)(?: \((?P<name>.*)\))?)",
     re.DOTALL,
 )
-_NEXT = re.compile(r";\s*(?=(?:before|during|after) )")
+_NEXT = re.compile(
+    r";\s*(?=(?:before|during|after) (?:the )?(?:start|end|deadline|(?:intent of step|step|timer|signal) \d))"
+)
 """Between two points; the name of a step may have a semicolon in it, too."""
 
 
@@ -105,5 +109,5 @@ def parse_schedule(text: str) -> list[CrashPoint]:
             )
         what = found["bare"] or found["what"].partition(" ")[0]
         number = int(found["number"]) if found["number"] else 0
-        points.append(CrashPoint(found["moment"], what, number))  # type: ignore[arg-type]
+        points.append(CrashPoint(found["moment"], what, number, found["name"] or ""))  # type: ignore[arg-type]
     return points

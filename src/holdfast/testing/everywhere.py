@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -30,7 +30,7 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.codec import describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import Effect
-from holdfast.errors import UsageError
+from holdfast.errors import ForbiddenInWorkflow, UsageError, WorkflowNeverYields, WorkflowStuck
 from holdfast.testing.children import ChildReplay, replay_in_children
 from holdfast.testing.crashes import CrashPoint, Event
 from holdfast.testing.journals import Journal, export_run
@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from holdfast.testing.runner import Runner
 
 MOST_LIVES = 20
+OFTEN_ENOUGH = 5
+"""How often the same journal is replayed. Most trials leave the same, and each of them has replayed a part of it."""
+
+_UNFIT = {
+    f"{error.__module__}.{error.__qualname__}" for error in (ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck)
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Trial:
     result: RunResult
     journal: Journal
     trace: RunTrace
+    is_whole: bool = True
+    """Whether the run came to all the points of the schedule: after the first crash it may go another way."""
     is_control: bool = False
     """The second run without a crash."""
 
@@ -95,10 +103,12 @@ class Everywhere:
         self._args = args
         self._kwargs = kwargs
         self._suspects = Suspects(workflow.definition.function)
+        self._replayed: Counter[Hashable] = Counter()
 
     async def check(self, *, pairs: int, only: Sequence[CrashPoint] | None) -> Report:
         """Try everything; raises ``CrashSafetyError`` at the first schedule that breaks a rule."""
         reference = await self._try(())
+        self._report_first(reference, _unfit)
         points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
         # First whatever a crash alone brings out, in the order of the run's life: the first schedule that fails is then
         # the shortest. A run that differs from the reference may do so without any crash, which is told as such.
@@ -111,12 +121,19 @@ class Everywhere:
         for trial in [control, *trials[1:]]:
             self._hold_against(reference, trial)
         doubles = [] if only is not None else _pairs([point for (point,) in points], pairs)
+        whole = 0
         for schedule in doubles:
             trial = await self._try(schedule)
+            whole += trial.is_whole
             self._report_first(trial, _ran_again, _lives_differ, _swallowed)
             self._hold_against(reference, trial)
         processes = await self._replay_elsewhere(reference)
-        return Report(self._workflow.name, reference.result, len(points), len(doubles), processes)
+        if only is not None and not trials[-1].is_whole:
+            raise UsageError(
+                f"the schedule {_in_short(only)!r} breaks nothing: the run never came to all of it. Its points are: "
+                f"{_in_short(_points(reference))}"
+            )
+        return Report(self._workflow.name, reference.result, len(points), whole, processes)
 
     # Trying
 
@@ -148,7 +165,7 @@ class Everywhere:
 
     async def _look_at(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
         journal = await export_run(world.store, result.run_id)
-        return Trial(schedule, result, journal, world.traces[result.run_id])
+        return Trial(schedule, result, journal, world.traces[result.run_id], not (world.armed or world.then))
 
     # Judging
 
@@ -164,7 +181,11 @@ class Everywhere:
 
     def _replay_differs(self, trial: Trial) -> Violation | None:
         """The journal that the trial has left, once more from the beginning."""
-        shake(0)
+        left = (*map(_essence, trial.journal.records), trial.journal.run.output, trial.journal.run.error)
+        self._replayed[left] += 1
+        if self._replayed[left] > OFTEN_ENOUGH:
+            return None
+        shake(self._replayed[left])
         seen = replay(trial.journal, self._workflow)
         return _compare_replay(trial, seen.issued, seen.output_bytes, seen.error, str(seen.fault or ""))
 
@@ -207,7 +228,8 @@ def _points(reference: Trial) -> list[CrashPoint]:
 
 def _pairs(points: Sequence[CrashPoint], most: int) -> list[tuple[CrashPoint, CrashPoint]]:
     """Pairs of crashes: the same point twice and one after the next first, then others, evenly over all there are."""
-    first = [(point, point) for point in points] + list(pairwise(points))
+    # What was recorded before a crash is not recorded again after it, nor does a process die after it once more.
+    first = [(point, point) for point in points if point.moment != "after"] + list(pairwise(points))
     others = [(one, points[at]) for i, one in enumerate(points) for at in range(i + 2, len(points))]
     chosen = first[:: max(1, len(first) // max(1, most))][:most]
     room = most - len(chosen)
@@ -217,6 +239,14 @@ def _pairs(points: Sequence[CrashPoint], most: int) -> list[tuple[CrashPoint, Cr
 
 
 # The rules
+
+
+def _unfit(trial: Trial) -> Violation | None:
+    """The run failed because its code does what no workflow may, or waits for what never comes."""
+    error = _error_of(trial.journal.run.error)
+    if error is None or error[0] not in _UNFIT:
+        return None
+    return Violation("unfit", f"{error[0].rpartition('.')[2]}: {error[1]}")
 
 
 def _ran_again(trial: Trial) -> Violation | None:
@@ -243,12 +273,13 @@ def _lives_differ(trial: Trial) -> Violation | None:
 
 def _swallowed(trial: Trial) -> Violation | None:
     for life in trial.trace.lives:
-        for place in life.swallowed:
+        for what in life.swallowed:
+            waited = what.startswith("waited")
             return Violation(
                 "swallowed",
-                f"the run left memory while workflow code waited at {place}, and the code caught the exception that "
-                f"ends it (RunParked, a BaseException) and went on",
-                place=place,
+                f"the run left memory while workflow code {what if waited else 'waited'}, and the code caught the "
+                f"exception that ends it (RunParked, a BaseException) and {'went on' if waited else what}",
+                place=what.partition(" at ")[2],
             )
     return None
 
@@ -356,6 +387,10 @@ def _two_commands(one: Issued | None, other: Issued | None, first: str, second: 
 
 def _command(command: Issued | None) -> str:
     return "nothing more" if command is None else f"{command.kind.label} {command.position + 1} ({command.name})"
+
+
+def _in_short(points: Iterable[CrashPoint]) -> str:
+    return "; ".join(map(str, points))
 
 
 def _text(data: bytes | None) -> str:

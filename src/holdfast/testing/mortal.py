@@ -21,6 +21,17 @@ graveyard: list[Coroutine[Any, Any, Any]] = []
 """Steps that were in flight when their process died. Kept for ever: collecting one would run its ``finally`` blocks."""
 
 
+def bury(coro: Coroutine[Any, Any, Any]) -> None:
+    """Keep the coroutine for ever."""
+    graveyard.append(coro)
+    try:
+        from ctypes import py_object, pythonapi
+    except ImportError:
+        return
+    # Python empties its modules when it ends, and the list with them: only a reference that nobody gives back lasts.
+    pythonapi.Py_IncRef(py_object(coro))
+
+
 class Life:
     """Whether a simulated process is alive."""
 
@@ -58,7 +69,7 @@ class Mortal(Awaitable[Any]):
                 stop = argument = thrown
                 resume = coro.throw
             if self._life.over:
-                graveyard.append(coro)
+                bury(coro)
                 if stop is not None:
                     raise stop
                 yield from asyncio.get_running_loop().create_future()

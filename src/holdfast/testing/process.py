@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
 from holdfast.authoring.registry import definitions
@@ -18,6 +20,7 @@ from holdfast.core.records import Kind
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
+from holdfast.errors import UsageError
 from holdfast.stores.contract import SendSignal, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
@@ -31,6 +34,10 @@ FOR_EVER = 1e9
 
 CALM = 3
 """Turns of the loop without anything under way after which nothing is taken to happen by itself."""
+
+MOST_JUMPS = 100_000
+LONGEST = 100 * 365 * 86400.0
+"""How often, and how far, time jumps for a run that does not end: then it is taken to go on for ever."""
 
 EAGER_TURNS = 300
 """Turns after which a step that is still busy is waited for in small naps."""
@@ -73,7 +80,10 @@ class World:
 
     def trace(self, run_id: str) -> RunTrace:
         """What is known of this run."""
-        return self.traces.setdefault(run_id, RunTrace(run_id))
+        trace = self.traces.get(run_id)
+        if trace is None:
+            trace = self.traces[run_id] = RunTrace(run_id)
+        return trace
 
     @property
     def definitions(self) -> Mapping[str, WorkflowDefinition]:
@@ -102,9 +112,12 @@ class Process:
         await self.engine.open()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self.life.over:
             await self._bury()
+            return
+        if error is not None:  # the test's own time-out, perhaps: a step may be busy for ever
+            await self.engine.close()
             return
         self.engine.park_idle()
         await self.settle()
@@ -128,7 +141,7 @@ class Process:
 
         Time jumps from one thing that is due to the next.
         """
-        idle_turns = 0
+        idle_turns, jumps, began = 0, 0, self.world.clock.now()
         while True:
             await self.settle()
             if self.life.over or await stop():
@@ -140,6 +153,12 @@ class Process:
                 return
             idle_turns = idle_turns + 1 if due <= self.world.clock.now() else 0
             assert idle_turns < 1000, "something is due all the time, and nothing happens"
+            jumps += 1
+            if until is None and (jumps > MOST_JUMPS or due > began + LONGEST):
+                raise UsageError(
+                    f"a run has waited {jumps} times, until {datetime.fromtimestamp(due, UTC):%Y-%m-%d %H:%M}, and has "
+                    f"not ended. If it goes on for ever, use `start` and `advance` in place of `run` and `resume`."
+                )
             self.world.clock.move_to(due)
             self.engine.nudge()
 
@@ -207,7 +226,7 @@ class Process:
     def dies(self, moment: Moment, key: int, event: Event) -> bool:
         """Whether the process is to die here; the point is used up by that."""
         for point in self.world.armed:
-            if point.matches(moment, event, self._occurrence(key, event)):
+            if point.matches(moment, event, partial(self._occurrence, key, event)):
                 self.world.armed.remove(point)
                 return True
         return False

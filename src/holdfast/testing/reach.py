@@ -13,7 +13,7 @@ from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 
 LONGEST = 80
-_CACHED = type(functools.lru_cache(lambda: None))
+_CACHED: type[Any] = type(functools.lru_cache(lambda: None))
 
 
 class Reach:
@@ -34,6 +34,13 @@ class Reach:
                 self.functions.append(found)
                 todo.extend(self._look_into(found))
 
+    def filled_caches(self) -> Iterator[tuple[str, str]]:
+        """What remembers results from before, in words, and where it is used."""
+        for name, read in self._variables.items():
+            value = read()
+            if isinstance(value, _CACHED) and value.cache_info().currsize:
+                yield f"{name} keeps what it once returned", self.places[name]
+
     def snapshot(self) -> dict[str, str]:
         """The values of the variables now, in a form that can be compared and shown."""
         return {name: shown for name, read in self._variables.items() if (shown := _shown(read())) is not None}
@@ -44,6 +51,8 @@ class Reach:
         for name in _names(function):
             if name in function.__globals__:
                 yield from self._note(f"`{name}`", function.__globals__, name, place, function.__module__)
+        for name, value in _mutable_defaults(function):
+            self._add(f"the default of `{name}`", lambda value=value: value, place)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -61,9 +70,16 @@ class Reach:
         if _is_users(value, module):
             yield value
         elif inspect.isclass(value) and value.__module__.partition(".")[0] == module.partition(".")[0]:
-            for attribute in vars(value).values():
-                if isinstance(attribute, FunctionType):
-                    yield attribute
+            yield from self._look_into_class(value, place)
+
+    def _look_into_class(self, cls: type[Any], place: str) -> Iterator[Any]:
+        for name, attribute in vars(cls).items():
+            if isinstance(attribute, classmethod | staticmethod):
+                attribute = cast(Any, attribute).__func__
+            if isinstance(attribute, FunctionType):
+                yield attribute
+            elif not name.startswith("__"):
+                self._add(f"`{cls.__name__}.{name}`", lambda name=name: vars(cls).get(name), place)
 
     def _add(self, label: str, read: Callable[[], Any], place: str) -> None:
         if label not in self._variables:
@@ -81,29 +97,37 @@ def _names(function: FunctionType) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _mutable_defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for parameter in inspect.signature(function).parameters.values():
+        default: Any = parameter.default
+        if type(default) in (list, dict, set):
+            yield parameter.name, default
+
+
 def _is_users(value: Any, module: str) -> bool:
     """Whether this is a function of the same package: what a library does is not looked into."""
     if isinstance(value, _CACHED):
-        value = value.__wrapped__  # type: ignore[attr-defined]
+        value = value.__wrapped__
     return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == module.partition(".")[0]
 
 
 def _shown(value: Any) -> str | None:
-    """A value in short; ``None`` for what cannot be compared by what it shows."""
-    if isinstance(value, _CACHED):
-        return f"{cast(Any, value).cache_info().currsize} cached results"
-    if isinstance(value, FunctionType | type | ModuleType):
+    """A value as text; ``None`` for what cannot be compared by what it shows."""
+    if isinstance(value, FunctionType | type | ModuleType | _CACHED):
         return None
-    shown = cast(Any, value)
+    shown: Any = value
     if type(value).__repr__ is object.__repr__:
         try:
-            shown = vars(value)
+            shown = cast("dict[str, Any]", vars(value))
         except TypeError:
             return None
     try:
         text = repr(shown)
     except Exception:
         return None
-    if " at 0x" in text:
-        return None
+    return None if " at 0x" in text else text
+
+
+def in_short(text: str) -> str:
+    """What a snapshot holds of a value, as it is told."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"

@@ -23,7 +23,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunEnded, RunNotFound, StepFailed, UsageError
 from holdfast.stores.contract import Run, SendSignal, Verdict
-from holdfast.testing import children
+from holdfast.testing.children import stop_if_child
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.crashes import CrashPoint, Moment, What, parse_schedule
 from holdfast.testing.everywhere import Everywhere, Report
@@ -121,11 +121,7 @@ class Runner:
         ``AssertionError`` that tells the shortest schedule that breaks a promise, the cause, and how to reproduce it.
         """
         _check_workflow(workflow)
-        if children.is_child:
-            raise UsageError(
-                "this module was imported by a child of crash_everywhere, and calls crash_everywhere itself: put what "
-                "it runs under `if __name__ == '__main__':`"
-            )
+        stop_if_child()
         if self._world.armed:
             raise UsageError("crash_everywhere chooses the crashes itself: drop the simulate_crash_... before it")
         return await Everywhere(self, workflow, args, kwargs).check(pairs=self._pairs, only=self._only)
@@ -154,7 +150,7 @@ class Runner:
 
         The step's retries and its recording stay as they are. Returns the mock, whose ``calls`` tell how it was called.
         """
-        if not isinstance(step, Step | str):
+        if not isinstance(step, Step | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"mock takes a step or the name of one, not {step!r}: put @step on it")
         name = step.name if isinstance(step, Step) else step
         made = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import NamedTuple
 
-_ORDERED_USES = {"list", "tuple", "enumerate", "iter", "zip", "map", "filter", "reversed", "dict"}
+_ORDERED_USES = {"list", "tuple", "enumerate", "iter", "zip", "map", "filter", "dict", "str", "repr"}
 _MUTATORS = {
     "append",
     "add",
@@ -101,6 +101,11 @@ class _Reader:
                 _last_name(argument) == "BaseException" for argument in args
             ):
                 yield self._finding("catch-all", f"`{ast.unparse(node)}`", node)
+            case ast.Try(finalbody=lines) | ast.TryStar(finalbody=lines):
+                for line in _leaving_finally(lines):
+                    yield self._finding("catch-all", f"`{ast.unparse(line)}` in a `finally` block", line)
+            case ast.FormattedValue(value=value) if self._is_set(value):
+                yield self._finding("set", f"`{{{ast.unparse(value)}}}`", value)
             case _:
                 pass
 
@@ -165,6 +170,21 @@ def _catches_everything(handler: ast.ExceptHandler) -> bool:
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     named = any(one is None or _last_name(one) == "BaseException" for one in types)
     return named and not any(isinstance(node, ast.Raise) for line in handler.body for node in ast.walk(line))
+
+
+def _leaving_finally(lines: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """What drops the exception on its way through a ``finally`` block."""
+    for line in lines:
+        match line:
+            case ast.Return() | ast.Break() | ast.Continue():
+                yield line
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                pass
+            case ast.For() | ast.AsyncFor() | ast.While():  # a `break` in it leaves only the loop
+                yield from (one for one in _leaving_finally(line.body) if isinstance(one, ast.Return))
+            case _:
+                for body in ("body", "orelse", "finalbody"):
+                    yield from _leaving_finally(getattr(line, body, []))
 
 
 def _head(handler: ast.ExceptHandler) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from holdfast.authoring.workflow import Workflow
 from holdfast.testing.journals import Journal
-from holdfast.testing.reach import Reach
+from holdfast.testing.reach import Reach, in_short
 from holdfast.testing.replaying import replay
 from holdfast.testing.sources import read_source
 from holdfast.testing.violations import Violation
@@ -76,13 +76,16 @@ class Suspects:
                 "the result depends on which of several outcomes is the first. If it may, leave the comparison of "
                 "results out: `Runner(same_result=False)`."
             ]
+        if violation.rule == "unfit":
+            return []
         if violation.rule in ("ran-again", "once"):
             return ["this is a defect of Holdfast, not of the workflow: please report it."]
         found = self._written()
         if violation.rule == "swallowed":
             chosen = [one for one in found if one.kind == "catch-all"]
         else:
-            found = [*self._changed(), *_called(workflow, journal), *found]
+            found = [*self._changed(), *_called(workflow, journal), *found, *_shown_addresses(violation)]
+            found += [Suspect("state", what, place, 1) for what, place in self._reach.filled_caches()]
             order = ELSEWHERE_FIRST if violation.elsewhere else HERE_FIRST
             chosen = [one for one in found if one.kind in order]
             if violation.elsewhere:
@@ -90,15 +93,17 @@ class Suspects:
             else:
                 chosen.sort(key=lambda one: (-one.weight, order.index(one.kind)))
         words = list(dict.fromkeys(_in_words(one) for one in _strongest(chosen)))[:MOST]
-        return words or [
-            "not found. Something in workflow code is not a function of its inputs and of what its steps returned: "
-            "look for time, chance, sets, and variables that outlive a run."
-        ]
+        return words or [_not_found(violation)]
 
     def _changed(self) -> list[Suspect]:
         after = self._reach.snapshot()
         return [
-            Suspect("state", f"{name} went from {self._before[name]} to {value}", self._reach.places[name], 3)
+            Suspect(
+                "state",
+                f"{name} went from {in_short(self._before[name])} to {in_short(value)}",
+                self._reach.places[name],
+                3,
+            )
             for name, value in after.items()
             if name in self._before and self._before[name] != value
         ]
@@ -109,6 +114,29 @@ class Suspects:
             for function in self._reach.functions
             for finding in read_source(function)
         ]
+
+
+def _not_found(violation: Violation) -> str:
+    if violation.rule == "swallowed":
+        return (
+            "not found. Something between there and the workflow stops every BaseException: look for `except:`, for "
+            "`except BaseException:` and for `return` in a `finally` block, also in what the workflow calls."
+        )
+    if violation.elsewhere:
+        return (
+            "not found, but it differs from process to process: look for the order of a set, for hashes, and for what "
+            "modules remember."
+        )
+    return (
+        "not found. Something in workflow code is not a function of its inputs and of what its steps returned: "
+        "look for time, chance, sets, and variables that outlive a run."
+    )
+
+
+def _shown_addresses(violation: Violation) -> list[Suspect]:
+    if violation.message.count(" at 0x") < 2:
+        return []
+    return [Suspect("address", "the `repr` of an object shows its address", "", 1)]
 
 
 def _strongest(suspects: list[Suspect]) -> list[Suspect]:
@@ -183,6 +211,11 @@ def _profiled(found: list[Suspect]) -> Generator[None]:
                 name = _name_of(argument)
                 if (kind := _kind_of(name)) is not None:
                     found.append(_at(kind, name, frame))
+        elif event == "return":
+            name, caller = frame.f_code.co_name, frame.f_back
+            if isinstance(argument, set | frozenset) and name.isidentifier() and caller and _is_users(caller):
+                place = f"{caller.f_code.co_filename}:{caller.f_lineno} in {caller.f_code.co_name}"
+                found.append(Suspect("set", f"`{name}()` returns one", place, 1))
         elif event == "call" and frame.f_back is not None and _is_users(frame.f_back):
             module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
             if module in _CHANCE_MODULES and name not in _HARMLESS:

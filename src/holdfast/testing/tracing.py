@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+import warnings
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.authoring.functions import hints_of
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.records import Kind, Record
-from holdfast.core.where import waiting_at
+from holdfast.core.where import user_frame, waiting_at
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.errors import CodecError, InputError
+from holdfast.errors import CodecError, InputError, RunParked
 
 
 class Issued(NamedTuple):
@@ -42,7 +45,8 @@ class TracedExecution(Execution):
         self.issued_after: list[int] = []
         """How many records had been delivered when each command was issued."""
         self.swallowed: list[str] = []
-        """Where code stood that caught ``RunParked`` when the run left memory, and did not let it pass."""
+        """What code did that caught ``RunParked`` when the run left memory, and did not let it pass: where it waited,
+        or where it went on."""
         self.calls: dict[int, StepDefinition] = {}
         """The steps that were called, by position."""
         self.delivered: list[Record] = []
@@ -70,15 +74,47 @@ class TracedExecution(Execution):
         """Leave memory, and notice who does not let that happen."""
         places = {number: waiting_at(task.get_coro()) for number, task in self.loop.live_tasks.items()}
         self._main_place = places.get(next(iter(places), 0), "")
-        super().leave()
-        self.swallowed += [place for number in self.loop.swallowed if (place := places.get(number))]
+        self._notice_who_goes_on()
+        with warnings.catch_warnings():
+            # A task that goes on for ever is told of as a fault of the workflow, not in passing. (And where warnings
+            # are errors, one in the midst of leaving would leave half of the run behind.)
+            warnings.simplefilter("ignore", ResourceWarning)
+            super().leave()
+        self.swallowed += [f"waited at {place}" for number in self.loop.swallowed if (place := places.get(number))]
         self.swallowed = list(dict.fromkeys(self.swallowed))
 
     async def _watch(self, main: Coroutine[Any, Any, Any]) -> Any:
         value = await main
         if self.loop.closing:
-            self.swallowed.append(self._main_place)
+            self.swallowed.append(f"waited at {self._main_place}")
         return value
+
+    def _notice_who_goes_on(self) -> None:
+        """From now on, whoever asks for something new has caught ``RunParked``, unless it is still being handled.
+
+        It is in a ``finally`` block, and in the ``__aexit__`` of a task group, which may ask for what they like. Once
+        the workflow's own code has ended (another exception took the place of ours), only the core asks.
+        """
+        for name in ("refused_command", "create_future", "create_task"):
+            method = getattr(self.loop, name)
+            setattr(self.loop, name, partial(self._asked_while_leaving, method))
+
+    def _asked_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.loop.closing and not self._settled and not _is_leaving(sys.exception()):
+            place = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            self.swallowed.append(f"went on at {place}")
+        return method(*args, **kwargs)
+
+
+def _is_leaving(error: BaseException | None) -> bool:
+    """Whether ``RunParked`` is being handled, or was when this error came in its place."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, RunParked):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 _codecs: dict[Callable[..., Any], InputsCodec] = {}

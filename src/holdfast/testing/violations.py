@@ -8,7 +8,9 @@ from typing import Literal
 
 from holdfast.testing.crashes import CrashPoint
 
-Rule = Literal["ran-again", "once", "drift", "arguments", "commands", "result", "step-result", "order", "swallowed"]
+Rule = Literal[
+    "ran-again", "once", "drift", "arguments", "commands", "result", "step-result", "order", "swallowed", "unfit"
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class CrashSafetyError(AssertionError):
         """The error for one violation."""
         if violation.elsewhere:
             when = f"the process dies before the run's end is recorded, and {violation.elsewhere} takes over"
+        elif violation.rule == "unfit":
+            when = "no crash at all"
         elif schedule:
             when = "; then ".join(point.in_words for point in schedule) + "; another takes over"
         elif violation.rule == "swallowed":
@@ -60,6 +64,8 @@ class CrashSafetyError(AssertionError):
         text = "; ".join(map(str, schedule)) or "before the end"
         reproduce = f"await Runner(only={text!r}).crash_everywhere({call})"
         headline = "does something else each time it runs" if violation.twice else "does not survive a crash"
+        if violation.rule == "unfit":
+            headline, reproduce = "cannot be replayed at all", f"await Runner().run({call})"
         lines = [f"workflow {workflow!r} {headline}.", "", *_entry("Schedule", when)]
         lines += _entry("Broken", violation.message)
         for at, cause in enumerate(causes):

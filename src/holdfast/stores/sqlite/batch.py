@@ -242,6 +242,10 @@ class Batch:
             return Verdict.FENCED
         if not rules.holds(fence.state, fence.epoch, op.epoch):
             return Verdict.DONE if rules.is_park_repeat(fence.state, fence.epoch, op.epoch) else Verdict.FENCED
+        if op.next_seq is not None:
+            self._flush("records")
+            if self._one(sql.RECORD_EPOCH, op.key, op.next_seq) is not None:
+                return Verdict.FENCED
         if op.signals:
             self._flush("signals")
             if self._one(sql.HAS_SIGNAL, op.key, names_text(op.signals)):

@@ -1,0 +1,99 @@
+# ruff: noqa: T201 - a command prints
+"""Run seeds: ``python -m simulation --seed 17``, ``--seeds 100000 [--first N] [--jobs 2]``, or ``--mutants``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from simulation.fleet import Tally, run_many
+from simulation.mutants import MUTANTS, hunt
+from simulation.world import Broken, run_seed
+
+SHOWN = (
+    "runs",
+    "writes checked",
+    "requests",
+    "callbacks",
+    "replays",
+    "crashes",
+    "pauses",
+    "closes",
+    "outages",
+    "cuts",
+    "clock changes",
+    "stalls",
+    "ambushes",
+    "retries",
+    "unknown outcomes",
+    "late requests",
+    "runs completed",
+    "runs failed",
+    "runs dead",
+    "virtual seconds",
+)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run one seed and tell its story")
+    parser.add_argument("--seeds", type=int, help="run so many seeds and print what they add up to")
+    parser.add_argument("--first", type=int, default=1, help="the first of them (1 unless given)")
+    parser.add_argument("--jobs", type=int, default=1, help="in so many processes (1 unless given)")
+    parser.add_argument("--mutants", action="store_true", help="plant known bugs and see which seed finds each")
+    parser.add_argument("--within", type=int, default=1000, help="seeds that a mutant may take to be found")
+    options = parser.parse_args()
+    if options.mutants:
+        return show_mutants(options.within)
+    if options.seed is not None:
+        return show_seed(options.seed)
+    return show_many(options.first, options.seeds or 1000, options.jobs)
+
+
+def show_seed(seed: int) -> int:
+    """One seed, and its story."""
+    try:
+        counts = run_seed(seed, print)
+    except Broken as broken:
+        print(f"\n{broken}")
+        return 1
+    print(f"\nseed {seed} holds: " + ", ".join(f"{counts[name]} {name}" for name in SHOWN if counts[name]))
+    return 0
+
+
+def show_many(first: int, seeds: int, jobs: int) -> int:
+    """Many seeds, and what they add up to."""
+    tally, told, shown = Tally(), 0, time.monotonic()
+    for tally in run_many(first, seeds, jobs):
+        for broken in tally.broken[told:]:
+            print(broken, flush=True)
+        told = len(tally.broken)
+        if time.monotonic() - shown > 30:
+            shown = time.monotonic()
+            print(f"{tally.counts['seeds']:,} seeds, {told} broken, {tally.seconds:.0f} s", file=sys.stderr, flush=True)
+    done = tally.counts["seeds"]
+    print(f"seeds {first} to {first + done - 1}: {done:,}, of which {len(tally.broken)} break an invariant")
+    for name in SHOWN:
+        print(f"  {name:<17} {tally.counts[name]:>14,}")
+    print(f"  {'wall time':<17} {tally.seconds:>12,.1f} s, {done / max(tally.seconds, 1e-9):,.1f} seeds a second")
+    return 1 if tally.broken else 0
+
+
+def show_mutants(within: int) -> int:
+    """Which seed finds which planted bug, as a Markdown table."""
+    missed = 0
+    print("| planted bug | found at seed | by the invariant |\n|---|---|---|")
+    for mutant in MUTANTS:
+        found = hunt(mutant, within)
+        missed += found is None
+        if found is None:
+            print(f"| {mutant.what} | not within {within} seeds | |", flush=True)
+        else:
+            print(f"| {mutant.what} | {found.seed} | {found.invariant} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""Mistakes that the engine could make: each patches one of its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.core.loop import RunLoop
+from holdfast.core.records import Kind
+from holdfast.engine.driver import Driver
+from holdfast.engine.engine import JournalEngine
+from holdfast.engine.steps import StepRun
+from holdfast.engine.writer import Writer
+from holdfast.stores.contract import AppendRecord, NoteAttempt, Verdict
+from simulation.planting import mutant
+from simulation.store import ProcessStore
+
+
+@mutant("a record is delivered before it is committed")
+def delivered_before_commit() -> Iterator[None]:
+    """The workflow goes on while the write is on its way."""
+    real = Driver._submit
+
+    def submit(self: Driver, op: Any, then: Any) -> None:
+        real(self, op, None if isinstance(op, AppendRecord) else then)
+        if isinstance(op, AppendRecord):
+            self.host.loop.call_soon(then)
+
+    with patch.object(Driver, "_submit", submit):
+        yield
+
+
+@mutant("the lease is not renewed")
+def lease_not_renewed() -> Iterator[None]:
+    """The pulse beats, and does nothing."""
+    with patch.object(JournalEngine, "_renew", lambda self: True):
+        yield
+
+
+@mutant("a worker trusts its lease for ever")
+def lease_trusted_for_ever() -> Iterator[None]:
+    """After a long pause it begins steps of runs that others hold."""
+    with patch.object(JournalEngine, "holds_lease", lambda self: True):
+        yield
+
+
+@mutant("no intent is written before a `once` step")
+def no_intent() -> Iterator[None]:
+    """It is begun like any other step."""
+
+    def start(self: Driver, command: Any) -> None:
+        known = self._attempts.pop(command.position, None)
+        step = self._steps[command.position] = StepRun(self, command, known)
+        step.launch()
+
+    with patch.object(Driver, "_start_step", start):
+        yield
+
+
+@mutant("a `once` step begins while its intent is still being written")
+def intent_not_awaited() -> Iterator[None]:
+    """The intent is there in time, nearly always."""
+    real = Driver._submit
+
+    def submit(self: Driver, op: Any, then: Any) -> None:
+        if isinstance(op, NoteAttempt) and then is not None:
+            real(self, op, None)
+            then()
+        else:
+            real(self, op, then)
+
+    with patch.object(Driver, "_submit", submit):
+        yield
+
+
+@mutant("the run's own lost fence goes unnoticed")
+def fence_unnoticed() -> Iterator[None]:
+    """A worker that was answered `fenced` goes on with its steps."""
+    real = Driver._committed
+
+    def committed(self: Driver, then: Any, answer: Any) -> None:
+        real(self, then, Verdict.DONE if answer is Verdict.FENCED else answer)
+
+    with patch.object(Driver, "_committed", committed):
+        yield
+
+
+@mutant("steps go on when their run is lost")
+def steps_not_cancelled() -> Iterator[None]:
+    """They end by themselves, some time."""
+    with patch.object(Driver, "_cancel_steps", lambda self: self._steps.clear()):
+        yield
+
+
+@mutant("the time to wake is forgotten after a park")
+def next_wake_forgotten() -> Iterator[None]:
+    """A run that is parked until a timer is due is parked for ever."""
+    real = Driver.park
+
+    def park(self: Driver) -> None:
+        with patch.object(Driver, "_next_due", lambda _: None):
+            real(self)
+
+    with patch.object(Driver, "park", park):
+        yield
+
+
+@mutant("timers that are due together fire in the wrong order")
+def timers_reversed() -> Iterator[None]:
+    """The latest first."""
+    real = RunLoop.take_due
+    with patch.object(RunLoop, "take_due", lambda self, now: real(self, now)[::-1]):
+        yield
+
+
+@mutant("timers fire a little early")
+def timers_early() -> Iterator[None]:
+    """Half a second before they are due."""
+    real = RunLoop.take_due
+    with patch.object(RunLoop, "take_due", lambda self, now: real(self, now + 0.5)):
+        yield
+
+
+@mutant("a failed commit is not repeated")
+def failed_commit_dropped() -> Iterator[None]:
+    """What was in it is lost, and nobody is told."""
+    real = Writer._hold
+
+    async def hold(self: Writer, batch: Any, error: Any) -> None:
+        await real(self, [one for one in batch if not isinstance(one[0], AppendRecord)], error)
+
+    with patch.object(Writer, "_hold", hold):
+        yield
+
+
+@mutant("a commit of unknown outcome is repeated under new numbers")
+def repeated_as_new() -> Iterator[None]:
+    """The first try was written too."""
+    real = Writer._hold
+
+    async def hold(self: Writer, batch: Any, error: Any) -> None:
+        await real(self, [(_renumbered(op), done) for op, done in batch], error)
+
+    with patch.object(Writer, "_hold", hold):
+        yield
+
+
+def _renumbered(op: Any) -> Any:
+    if not isinstance(op, AppendRecord):
+        return op
+    return op._replace(record=op.record._replace(seq=op.record.seq + 1))
+
+
+@mutant("a worker that was declared dead keeps its runs")
+def dead_keeps_runs() -> Iterator[None]:
+    """It registers anew, and goes on where it was."""
+    real = JournalEngine._declared_dead
+
+    def declared_dead(self: JournalEngine) -> None:
+        kept, self._drivers = self._drivers, {}
+        real(self)
+        self._drivers = kept
+
+    with patch.object(JournalEngine, "_declared_dead", declared_dead):
+        yield
+
+
+@mutant("a run is read before it is claimed")
+def history_before_claim() -> Iterator[None]:
+    """What its last holder wrote in between is missing."""
+    real_next, real_histories = ProcessStore.next_wake, ProcessStore.histories
+
+    async def next_wake(self: ProcessStore, **options: Any) -> Any:
+        self.read_early = {}  # type: ignore[attr-defined]
+        for key in list(self._database._runs):
+            self.read_early[key] = (await real_histories(self, [key]))[0]  # type: ignore[attr-defined]
+        return await real_next(self, **options)
+
+    async def histories(self: ProcessStore, keys: Any) -> Any:
+        known = self.read_early  # type: ignore[attr-defined]
+        return [known[key] if key in known else (await real_histories(self, [key]))[0] for key in keys]
+
+    with patch.object(ProcessStore, "next_wake", next_wake), patch.object(ProcessStore, "histories", histories):
+        yield
+
+
+@mutant("steps in flight start again before timers that are due have fired")
+def steps_before_timers() -> Iterator[None]:
+    """A paid call begins, only to be cancelled."""
+    real = Driver.begin
+
+    def begin(self: Driver, history: Any) -> None:
+        self._resuming = False
+        real(self, history)
+
+    with patch.object(Driver, "begin", begin):
+        yield
+
+
+@mutant("signals are handed to waits newest first")
+def signals_newest_first() -> Iterator[None]:
+    """A stack where a queue was meant."""
+
+    def answer(self: Driver) -> None:
+        for command in list(self.execution.open.values()):
+            waiting = self._signals.get(command.name)
+            if command.kind is not Kind.SIGNAL or command.position in self._answered or not waiting:
+                continue
+            signal = waiting.pop()
+            self._answered.add(command.position)
+            self._record(
+                Kind.SIGNAL, command.position, command.name, payload=signal.payload,
+                started_at=signal.sent_at, consume=signal.id,
+            )  # fmt: skip
+
+    with patch.object(Driver, "_answer_waits", answer):
+        yield
+
+
+@mutant("the signal cursor skips runs that are only just being taken up")
+def cursor_skips() -> Iterator[None]:
+    """A signal that came in that moment is never looked for again."""
+
+    async def fetch(self: JournalEngine) -> None:
+        for key, signal in await self.store.new_signals(self.worker, self._signal_cursor):
+            self._signal_cursor = max(self._signal_cursor, signal.id)
+            if (driver := self._drivers.get(key)) is not None:
+                driver.add_signals([signal])
+
+    with patch.object(JournalEngine, "_fetch_signals", fetch):
+        yield
+
+
+@mutant("a run given in an answer that got lost stays where it is")
+def unheard_kept() -> Iterator[None]:
+    """Held by a worker that does not know, and so by nobody."""
+    with patch.object(JournalEngine, "_doubt", lambda self: None):
+        yield
+
+
+@mutant("the lease is let go before the hand-over is done")
+def pulse_stopped_early() -> Iterator[None]:
+    """A slow hand-over is taken for a death."""
+    real = JournalEngine._hand_over
+
+    async def hand_over(self: JournalEngine) -> None:
+        self._pulse.stop()
+        await real(self)
+
+    with patch.object(JournalEngine, "_hand_over", hand_over):
+        yield
+
+
+@mutant("a run claimed by the worker that was declared dead is taken up by the one it became")
+def stale_claim_taken() -> Iterator[None]:
+    """The answer came late; the new registration seems to cover it."""
+    real = JournalEngine._take
+
+    def take(self: JournalEngine, run: Any, definition: Any, history: Any) -> None:
+        coming, self._coming_back = self._coming_back, False
+        real(self, replace(run, owner=self.worker), definition, history)
+        self._coming_back = coming
+
+    with patch.object(JournalEngine, "_take", take):
+        yield

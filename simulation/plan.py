@@ -1,0 +1,113 @@
+"""What a seed decides before its world begins: how many workers, which runs, and which faults.
+
+Each seed switches whole kinds of fault on or off, so that some worlds see nothing but crashes and others nothing but a
+slow database: a bug that needs a quiet moment between two faults of one kind is not drowned by faults of another.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation.workloads import SIGNALS, Author, Node, waits
+
+FAULTS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")
+MOMENTS = ("attempt", "sent", "carried out", "claimed", "delivered", "parked", "registered")
+"""An attempt has begun; a commit has left; it has been carried out and nobody knows yet; and so on."""
+
+
+@dataclass
+class PlannedRun:
+    """A run, who starts it when, and which signals it gets."""
+
+    id: str
+    program: Node
+    options: dict[str, Any]
+    starts: list[tuple[float, int]]
+    """When it is started, and by the how-manieth process: the same run may be started several times."""
+    signals: list[tuple[float, int, str, str]]
+    """When, from where, which name, and under which key."""
+
+
+@dataclass
+class Plan:
+    """Everything that is drawn before the world begins."""
+
+    seed: int
+    workers: int
+    lease: float
+    concurrency: int
+    latency: tuple[float, ...]
+    slow: float
+    """The share of requests and answers that take long."""
+    unknown: float
+    """The share of requests that are carried out and reported as failed."""
+    late: float
+    """The share of commits and claims that are reported as failed and carried out afterwards."""
+    skews: list[float]
+    chaos: float
+    """Until when faults happen."""
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    ambushes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Faults that wait for a moment at which they hurt: the n-th time that something happens, to whoever does it."""
+    retries: int = 0
+    """How often a person reopens a run that has failed."""
+    runs: list[PlannedRun] = field(default_factory=list)
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = random.Random(f"plan {seed}")
+    workers = chance.choice([1, 2, 2, 3, 3])
+    lease = chance.choice([1.0, 2.0, 3.0])
+    chaos = chance.uniform(3.0, 9.0)
+    kinds = [kind for kind in FAULTS if chance.random() < 0.5]
+    plan = Plan(
+        seed=seed,
+        workers=workers,
+        lease=lease,
+        concurrency=chance.choice([1000, 1000, 2]),
+        latency=chance.choice([(0.0,), (0.0, 0.001), (0.001, 0.002, 0.005), (0.001, 0.01, 0.05)]),
+        slow=chance.choice([0.0, 0.0, 0.02, 0.1]),
+        unknown=chance.choice([0.0, 0.0, 0.02, 0.1]),
+        late=chance.choice([0.0, 0.0, 0.03, 0.1]),
+        skews=[chance.choice([0.0, 0.0, -3.0, -0.5, 0.5, 3.0]) for _ in range(4)],
+        chaos=chaos,
+    )
+    if kinds:
+        for _ in range(chance.choice([1, 2, 4, 6])):
+            plan.faults.append((chance.uniform(0.1, chaos), chance.choice(kinds)))
+    if kinds:
+        for _ in range(chance.choice([0, 1, 2, 4])):
+            plan.ambushes[chance.choice(MOMENTS), int(chance.expovariate(0.15)) + 1] = chance.choice(kinds)
+    plan.retries = chance.choice([0, 0, 1, 2])
+    author = Author(chance, lease)
+    for number in range(chance.randint(1, 4)):
+        plan.runs.append(_draw_run(chance, author, f"r{number + 1}", chaos))
+    return plan
+
+
+def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) -> PlannedRun:
+    program = author.program()
+    options = {
+        "delay": chance.choice([0.0, 0.0, 0.0, 1.5]),
+        "priority": chance.choice([0, 0, 5]),
+        "timeout": chance.choice([None, None, None, None, 2.0, 6.0]),
+        "max_deliveries": chance.choice([1, 2, 3, 3, 3, 5]),
+    }
+    start = chance.uniform(0.0, chaos / 2)
+    starts = [(start, chance.randrange(8))]
+    while chance.random() < 0.3:
+        starts.append((start + chance.choice([0.0, 0.001, 0.5]), chance.randrange(8)))
+    signals: list[tuple[float, int, str, str]] = []
+    counts = waits(program)
+    for name in SIGNALS:
+        for number in range(counts[name] + (chance.random() < 0.2)):
+            # Some are there as soon as the run is, or sooner.
+            at = start + chance.choice([chance.uniform(0.0, chaos), chance.uniform(0.0, chaos), 0.0, 0.001, 0.01])
+            key = f"{run_id}:{name}:{number}"
+            signals.append((at, chance.randrange(8), name, key))
+            while chance.random() < 0.3:  # sent twice, as people do who got no answer
+                signals.append((at + chance.choice([0.0, 0.001, 0.3]), chance.randrange(8), name, key))
+    return PlannedRun(run_id, program, options, starts, signals)

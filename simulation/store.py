@@ -1,0 +1,244 @@
+# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+"""A process's connection to the database of its world.
+
+Every call is a request that travels, is carried out at one moment, and whose answer travels back. Each of the three
+may go wrong: the database cannot be reached, the answer is lost although the request was carried out, the caller dies
+while either is on its way. The database itself is one ``MemoryStore`` for the whole world; the checker looks at it
+after every operation, so nothing can slip through between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.records import Signal
+from holdfast.core.states import RunState
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.contract import (
+    Answer,
+    History,
+    NewWorker,
+    Op,
+    Reaped,
+    Run,
+    RunFilter,
+    Store,
+    Worker,
+    WorkflowSpec,
+)
+
+if TYPE_CHECKING:
+    from simulation.process import Process
+    from simulation.world import World
+
+
+def at_once(coro: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing, as those of ``MemoryStore`` are."""
+    try:
+        coro.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("the database waited for something")
+
+
+class Request:
+    """Something that a process asked of the database."""
+
+    __slots__ = ("call", "future", "name", "ops", "process")
+
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        call: Callable[[], Any],
+        future: asyncio.Future[Any],
+        ops: Sequence[Op] = (),
+    ) -> None:
+        self.process = process
+        self.name = name
+        self.call = call
+        self.future = future
+        self.ops = ops
+
+    def answer(self, result: Any) -> None:
+        """The answer has arrived at the process."""
+        if not self.process.is_gone:
+            self.process.loop.call_soon(_settle, self.future, result)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+class ProcessStore(Store):
+    """What an engine takes for its store."""
+
+    url = "memory://simulated"
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._database = world.database
+        self._checker = world.checker
+        self._seen = 0
+        self._waiter: asyncio.Future[bool] | None = None
+        self.written_by_others = 0
+
+    async def _ask(self, name: str, call: Callable[[], Any], ops: Sequence[Op] = ()) -> Any:
+        request = Request(self._process, name, call, self._process.loop.create_future(), ops)
+        self._world.send(request)
+        return await request.future
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+    def now(self) -> float:
+        return self._database.now()
+
+    # Writing
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        ops = list(ops)  # as it is now: what is on its way cannot be changed any more
+        return await self._ask("commit", lambda: self._commit(ops), ops)
+
+    def _commit(self, ops: Sequence[Op]) -> list[Answer]:
+        answers: list[Answer] = []
+        for op in ops:  # one moment for all of them; the checker wants to know which of them changed what
+            [answer] = at_once(self._database.commit([op]))
+            self._world.story(self._process, "commit", op, answer)
+            self._checker.operation(self._process, op, answer)
+            answers.append(answer)
+        self._world.written(self._process)
+        return answers
+
+    # Workers
+
+    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+        def call() -> int:
+            number = at_once(self._database.register_worker(worker, lease))
+            self._world.registered(self._process, number)
+            self._world.moment("registered", self._process)
+            self._world.written(self._process)
+            return number
+
+        return await self._ask("register", call)
+
+    def renew_lease(self, worker: int, lease: float) -> bool:
+        if not self._world.reachable(self._process):
+            self._process.disturbed = True
+            raise StoreUnavailable("the database cannot be reached")
+        return self._database.renew_lease(worker, lease)
+
+    async def retire_worker(self, worker: int) -> None:
+        def call() -> None:
+            at_once(self._database.retire_worker(worker))
+            self._world.story(self._process, "retire", worker, None)
+            self._checker.retired(self._process, worker)
+            self._world.written(self._process)
+
+        await self._ask("retire", call)
+
+    async def reap(self, me: int | None = None) -> Reaped:
+        def call() -> Reaped:
+            answer = at_once(self._database.reap(me))
+            if answer.workers:
+                self._world.story(self._process, "reap", answer.workers, answer.dead)
+                self._checker.reaped(self._process, answer)
+                self._world.written(self._process)
+            return answer
+
+        return await self._ask("reap", call)
+
+    async def workers(self, also: Collection[int] = ()) -> list[Worker]:
+        return await self._ask("workers", lambda: at_once(self._database.workers(also)))
+
+    # Claims
+
+    async def claim(
+        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+    ) -> list[Run]:
+        def call() -> list[Run]:
+            runs = at_once(self._database.claim(worker, workflows=workflows, queues=queues, limit=limit))
+            if runs:
+                self._world.story(self._process, "claim", [run.id for run in runs], [run.epoch for run in runs])
+                self._checker.claimed(self._process, worker, runs)
+                self._world.moment("claimed", self._process)
+                self._world.written(self._process)
+            return runs
+
+        return await self._ask("claim", call)
+
+    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        return await self._ask(
+            "next_wake", lambda: at_once(self._database.next_wake(workflows=workflows, queues=queues))
+        )
+
+    async def histories(self, keys: Sequence[int]) -> list[History]:
+        return await self._ask("histories", lambda: at_once(self._database.histories(keys)))
+
+    async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
+        return await self._ask("new_signals", lambda: at_once(self._database.new_signals(worker, after)))
+
+    # Reading
+
+    async def get(self, run_id: str) -> Run | None:
+        return await self._ask("get", lambda: at_once(self._database.get(run_id)))
+
+    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
+        return await self._ask("get_many", lambda: at_once(self._database.get_many(run_ids)))
+
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
+        return await self._ask(
+            "list_runs", lambda: at_once(self._database.list_runs(where, limit=limit, before=before))
+        )
+
+    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
+        return await self._ask("count_runs", lambda: at_once(self._database.count_runs()))
+
+    # Workflows
+
+    async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+        def call() -> None:
+            at_once(self._database.publish(specs, worker))
+            self._world.written(self._process)
+
+        await self._ask("publish", call)
+
+    async def specs(self) -> Mapping[str, WorkflowSpec]:
+        return await self._ask("specs", lambda: at_once(self._database.specs()))
+
+    # Change
+
+    async def changed(self, timeout: float) -> bool:
+        if not self._world.reachable(self._process):
+            raise StoreUnavailable("the database cannot be reached")
+        if self.written_by_others == self._seen:
+            self._waiter = waiter = self._process.loop.create_future()
+            try:
+                async with asyncio.timeout(timeout):
+                    await waiter
+            except TimeoutError:
+                pass
+            finally:
+                self._waiter = None
+        changed, self._seen = self.written_by_others != self._seen, self.written_by_others
+        return changed
+
+    def somebody_wrote(self) -> None:
+        """Another process has written: whoever waits for that is told."""
+        waiter = self._waiter
+        if waiter is not None and not self._process.is_gone:
+            self._process.loop.call_soon(_settle, waiter, True)

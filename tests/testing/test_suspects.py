@@ -1,0 +1,88 @@
+"""What is wrong with a workflow is found, and named; and nothing is found in one that is in order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zoo_of_flows as zoo
+
+from holdfast import Workflow
+from holdfast.testing import CrashSafetyError, Runner
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left_behind() -> Iterator[None]:
+    unraisable: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
+    yield
+    gc.collect()
+    sys.unraisablehook = hook
+    assert not unraisable
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def inputs(flow: Workflow[..., Any]) -> tuple[Any, ...]:
+    return {"good_template": (1,), "bad_set_input": (set(zoo.WORDS),)}.get(flow.name, ())
+
+
+@pytest.mark.parametrize("name", zoo.GOOD)
+def test_nothing_is_found_in_a_workflow_that_is_in_order(name: str) -> None:
+    runner = Runner(processes=0, pairs=4)
+    runner.answer("go", "one", "two")
+    report = runner.crash_everywhere_sync(zoo.GOOD[name], *inputs(zoo.GOOD[name]))
+    assert report.points >= 4
+
+
+@pytest.mark.parametrize("name", ["good_recorded_chance", "good_ordinary_python", "good_task_group", "good_generator"])
+def test_nothing_is_found_in_other_processes_either(name: str) -> None:
+    report = Runner(processes=1, pairs=0).crash_everywhere_sync(zoo.GOOD[name])
+    assert report.processes == 1
+
+
+@pytest.mark.parametrize("flow", zoo.FOUND_HERE, ids=lambda flow: flow.name)
+def test_what_does_not_replay_is_found_and_named(flow: Workflow[..., Any]) -> None:
+    with pytest.raises(CrashSafetyError) as caught:
+        Runner(processes=0, pairs=0).crash_everywhere_sync(flow)
+    error = caught.value
+    assert zoo.FOUND_HERE[flow] in error.causes[0]
+    assert "zoo_of_flows.py:" in error.causes[0] or "`repr`" in error.causes[0]
+    assert f"crash_everywhere({flow.name})" in error.reproduce
+
+
+@pytest.mark.parametrize("flow", zoo.FOUND_ELSEWHERE, ids=lambda flow: flow.name)
+def test_what_differs_from_process_to_process_is_found_and_named(flow: Workflow[..., Any]) -> None:
+    with pytest.raises(CrashSafetyError) as caught:
+        Runner(pairs=0, processes=1).crash_everywhere_sync(flow, *inputs(flow))
+    error = caught.value
+    assert zoo.FOUND_ELSEWHERE[flow] in error.causes[0]
+    assert "PYTHONHASHSEED" in error.violation.elsewhere
+
+
+def test_the_line_that_reproduces_a_failure_does_so() -> None:
+    with pytest.raises(CrashSafetyError) as caught:
+        Runner(processes=0, pairs=0).crash_everywhere_sync(zoo.bad_random)
+    names = {"Runner": Runner, "bad_random": zoo.bad_random}
+    again = eval(caught.value.reproduce.removeprefix("await "), names)
+    with pytest.raises(CrashSafetyError) as second:
+        asyncio.run(again)
+    assert second.value.schedule == caught.value.schedule
+    assert second.value.causes == caught.value.causes
+
+
+def test_a_helper_that_remembers_what_is_always_so_is_not_blamed_for_the_clock() -> None:
+    zoo.square.cache_clear()
+    with pytest.raises(CrashSafetyError) as caught:
+        Runner(processes=0, pairs=0).crash_everywhere_sync(zoo.bad_clock_beside_cache)
+    assert "`time.time()`" in caught.value.causes[0]

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from holdfast.core.loop import RunLoop
 from holdfast.core.records import Kind
+from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
@@ -223,20 +224,21 @@ def signals_newest_first() -> Iterator[None]:
 def cursor_skips() -> Iterator[None]:
     """A signal that came in that moment is never looked for again."""
 
-    async def fetch(self: JournalEngine) -> None:
-        for key, signal in await self.store.new_signals(self.worker, self._signal_cursor):
+    async def fetch(self: Claims) -> None:
+        holder = self._holder
+        for key, signal in await holder.store.new_signals(holder.worker, self._signal_cursor):
             self._signal_cursor = max(self._signal_cursor, signal.id)
-            if (driver := self._drivers.get(key)) is not None:
+            if (driver := holder.driver_of(key)) is not None:
                 driver.add_signals([signal])
 
-    with patch.object(JournalEngine, "_fetch_signals", fetch):
+    with patch.object(Claims, "fetch_signals", fetch):
         yield
 
 
 @mutant("a run given in an answer that got lost stays where it is")
 def unheard_kept() -> Iterator[None]:
     """Held by a worker that does not know, and so by nobody."""
-    with patch.object(JournalEngine, "_doubt", lambda self: None):
+    with patch.object(Claims, "doubt", lambda self: None):
         yield
 
 
@@ -256,12 +258,12 @@ def pulse_stopped_early() -> Iterator[None]:
 @mutant("a run claimed by the worker that was declared dead is taken up by the one it became")
 def stale_claim_taken() -> Iterator[None]:
     """The answer came late; the new registration seems to cover it."""
-    real = JournalEngine._take
+    real = JournalEngine.take
 
     def take(self: JournalEngine, run: Any, definition: Any, history: Any) -> None:
         coming, self._coming_back = self._coming_back, False
         real(self, replace(run, owner=self.worker), definition, history)
         self._coming_back = coming
 
-    with patch.object(JournalEngine, "_take", take):
+    with patch.object(JournalEngine, "take", take):
         yield

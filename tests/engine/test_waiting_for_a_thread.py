@@ -1,4 +1,4 @@
-"""A plain step waits for one of the threads to be free; meanwhile its worker may have lost the run. Found by the soak."""
+"""A plain step waits for a thread to be free; meanwhile its worker may have lost the run. Found by the soak."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ which saves a write), or ``_look`` claims one that is due in the store.
 
 ``_watch`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the next
 parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_look`` then
-takes what there is to take: runs to claim, signals for held runs, ends of runs that somebody here waits for.
+takes what there is to take: runs to claim and signals for held runs (``claims``), ends of runs that somebody here
+waits for.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from holdfast.codec import encode_error
 from holdfast.core.execution import Execution
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
+from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
@@ -32,17 +31,14 @@ from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Writer
-from holdfast.errors import RunNotFound, StoreCorrupt, StoreError, UsageError, WorkflowNeverYields
+from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import (
     Answer,
-    FinishRun,
     History,
     NewRun,
     NewWorker,
-    ReleaseRun,
     Run,
-    RunFilter,
     SendSignal,
     Started,
     StartRun,
@@ -58,8 +54,6 @@ REAP_EVERY = 0.2
 STRAGGLER_PATIENCE = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
 
-CLAIM_BATCH = 64
-UNHEARD_PAGE = 500
 EMPTY = History((), {}, ())
 
 
@@ -101,19 +95,13 @@ class JournalEngine:
         self._coming = 0
         """Runs that are being started or claimed, and will be among the drivers in a moment."""
         self._by_id: dict[str, Driver] = {}
+        self._claims = Claims(self, definitions, self._queues, lease)
         self._idle = IdleRuns(self.clock.now)
         self._arrivals = Arrivals()
-        self._signal_cursor = 0
-        self._next_wake: float | None = None
         self._looking = asyncio.Lock()
         self._nudged = False
-        self._starting: Counter[str] = Counter()
-        """Ids of runs that are being started here, and held from the moment the store has created them."""
-        self._doubts: list[float] = []
-        """When (monotonic) to look for what the store may have done without our knowing: see ``_doubt``."""
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
-        self._starved = False
         self._hurried = False
         self._trusted_until = 0.0
         """Until when (monotonic) nobody can have declared this worker dead, as far as it knows."""
@@ -266,21 +254,22 @@ class JournalEngine:
             definition is not None
             and not self.draining
             and new.available_at <= self.clock.now()
-            and self._room > 0
-            and (self._queues is None or new.queue in self._queues)
+            and self.room > 0
+            and self._claims.serves(new.queue)
         )
         op = StartRun(new, claim_as=self.worker if mine else None, join_orphan=join_orphan)
         future: asyncio.Future[Started] = self.loop.create_future()
         self._coming += mine
-        self._starting[new.id] += mine
+        starting = self._claims.starting
+        starting[new.id] += mine
 
         def done(answer: Answer | BaseException) -> None:
             self._coming -= mine
-            self._starting.subtract([new.id] * mine)
-            if not self._starting[new.id]:
-                del self._starting[new.id]
+            starting.subtract([new.id] * mine)
+            if not starting[new.id]:
+                del starting[new.id]
             if isinstance(answer, BaseException):
-                self._doubt()
+                self._claims.doubt()
                 if not future.done():
                     future.set_exception(answer)
                 return
@@ -288,7 +277,7 @@ class JournalEngine:
             # Taken up here and not after the await: if the caller was cancelled meanwhile, the run is still ours.
             run = answer.run
             if answer.created and run.state is RunState.RUNNING and definition is not None:
-                self._take(run, definition, EMPTY)
+                self.take(run, definition, EMPTY)
             else:
                 self.nudge()
             if not future.done():
@@ -302,7 +291,7 @@ class JournalEngine:
         try:
             answer = await self.writer.perform(SendSignal(run_id, name, payload, dedup, self.clock.now()))
         except StoreError:
-            self._doubt()
+            self._claims.doubt()
             raise
         assert isinstance(answer, Verdict)
         self.nudge()
@@ -331,17 +320,18 @@ class JournalEngine:
             self._chore(self._look())
 
     async def _watch(self) -> None:
+        claims = self._claims
         failing = False
         changed = True
         try:
             while True:
                 try:
                     reaped = await self.store.reap(self.worker)
-                    if changed or self._look_again or reaped.workers or self._is_due() or self._in_doubt():
+                    if changed or self._look_again or reaped.workers or claims.is_due() or claims.in_doubt():
                         self._look_again = True  # until it has worked
                         await self._look()
                         self._look_again = False
-                    changed = await self.store.changed(self._until_due())
+                    changed = await self.store.changed(claims.until_due(REAP_EVERY))
                     failing = False
                 except StoreError as error:
                     if not failing:
@@ -357,14 +347,6 @@ class JournalEngine:
                 await self.close()
             raise
 
-    def _is_due(self) -> bool:
-        return self._next_wake is not None and self._next_wake <= self.clock.now()
-
-    def _until_due(self) -> float:
-        if self._next_wake is None or self._starved or self.draining:
-            return REAP_EVERY
-        return min(REAP_EVERY, max(0.0, self._next_wake - self.clock.now()))
-
     async def _look(self) -> None:
         """Take what there is to take."""
         async with self._looking:
@@ -372,98 +354,41 @@ class JournalEngine:
             if self.draining:
                 return
             await self._publish()
-            if self._in_doubt():
-                await self._give_back_unheard()
-            await self._claim()
-            await self._fetch_signals()
+            if self._claims.in_doubt():
+                await self._claims.give_back_unheard()
+            await self._claims.take_due()
+            await self._claims.fetch_signals()
             await self._check_arrivals()
 
-    async def _claim(self) -> None:
-        names = tuple(self._definitions)
-        while not self.draining:
-            self._next_wake = await self.store.next_wake(workflows=names, queues=self._queues)
-            self._starved = self._room <= 0
-            if self._starved or not self._is_due():
-                return
-            limit = min(CLAIM_BATCH, self._room)
-            self._coming += limit
-            try:
-                runs = await self.store.claim(self.worker, workflows=names, queues=self._queues, limit=limit)
-                histories = await self._read_histories(runs)
-            except StoreError:
-                self._doubt()
-                raise
-            finally:
-                self._coming -= limit
-            if not runs:
-                # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
-                self._next_wake = self.clock.now() + REAP_EVERY
-                return
-            for run, history in zip(runs, histories, strict=True):
-                if history is not None:
-                    self._take(run, self._definitions[run.workflow], history)
+    async def _check_arrivals(self) -> None:
+        awaited = self._arrivals.awaited(except_for=self._by_id)
+        for at in range(0, len(awaited), 500):
+            for run in await self.store.get_many(awaited[at : at + 500]):
+                if run.state.is_terminal:
+                    self._arrivals.arrived(run)
 
-    def _doubt(self) -> None:
-        """The store failed to give us a run, to start one or to wake one: it may have done so all the same.
-
-        Nobody will tell of it: the store reports what others write. So there is another look, and one more in a while,
-        for a request that was only delayed.
-        """
-        now = self.clock.monotonic()
-        self._doubts += [now, now + self._lease]
-
-    def _in_doubt(self) -> bool:
-        return bool(self._doubts) and min(self._doubts) <= self.clock.monotonic()
-
-    async def _give_back_unheard(self) -> None:
-        """Release the runs that the store gave us in an answer that never came.
-
-        They are ours, so nobody else takes them up while we live; and we do not know of them.
-        """
-        now, before, unsure = self.clock.monotonic(), None, False
-        while True:
-            page = await self.store.list_runs(RunFilter(states=(RunState.RUNNING,)), limit=UNHEARD_PAGE, before=before)
-            for run in page:
-                if run.owner != self.worker or run.key in self._drivers:
-                    continue
-                if self._starting[run.id]:
-                    unsure = True  # perhaps its answer is only on its way
-                    continue
-                log.warning("run %r was given to this worker in an answer that got lost; it is given back", run.id)
-                self.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: self.nudge())
-            if len(page) < UNHEARD_PAGE:
-                break
-            before = page[-1].key
-        self._doubts = [due for due in self._doubts if due > now] + [now + REAP_EVERY] * unsure
-
-    async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
-        """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
-        try:
-            return [*await self.store.histories([run.key for run in runs])]
-        except StoreCorrupt as error:
-            if len(runs) == 1:
-                log.error("run %r fails, because its journal cannot be read: %s", runs[0].id, error)
-                self._end_unread(runs[0], error)
-                return [None]
-            return [history for run in runs for history in await self._read_histories([run])]
-        except StoreError:
-            # They are ours by now, and nobody else would take them up while we live.
-            for run in runs:
-                self.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: None)
-            raise
-
-    def _end_unread(self, run: Run, error: StoreCorrupt) -> None:
-        at = self.clock.now()
-        ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
-        op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
-        self.writer.submit(op, lambda answer: self._arrivals.arrived(ended) if answer is Verdict.DONE else None)
+    # What claims ask for (see `claims.Holder`)
 
     @property
-    def _room(self) -> int:
+    def room(self) -> int:
         """How many more runs may be in memory."""
         return self._concurrency - len(self._drivers) - self._coming
 
-    def _take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+    def expect(self, runs: int) -> None:
+        """So many runs will be in memory in a moment (or, if negative, will not)."""
+        self._coming += runs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is in memory."""
+        return not self._drivers
+
+    def driver_of(self, key: int) -> Driver | None:
+        """The driver of a run that is in memory."""
+        return self._drivers.get(key)
+
+    def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+        """Take a run into memory that the store has given us."""
         if run.owner != self.worker or self._coming_back:
             return  # it was given to the worker that we were before we were declared dead, and is another's by now
         driver = Driver(self, run, definition)
@@ -475,27 +400,9 @@ class JournalEngine:
             log.exception("run %r could not be taken up", run.id)
             driver.fail(error)
 
-    async def _fetch_signals(self) -> None:
-        if not self._drivers:
-            return
-        cursor = self._signal_cursor
-        unknown: int | None = None
-        for key, signal in await self.store.new_signals(self.worker, cursor):
-            driver = self._drivers.get(key)
-            if driver is not None:
-                driver.add_signals([signal])
-            elif unknown is None:
-                unknown = signal.id
-            cursor = max(cursor, signal.id)
-        # A signal for a run that is only just being taken up is asked for again next time.
-        self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)
-
-    async def _check_arrivals(self) -> None:
-        awaited = self._arrivals.awaited(except_for=self._by_id)
-        for at in range(0, len(awaited), 500):
-            for run in await self.store.get_many(awaited[at : at + 500]):
-                if run.state.is_terminal:
-                    self._arrivals.arrived(run)
+    def ended_unread(self, run: Run) -> None:
+        """A run has ended here without having been in memory."""
+        self._arrivals.arrived(run)
 
     # What drivers tell (see `driver.Host`)
 
@@ -517,11 +424,11 @@ class JournalEngine:
         if run is not None:
             self._arrivals.arrived(run)
         elif driver.parked_until is not None:
-            self._next_wake = min(driver.parked_until, self._next_wake or driver.parked_until)
+            self._claims.wake_at(driver.parked_until)
         elif not driver.parking:
             self.nudge()  # it may have ended elsewhere, and somebody here may wait for that
-        if self._starved:
-            self._starved = False
+        if self._claims.starved:
+            self._claims.starved = False
             self.nudge()
 
     def run_refused_park(self, driver: Driver) -> None:

@@ -1,0 +1,214 @@
+"""How a worker comes to runs: it claims those that are due, and fetches what was sent to those it holds.
+
+**Answers that got lost.** A claim, or the start of a run as already claimed, can be carried out by the store and
+reported as failed. The run is then held by a worker that does not know of it, and nobody else takes it up while that
+worker lives. Nor does anything tell: a store reports what *others* write. So every such failure leaves a *doubt*: there
+is another look at once, and one more after a lease, for a request that was only delayed; what the store says is ours
+and we do not know is given back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from holdfast.codec import encode_error
+from holdfast.core.states import RunState
+from holdfast.engine.clock import Clock
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.driver import Driver
+from holdfast.engine.writer import Writer
+from holdfast.errors import StoreCorrupt, StoreError
+from holdfast.stores.contract import FinishRun, History, ReleaseRun, Run, RunFilter, Store, Verdict
+
+log = logging.getLogger("holdfast.engine")
+
+PAUSE = 0.2
+"""Seconds after which a claim that got nothing, although something was due, is made again."""
+
+BATCH = 64
+UNHEARD_PAGE = 500
+
+
+class Holder(Protocol):
+    """What claims need of the engine for which they are made."""
+
+    store: Store
+    clock: Clock
+    writer: Writer
+    worker: int
+    draining: bool
+
+    @property
+    def room(self) -> int:
+        """How many more runs may be in memory."""
+        ...
+
+    def expect(self, runs: int) -> None:
+        """So many runs will be in memory in a moment (or, if negative, will not)."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is in memory."""
+        ...
+
+    def driver_of(self, key: int) -> Driver | None:
+        """The driver of a run that is in memory."""
+        ...
+
+    def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+        """Take a run into memory that the store has given us."""
+
+    def ended_unread(self, run: Run) -> None:
+        """A run has ended here without having been in memory."""
+
+    def nudge(self) -> None:
+        """Look again at once."""
+
+
+class Claims:
+    """What this worker takes from the store, and what it may have been given without knowing."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        definitions: Mapping[str, WorkflowDefinition],
+        queues: tuple[str, ...] | None,
+        lease: float,
+    ) -> None:
+        self._holder = holder
+        self._definitions = definitions
+        self._queues = queues
+        self._lease = lease
+        self._next_wake: float | None = None
+        self._signal_cursor = 0
+        self._doubts: list[float] = []
+        """When (monotonic) to look for what the store may have done without our knowing."""
+        self.starved = False
+        """Whether there was something to take, and no room for it."""
+        self.starting: Counter[str] = Counter()
+        """Ids of runs that are being started here, and held from the moment the store has created them."""
+
+    # When
+
+    def serves(self, queue: str) -> bool:
+        """Whether this worker takes runs from the queue."""
+        return self._queues is None or queue in self._queues
+
+    def is_due(self) -> bool:
+        """Whether a run may be claimed now."""
+        return self._next_wake is not None and self._next_wake <= self._holder.clock.now()
+
+    def until_due(self, longest: float) -> float:
+        """Seconds until a run may be claimed, at most ``longest``."""
+        if self._next_wake is None or self.starved or self._holder.draining:
+            return longest
+        return min(longest, max(0.0, self._next_wake - self._holder.clock.now()))
+
+    def wake_at(self, when: float) -> None:
+        """A run will be due then."""
+        self._next_wake = min(when, self._next_wake or when)
+
+    # Claiming
+
+    async def take_due(self) -> None:
+        """Claim what is due, as far as there is room."""
+        holder = self._holder
+        names = tuple(self._definitions)
+        while not holder.draining:
+            self._next_wake = await holder.store.next_wake(workflows=names, queues=self._queues)
+            self.starved = holder.room <= 0
+            if self.starved or not self.is_due():
+                return
+            limit = min(BATCH, holder.room)
+            holder.expect(limit)
+            try:
+                runs = await holder.store.claim(holder.worker, workflows=names, queues=self._queues, limit=limit)
+                histories = await self._read_histories(runs)
+            except StoreError:
+                self.doubt()
+                raise
+            finally:
+                holder.expect(-limit)
+            if not runs:
+                # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
+                self._next_wake = holder.clock.now() + PAUSE
+                return
+            for run, history in zip(runs, histories, strict=True):
+                if history is not None:
+                    holder.take(run, self._definitions[run.workflow], history)
+
+    async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
+        """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
+        try:
+            return [*await self._holder.store.histories([run.key for run in runs])]
+        except StoreCorrupt as error:
+            if len(runs) == 1:
+                log.error("run %r fails, because its journal cannot be read: %s", runs[0].id, error)
+                self._end_unread(runs[0], error)
+                return [None]
+            return [history for run in runs for history in await self._read_histories([run])]
+        except StoreError:
+            # They are ours by now, and nobody else would take them up while we live.
+            for run in runs:
+                self._holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: None)
+            raise
+
+    def _end_unread(self, run: Run, error: StoreCorrupt) -> None:
+        holder, at = self._holder, self._holder.clock.now()
+        ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
+        op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
+        holder.writer.submit(op, lambda answer: holder.ended_unread(ended) if answer is Verdict.DONE else None)
+
+    # Doubts
+
+    def doubt(self) -> None:
+        """The store failed to give us a run, to start one or to wake one: it may have done so all the same."""
+        now = self._holder.clock.monotonic()
+        self._doubts += [now, now + self._lease]
+
+    def in_doubt(self) -> bool:
+        """Whether it is time to look for what we may have been given."""
+        return bool(self._doubts) and min(self._doubts) <= self._holder.clock.monotonic()
+
+    async def give_back_unheard(self) -> None:
+        """Release the runs that the store gave us in an answer that never came."""
+        holder = self._holder
+        now, before, unsure = holder.clock.monotonic(), None, False
+        while True:
+            running = RunFilter(states=(RunState.RUNNING,))
+            page = await holder.store.list_runs(running, limit=UNHEARD_PAGE, before=before)
+            for run in page:
+                if run.owner != holder.worker or holder.driver_of(run.key) is not None:
+                    continue
+                if self.starting[run.id]:
+                    unsure = True  # perhaps its answer is only on its way
+                    continue
+                log.warning("run %r was given to this worker in an answer that got lost; it is given back", run.id)
+                holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: holder.nudge())
+            if len(page) < UNHEARD_PAGE:
+                break
+            before = page[-1].key
+        self._doubts = [due for due in self._doubts if due > now] + [now + PAUSE] * unsure
+
+    # Signals
+
+    async def fetch_signals(self) -> None:
+        """Hand new signals to the runs in memory."""
+        holder = self._holder
+        if holder.is_empty:
+            return
+        cursor = self._signal_cursor
+        unknown: int | None = None
+        for key, signal in await holder.store.new_signals(holder.worker, cursor):
+            driver = holder.driver_of(key)
+            if driver is not None:
+                driver.add_signals([signal])
+            elif unknown is None:
+                unknown = signal.id
+            cursor = max(cursor, signal.id)
+        # A signal for a run that is only just being taken up is asked for again next time.
+        self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)

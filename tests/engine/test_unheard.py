@@ -183,3 +183,36 @@ async def test_a_slow_hand_over_is_no_death(world: World):
     await first.close()
     run = await row(other, handle)
     assert (run.state.value, run.deliveries) == ("pending", 0)
+
+
+async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_all_the_same(world: World):
+    """The answer is older than the park, and a store does not tell a worker of what it wrote itself."""
+
+    @workflow
+    async def flow() -> str:
+        await asyncio.sleep(3600)
+        return "woken"
+
+    class SlowToTell(FlakyStore):
+        async def next_wake(self, **wanted: Any) -> float | None:
+            found = await self.inner.next_wake(**wanted)
+            asked.set()
+            await told.wait()
+            return found
+
+    asked, told = asyncio.Event(), asyncio.Event()
+    told.set()
+    runtime = await world.open(store=SlowToTell(world.store()))
+    engine = runtime._engine
+    handle = await runtime.start(flow)
+    await eventually(lambda: len(engine._idle) == 1 and not engine._looking.locked())
+    asked.clear()
+    told.clear()
+    engine.nudge()
+    await asked.wait()
+    engine.park_idle()
+    await eventually(lambda: not engine._drivers)
+    told.set()
+    await eventually(lambda: not engine._looking.locked())
+    world.clock.advance(3601)
+    assert await handle.result(timeout=10) == "woken"

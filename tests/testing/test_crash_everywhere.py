@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import zoo_of_flows as zoo
+import zoo_of_bad_flows as zoo
 
 from holdfast import StepOutcomeUnknown, UsageError, current_step, step, wait_for_signal, workflow
 from holdfast.testing import CrashSafetyError, CrashSafetyWarning, Runner, RunResult

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import zoo_of_flows as zoo
+import zoo_of_bad_flows as zoo
+from zoo_of_good_flows import GOOD
 
 from holdfast import Workflow
 from holdfast.testing import CrashSafetyError, Runner
@@ -37,17 +38,17 @@ def inputs(flow: Workflow[..., Any]) -> tuple[Any, ...]:
     return {"good_template": (1,), "bad_set_input": (set(zoo.WORDS),)}.get(flow.name, ())
 
 
-@pytest.mark.parametrize("name", zoo.GOOD)
+@pytest.mark.parametrize("name", GOOD)
 def test_nothing_is_found_in_a_workflow_that_is_in_order(name: str) -> None:
     runner = Runner(processes=0, pairs=4)
     runner.answer("go", "one", "two")
-    report = runner.crash_everywhere_sync(zoo.GOOD[name], *inputs(zoo.GOOD[name]))
+    report = runner.crash_everywhere_sync(GOOD[name], *inputs(GOOD[name]))
     assert report.points >= 4
 
 
 @pytest.mark.parametrize("name", ["good_recorded_chance", "good_ordinary_python", "good_task_group", "good_generator"])
 def test_nothing_is_found_in_other_processes_either(name: str) -> None:
-    report = Runner(processes=1, pairs=0).crash_everywhere_sync(zoo.GOOD[name])
+    report = Runner(processes=1, pairs=0).crash_everywhere_sync(GOOD[name])
     assert report.processes == 1
 
 
@@ -57,7 +58,7 @@ def test_what_does_not_replay_is_found_and_named(flow: Workflow[..., Any]) -> No
         Runner(processes=0, pairs=0).crash_everywhere_sync(flow)
     error = caught.value
     assert zoo.FOUND_HERE[flow] in error.causes[0]
-    assert "zoo_of_flows.py:" in error.causes[0] or "`repr`" in error.causes[0]
+    assert "zoo_of_bad_flows.py:" in error.causes[0] or "`repr`" in error.causes[0]
     assert f"crash_everywhere({flow.name})" in error.reproduce
 
 

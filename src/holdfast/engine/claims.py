@@ -84,6 +84,8 @@ class Claims:
         self._queues = queues
         self._lease = lease
         self._next_wake: float | None = None
+        self._parked_meanwhile: float | None = None
+        """The earliest time at which a run is due that has parked since the store was last asked."""
         self._signal_cursor = 0
         self._doubts: list[float] = []
         """When (monotonic) to look for what the store may have done without our knowing."""
@@ -109,8 +111,9 @@ class Claims:
         return min(longest, max(0.0, self._next_wake - self._holder.clock.now()))
 
     def wake_at(self, when: float) -> None:
-        """A run will be due then."""
-        self._next_wake = min(when, self._next_wake or when)
+        """A run has parked here, and will be due then."""
+        self._next_wake = _earlier(when, self._next_wake)
+        self._parked_meanwhile = _earlier(when, self._parked_meanwhile)
 
     # Claiming
 
@@ -119,7 +122,10 @@ class Claims:
         holder = self._holder
         names = tuple(self._definitions)
         while not holder.draining:
-            self._next_wake = await holder.store.next_wake(workflows=names, queues=self._queues)
+            self._parked_meanwhile = None
+            next_wake = await holder.store.next_wake(workflows=names, queues=self._queues)
+            # The answer may be older than a park of ours, of which nobody tells us again.
+            self._next_wake = _earlier(next_wake, self._parked_meanwhile)
             self.starved = holder.room <= 0
             if self.starved or not self.is_due():
                 return
@@ -212,3 +218,8 @@ class Claims:
             cursor = max(cursor, signal.id)
         # A signal for a run that is only just being taken up is asked for again next time.
         self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    times = [time for time in (one, other) if time is not None]
+    return min(times, default=None)

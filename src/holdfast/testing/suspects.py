@@ -12,6 +12,7 @@ None of this decides whether there is a fault. That is known by then; it is only
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -223,12 +224,15 @@ def _profiled(found: list[Suspect]) -> Generator[None]:
             elif name == "getenv" or frame.f_locals.get("self") is os.environ:
                 found.append(_at("surroundings", "os.environ", frame.f_back))
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # a finalizer, or somebody's callback for collections, would be taken for workflow code
     sys.setprofile(look)
     try:
         yield
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
 
 
 def _name_of(function: Any) -> str:

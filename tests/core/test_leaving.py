@@ -200,6 +200,32 @@ def test_a_task_that_swallows_everything_becomes_a_zombie_with_a_warning(monkeyp
         cast("Any", zombie).get_coro().close()
 
 
+def test_a_run_leaves_completely_although_the_warning_about_a_zombie_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loop_module, "zombies", [])
+    told: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+    stubborn = True
+
+    async def flow(w: World) -> None:
+        waiting = asyncio.create_task(w.signal("never"))
+        while stubborn:
+            try:
+                await w.step("again")
+            except BaseException:
+                pass
+        await waiting
+
+    world = Replay(flow, [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world.leave()
+    assert not world.execution.loop.live_tasks
+    assert [type(one.exc_value) for one in told] == [ResourceWarning]
+    stubborn = False
+    with contextlib.suppress(RuntimeError, BaseException):
+        cast("Any", loop_module.zombies[0]).get_coro().close()
+
+
 def test_leaving_twice_is_harmless():
     async def flow(w: World) -> None:
         await w.signal("go")

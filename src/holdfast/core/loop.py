@@ -36,6 +36,7 @@ from _thread import get_ident  # which thread this is; the core starts none
 from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
@@ -410,41 +411,52 @@ class RunLoop(asyncio.AbstractEventLoop):
         if self.closing:
             return
         self.closing = True
+        stubborn = 0
         outer = self._enter()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 for task in reversed(list(self.live_tasks.values())):
-                    self._end(task)
+                    stubborn += not self._end(task)
         finally:
             self._leave(outer)
             self.ready.clear()
             self.timers.clear()
             self._timer_heap.clear()
             self.live_tasks.clear()
+        if stubborn:
+            self._complain()
 
-    def _end(self, task: RunTask[Any]) -> None:
+    def _end(self, task: RunTask[Any]) -> bool:
+        """End one task; false when it goes on in spite of everything."""
         coro: Any = task.get_coro()
         if coro is None or task.done():
-            return
+            return True
         for _ in range(CLOSE_ATTEMPTS):
             parked = RunParked(f"run {self.run_id!r} is leaving memory")
             try:
                 task.run_context.run(coro.throw, parked)
             except StopIteration:
                 self.swallowed.append(task.number)
-                return
+                return True
             except BaseException as left:
                 # Whatever comes out (our own exception as a rule) is dropped with its traceback, which holds the
                 # frames.
                 left.__traceback__ = None
-                return
+                return True
         zombies.append(task)
-        warnings.warn(
-            f"run {self.run_id!r}: a task goes on although its run left memory; let RunParked (a BaseException) pass",
-            ResourceWarning,
-            stacklevel=2,
-        )
+        return False
+
+    def _complain(self) -> None:
+        words = "a task goes on although its run left memory; let RunParked (a BaseException) pass"
+        try:
+            warnings.warn(f"run {self.run_id!r}: {words}", ResourceWarning, stacklevel=3)
+        except ResourceWarning as raised:
+            # Warnings are errors here, and whoever lets go of a run must not be stopped by one: told, and not raised.
+            told = SimpleNamespace(
+                exc_type=ResourceWarning, exc_value=raised, exc_traceback=None, err_msg=None, object=self
+            )
+            sys.unraisablehook(told)  # pyright: ignore[reportArgumentType]
 
 
 def _never_finalize(_: AsyncGenerator[Any, Any]) -> None:

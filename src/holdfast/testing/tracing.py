@@ -76,8 +76,7 @@ class TracedExecution(Execution):
         self._main_place = places.get(next(iter(places), 0), "")
         self._notice_who_goes_on()
         with warnings.catch_warnings():
-            # A task that goes on for ever is told of as a fault of the workflow, not in passing. (And where warnings
-            # are errors, one in the midst of leaving would leave half of the run behind.)
+            # A task that goes on for ever is told of as a fault of the workflow, not in passing.
             warnings.simplefilter("ignore", ResourceWarning)
             super().leave()
         self.swallowed += [f"waited at {place}" for number in self.loop.swallowed if (place := places.get(number))]

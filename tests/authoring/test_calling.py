@@ -194,6 +194,17 @@ async def test_a_step_that_was_not_awaited_fails_nothing_but_is_not_run(url: str
 # From code without a loop
 
 
+def test_what_run_sync_raises_is_not_told_as_a_consequence_of_something_else(url: str):
+    @workflow
+    async def flow() -> int:
+        raise ValueError("no")
+
+    with pytest.raises(RunFailed) as failed:
+        flow.run_sync()
+    assert failed.value.__context__ is None
+    assert isinstance(failed.value.__cause__, ValueError)
+
+
 def test_run_sync_runs_it_from_plain_code(url: str):
     @workflow(id="once")
     async def flow(n: int) -> int:

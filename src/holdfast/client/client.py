@@ -294,9 +294,15 @@ async def _spec(store: Store, workflow: str) -> WorkflowSpec:
 
 def run_sync(call: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end where no event loop is running."""
+    if not _is_loop_running():
+        return asyncio.run(call)  # not in an `except` block: it would be the context of whatever the call raises
+    call.close()
+    raise UsageError("an event loop is running in this thread: use the async form and `await` it")
+
+
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(call)
-    call.close()
-    raise UsageError("an event loop is running in this thread: use the async form and `await` it")
+        return False
+    return True

@@ -107,6 +107,7 @@ class Everywhere:
 
     async def check(self, *, pairs: int, only: Sequence[CrashPoint] | None) -> Report:
         """Try everything; raises ``CrashSafetyError`` at the first schedule that breaks a rule."""
+        __tracebackhide__ = True
         reference = await self._try(())
         self._report_first(reference, _unfit)
         points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
@@ -170,11 +171,13 @@ class Everywhere:
     # Judging
 
     def _report_first(self, trial: Trial, *rules: Callable[[Trial], Violation | None]) -> None:
+        __tracebackhide__ = True
         for rule in rules:
             if (violation := rule(trial)) is not None:
                 self._report(violation, trial)
 
     def _hold_against(self, reference: Trial, trial: Trial) -> None:
+        __tracebackhide__ = True
         self._report_first(trial, partial(_commands_differ, reference), self._replay_differs)
         if self._runner.same_result:
             self._report_first(trial, partial(_result_differs, reference))
@@ -190,6 +193,7 @@ class Everywhere:
         return _compare_replay(trial, seen.issued, seen.output_bytes, seen.error, str(seen.fault or ""))
 
     async def _replay_elsewhere(self, reference: Trial) -> int:
+        __tracebackhide__ = True
         count = self._runner.processes
         seen = await asyncio.to_thread(replay_in_children, reference.journal, self._workflow.definition, count)
         for child in seen:
@@ -198,6 +202,7 @@ class Everywhere:
         return len(seen)
 
     def _report(self, violation: Violation, trial: Trial) -> None:
+        __tracebackhide__ = True
         violation = replace(violation, twice=trial.is_control)
         causes = self._suspects.name(violation, self._workflow, trial.journal)
         named = [f"{name}={value!r}" for name, value in self._kwargs.items()]

@@ -120,6 +120,7 @@ class Runner:
         once for each trial: ``before_each`` puts back what they have changed outside. Raises ``CrashSafetyError``, an
         ``AssertionError`` that tells the shortest schedule that breaks a promise, the cause, and how to reproduce it.
         """
+        __tracebackhide__ = True  # pytest: the message is the story, not our stack
         _check_workflow(workflow)
         stop_if_child()
         if self._world.armed:
@@ -333,6 +334,7 @@ class Runner:
 
     def crash_everywhere_sync(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> Report:
         """``crash_everywhere`` in a plain test function."""
+        __tracebackhide__ = True  # pytest: the message is the story, not our stack
         return run_sync(self.crash_everywhere(workflow, *args, **kwargs))
 
     def result_sync(self, run_id: str) -> RunResult:

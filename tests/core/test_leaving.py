@@ -27,6 +27,11 @@ from holdfast.errors import RunParked
 HERE = Path(__file__)
 
 
+@pytest.fixture(autouse=True)
+def _no_zombies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "zombies", [])
+
+
 def timer(seq: int, position: int, at: float) -> Record:
     return Record(seq, Kind.TIMER, position, "s", True, None, at)
 
@@ -65,7 +70,9 @@ def test_a_finally_block_that_issues_a_step_runs_it_once_although_the_run_left_t
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_leaving_at_any_point_neither_logs_nor_warns_nor_leaves_anything(
-    name: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
 ):
     warnings.simplefilter("always")
     caplog.set_level(logging.DEBUG)
@@ -178,8 +185,7 @@ def test_tasks_end_newest_first_so_that_a_parent_still_stands_when_its_child_end
     assert order == ["child 2", "child 1", "child 0", "parent"]
 
 
-def test_a_task_that_swallows_everything_becomes_a_zombie_with_a_warning(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop_module, "zombies", [])
+def test_a_task_that_swallows_everything_becomes_a_zombie_with_a_warning():
 
     stubborn = True
 
@@ -201,7 +207,6 @@ def test_a_task_that_swallows_everything_becomes_a_zombie_with_a_warning(monkeyp
 
 
 def test_a_run_leaves_completely_although_the_warning_about_a_zombie_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop_module, "zombies", [])
     told: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", told.append)
     stubborn = True

@@ -57,6 +57,7 @@ def write(path: Path, *parts: str) -> Path:
 
 def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environment["PYTHONHASHSEED"] = "7"  # with a random one, a set now and then has the order that it has in the child
     return subprocess.run(
         [sys.executable, "-W", "error", *args], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
     )

@@ -265,12 +265,13 @@ FOUND_HERE = {
     bad_catch_all_in_child: "catches every BaseException: `except BaseException:`",
 }
 
-WORDS = ("apple", "pear", "fig", "kiwi", "plum")
+WORDS = ("apple", "pear", "fig", "kiwi", "plum", "lime", "date", "melon", "peach", "cherry", "grape", "olive")
+"""So many that two processes hardly ever have them in the same order."""
 
 
 @workflow
 async def bad_loop_over_set() -> None:
-    for word in {"apple", "pear", "fig", "kiwi", "plum"}:
+    for word in {"apple", "pear", "fig", "kiwi", "plum", "lime", "date", "melon", "peach", "cherry", "grape"}:
         await note(word)
 
 

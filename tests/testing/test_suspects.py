@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,23 +11,6 @@ from zoo_of_good_flows import GOOD
 
 from holdfast import Workflow
 from holdfast.testing import CrashSafetyError, Runner
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _nothing_is_left_behind() -> Iterator[None]:
-    unraisable: list[Any] = []
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
-    yield
-    gc.collect()
-    sys.unraisablehook = hook
-    assert not unraisable
-
-
-@pytest.fixture(autouse=True)
-def _warnings_are_errors() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def inputs(flow: Workflow[..., Any]) -> tuple[Any, ...]:

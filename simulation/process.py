@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.execution import UNREAD, Execution, Outcome
+from holdfast.core.loop import RunTimer
 from holdfast.core.records import Kind, Record
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.engine import JournalEngine
@@ -42,10 +43,21 @@ class ObservedExecution(Execution):
         super().__init__(*args, **kwargs)
         self._process = process
         self.next_seq = 0
-        self.last_fired: tuple[Any, float] | None = None
+        self.last_fired: tuple[int | None, float] | None = None
+        self.taken_at: dict[int, int] = {}
+        """With which look at what is due a timer was taken, by its position."""
+        self._looks = 0
+        self._take_due = self.loop.take_due
+        self.loop.take_due = self._observe_due  # type: ignore[method-assign]
         self.due_on_resume: list[int] = []
         """Timers that were due when the run was brought back."""
         process.executions.append(self)
+
+    def _observe_due(self, now: float) -> list[RunTimer]:
+        due = self._take_due(now)
+        self._looks += 1
+        self.taken_at.update((timer.position, self._looks) for timer in due)
+        return due
 
     def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """Issue a command, and see that it is the one that was issued here before."""

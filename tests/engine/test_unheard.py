@@ -10,8 +10,9 @@ import pytest
 from worlds import FlakyStore, World, eventually, row, unavailable, until_parked
 
 from holdfast import step, wait_for_signal, workflow
+from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import SendSignal, StartRun
+from holdfast.stores.contract import FinishRun, ReopenRun, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -216,3 +217,50 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     await eventually(lambda: not engine._looking.locked())
     world.clock.advance(3601)
     assert await handle.result(timeout=10) == "woken"
+
+
+async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_its_driver_is_still_here(
+    world: World,
+):
+    """It waits for the answer to the run's first end; the claim that got lost was made under the next epoch."""
+    answers = ["bad", "good"]
+
+    @step
+    async def work() -> str:
+        if (answer := answers.pop(0)) == "bad":
+            raise ValueError(answer)
+        return answer
+
+    @workflow
+    async def flow() -> str:
+        return await work()
+
+    class SlowToEnd(LossyStore):
+        async def commit(self, ops: Any) -> Any:
+            done = await super().commit(ops)
+            if any(isinstance(op, FinishRun) for op in ops):
+                ended.set()
+                await told.wait()
+            return done
+
+    ended, told = asyncio.Event(), asyncio.Event()
+    store = SlowToEnd(world.store())
+    runtime = await world.open(store=store)
+    handle = await runtime.start(flow)
+    await ended.wait()
+    store.lose_claim = True
+    await store.inner.commit([ReopenRun(handle.run_id, world.clock.now())])
+    runtime._engine.nudge()
+    await eventually(lambda: not store.lose_claim)
+    claims = runtime._engine._claims
+    await eventually(lambda: claims._doubts)
+    claims._doubts = [0.0]  # both looks for what was not heard of come before the answer does
+    runtime._engine.nudge()
+    await eventually(lambda: not claims._doubts)
+    told.set()
+
+    async def completed() -> bool:
+        return (await row(runtime, handle)).state is RunState.COMPLETED
+
+    await eventually(completed)
+    assert answers == []

@@ -188,7 +188,9 @@ class Claims:
             running = RunFilter(states=(RunState.RUNNING,))
             page = await holder.store.list_runs(running, limit=UNHEARD_PAGE, before=before)
             for run in page:
-                if run.owner != holder.worker or holder.driver_of(run.key) is not None:
+                driver = holder.driver_of(run.key)
+                # A driver of an earlier epoch is only about to learn that its run ended, and somebody reopened it.
+                if run.owner != holder.worker or (driver is not None and driver.run.epoch == run.epoch):
                     continue
                 if self.starting[run.id]:
                     unsure = True  # perhaps its answer is only on its way

@@ -47,7 +47,7 @@ async def copying(page: int) -> int:
 
 
 @workflow
-async def asking(days: float = 7) -> str:
+async def hearing(days: float = 7) -> str:
     try:
         return await wait_for_signal("answer", timeout=timedelta(days=days))
     except TimeoutError:
@@ -55,7 +55,7 @@ async def asking(days: float = 7) -> str:
 
 
 @workflow
-async def asking_twice() -> list[int]:
+async def hearing_twice() -> list[int]:
     first = await wait_for_signal("number")
     await fetch(first)
     return [first, await wait_for_signal("number")]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from runner_flows import asking, asking_twice, charge, charging, copying, did, fetch, insisting, store, unsteady
+from runner_flows import charge, charging, copying, did, fetch, hearing, hearing_twice, insisting, store, unsteady
 
 from holdfast import (
     InputError,
@@ -66,7 +66,7 @@ async def test_a_workflow_that_fails_raises_nothing() -> None:
 async def test_a_week_takes_no_time() -> None:
     runner = Runner()
     began = time.monotonic()
-    result = await runner.run(asking)
+    result = await runner.run(hearing)
     assert result.output == "nobody answered"
     assert time.monotonic() - began < 1
     assert runner.clock.datetime.isoformat() == "2030-01-08T00:00:00+00:00"
@@ -82,7 +82,7 @@ async def test_runs_of_a_test_have_the_same_ids_each_time() -> None:
 @pytest.mark.asyncio
 async def test_an_id_that_the_test_has_given_away_is_not_given_again() -> None:
     runner = Runner()
-    await runner.run(asking.options(id="charging-2"))
+    await runner.run(hearing.options(id="charging-2"))
     assert (await runner.run(charging)).run_id == "charging-3"
 
 
@@ -202,13 +202,13 @@ async def test_a_value_that_cannot_be_recorded_fails_the_run() -> None:
 @pytest.mark.asyncio
 async def test_time_and_signals_step_by_step() -> None:
     runner = Runner()
-    run = await runner.start(asking)
+    run = await runner.start(hearing)
     assert (run.status, run.waits_for) == ("waiting", "signal 'answer' or a timer")
     await runner.advance(timedelta(days=6))
     assert (await runner.result(run.run_id)).status == "waiting"
     assert (await runner.signal(run.run_id, "other", 1)).status == "waiting"
     assert (await runner.signal(run.run_id, "answer", "yes")).output == "yes"
-    late = await runner.start(asking)
+    late = await runner.start(hearing)
     await runner.advance(timedelta(days=7))
     assert (await runner.result(late.run_id)).output == "nobody answered"
 
@@ -216,7 +216,7 @@ async def test_time_and_signals_step_by_step() -> None:
 @pytest.mark.asyncio
 async def test_a_signal_counts_once_by_its_id_and_waits_to_be_wanted() -> None:
     runner = Runner()
-    run = await runner.start(asking_twice)
+    run = await runner.start(hearing_twice)
     runner.simulate_crash_during(fetch)
     assert (await runner.signal(run.run_id, "number", 1, id="first")).crashed
     await runner.signal(run.run_id, "number", 1, id="first")
@@ -228,7 +228,7 @@ async def test_a_signal_counts_once_by_its_id_and_waits_to_be_wanted() -> None:
 async def test_answers_are_sent_when_a_run_waits_for_them() -> None:
     runner = Runner()
     runner.answer("number", 7, 8)
-    assert (await runner.run(asking_twice)).output == [7, 8]
+    assert (await runner.run(hearing_twice)).output == [7, 8]
 
 
 # Mocks
@@ -366,7 +366,7 @@ def test_without_an_event_loop() -> None:
     runner.simulate_crash_after(step=1)
     assert runner.run_sync(copying, 1).crashed
     assert runner.resume_sync("copy-1").output == 31
-    run = runner.start_sync(asking_twice)
+    run = runner.start_sync(hearing_twice)
     runner.signal_sync(run.run_id, "number", 1, id="k")
     runner.advance_sync(5)
     assert runner.signal_sync(run.run_id, "number", 2).output == [1, 2]
@@ -390,7 +390,7 @@ def test_one_runner_lives_through_several_loops(run: Any) -> None:
     runner.simulate_crash_during(step=2)
     assert run(runner.run(copying, 1)).crashed
     assert run(runner.resume("copy-1")).output == 31
-    waiting = run(runner.start(asking))
+    waiting = run(runner.start(hearing))
     run(runner.advance(timedelta(days=1)))
     assert run(runner.signal(waiting.run_id, "answer", "yes")).output == "yes"
 
@@ -398,7 +398,7 @@ def test_one_runner_lives_through_several_loops(run: Any) -> None:
 @pytest.mark.asyncio
 async def test_nothing_goes_on_after_a_call() -> None:
     runner = Runner()
-    await runner.start(asking)
+    await runner.start(hearing)
     runner.simulate_crash_before(step=2)
     await runner.run(copying, 1)
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from runner_flows import asking, charge, charging, copying, did, fetch, hourly
+from runner_flows import charge, charging, copying, did, fetch, hearing, hourly
 
 from holdfast import (
     StepOutcomeUnknown,
@@ -55,7 +55,7 @@ async def test_a_crash_at_a_step(moment: str, executions: int, replayed: bool, w
 async def test_a_crash_at_a_signal_or_at_the_end(moment: str, which: dict[str, Any]) -> None:
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(**which)
-    run = await runner.start(asking)
+    run = await runner.start(hearing)
     assert (await runner.signal(run.run_id, "answer", "yes")).crashed
     assert (await runner.resume(run.run_id)).output == "yes"
 
@@ -113,7 +113,7 @@ async def test_a_once_step_in_flight_is_not_run_again() -> None:
 @pytest.mark.asyncio
 async def test_a_crash_in_one_run_lets_another_go_on() -> None:
     runner = Runner()
-    waiting = await runner.start(asking)
+    waiting = await runner.start(hearing)
     runner.simulate_crash_after(step="store")
     assert (await runner.run(copying, 1)).crashed
     assert (await runner.signal(waiting.run_id, "answer", "yes")).output == "yes"

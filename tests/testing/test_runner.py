@@ -196,6 +196,13 @@ async def test_a_value_that_cannot_be_recorded_fails_the_run() -> None:
     assert "step 'fetch'" in str(result.error)
 
 
+def test_the_steps_of_a_run_can_be_gone_through_from_either_end() -> None:
+    steps = Runner().run_sync(copying, 1).steps
+    assert [one.number for one in reversed(steps)] == [3, 2, 1]
+    assert steps[-1] is steps[3]
+    assert steps[3] in steps
+
+
 # Signals
 
 

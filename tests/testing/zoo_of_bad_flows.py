@@ -301,6 +301,12 @@ async def bad_set_popped() -> None:
 
 
 @workflow
+async def bad_set_in_error() -> None:
+    await note()
+    raise ValueError(", ".join(set(WORDS)))
+
+
+@workflow
 async def bad_hash() -> None:
     await note(hash("apple"))
 
@@ -322,6 +328,7 @@ FOUND_ELSEWHERE = {
     bad_set_from_helper: "depends on the order of a set: `distinct()` returns one",
     bad_set_input: "depends on the order of a set: `for ... in words`",
     bad_set_popped: "depends on the order of a set: `set.pop()`",
+    bad_set_in_error: "depends on the order of a set: `', '.join(set(WORDS))`",
     bad_hash: "depends on hashes: `hash()`",
     bad_cached_chance: "`lucky_number` keeps what it once returned",
     bad_process_number: "looks at its surroundings: `os.getpid()`",

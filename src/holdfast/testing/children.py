@@ -35,8 +35,8 @@ class ChildReplay:
     description: str
     issued: tuple[Issued, ...]
     output: bytes | None
-    error: str | None
     fault: str
+    differs: str
 
 
 def replay_in_children(journal: Journal, definition: WorkflowDefinition, count: int) -> list[ChildReplay]:
@@ -119,8 +119,8 @@ class _Child:
                 for kind, position, name, arguments in answer["issued"]
             ),
             output=_decoded(answer["output"]),
-            error=answer["error"],
             fault=answer["fault"],
+            differs=answer["differs"],
         )
 
     def stop(self) -> None:
@@ -167,8 +167,8 @@ def main(request_file: str) -> None:
             [command.kind.value, command.position, command.name, _encoded(command.arguments)] for command in seen.issued
         ],
         "output": _encoded(seen.output_bytes),
-        "error": None if seen.error is None else str(seen.error),
         "fault": "" if seen.fault is None else str(seen.fault),
+        "differs": seen.differs,
     }
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 

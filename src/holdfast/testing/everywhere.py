@@ -21,10 +21,10 @@ import asyncio
 import inspect
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.workflow import Workflow
 from holdfast.codec import describe_error
@@ -52,6 +52,29 @@ OFTEN_ENOUGH = 5
 _UNFIT = {
     f"{error.__module__}.{error.__qualname__}" for error in (ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck)
 }
+
+
+BeforeEach = Callable[[], Awaitable[None] | None]
+AfterEach = Callable[[RunResult], Awaitable[None] | None]
+
+
+@dataclass
+class Settings:
+    """What a runner was told about its checks."""
+
+    pairs: int
+    processes: int
+    same_result: bool
+    only: Sequence[CrashPoint] | None
+    before_each: list[BeforeEach] = field(default_factory=list[BeforeEach])
+    after_each: list[AfterEach] = field(default_factory=list[AfterEach])
+
+
+class Fork(NamedTuple):
+    """A runner where nothing has happened yet, and its world."""
+
+    runner: Runner
+    world: World
 
 
 @dataclass(frozen=True)
@@ -97,17 +120,26 @@ class Trial:
 class Everywhere:
     """All the trials of one workflow with one set of inputs."""
 
-    def __init__(self, runner: Runner, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self._runner = runner
+    def __init__(
+        self,
+        fork: Callable[[], Fork],
+        settings: Settings,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._fork = fork
+        self._settings = settings
         self._workflow = workflow
         self._args = args
         self._kwargs = kwargs
         self._suspects = Suspects(workflow.definition.function)
         self._replayed: Counter[Hashable] = Counter()
 
-    async def check(self, *, pairs: int, only: Sequence[CrashPoint] | None) -> Report:
+    async def check(self) -> Report:
         """Try everything; raises ``CrashSafetyError`` at the first schedule that breaks a rule."""
         __tracebackhide__ = True
+        only = self._settings.only
         reference = await self._try(())
         self._report_first(reference, _unfit)
         points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
@@ -121,7 +153,7 @@ class Everywhere:
         control = replace(await self._try(()), is_control=True)
         for trial in [control, *trials[1:]]:
             self._hold_against(reference, trial)
-        doubles = [] if only is not None else _pairs([point for (point,) in points], pairs)
+        doubles = [] if only is not None else _pairs([point for (point,) in points], self._settings.pairs)
         whole = 0
         for schedule in doubles:
             trial = await self._try(schedule)
@@ -139,10 +171,9 @@ class Everywhere:
     # Trying
 
     async def _try(self, schedule: Sequence[CrashPoint]) -> Trial:
-        world = self._runner.fork()
+        runner, world = self._fork()
         world.armed, world.then = list(schedule[:1]), deque(schedule[1:])
-        runner = self._runner.on(world)
-        await _call_each(self._runner.before_each_calls)
+        await _call_each(self._settings.before_each)
         shake(len(schedule))
         result = await runner.run(self._workflow, *self._args, **self._kwargs)
         lives = 1
@@ -161,7 +192,7 @@ class Everywhere:
                 f"run {result.run_id!r} waits for {result.waits_for}, and nobody sends it: say what to send with "
                 f"`runner.answer(name, value)`"
             )
-        await _call_each(self._runner.after_each_calls, result)
+        await _call_each(self._settings.after_each, result)
         return trial
 
     async def _look_at(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
@@ -179,7 +210,7 @@ class Everywhere:
     def _hold_against(self, reference: Trial, trial: Trial) -> None:
         __tracebackhide__ = True
         self._report_first(trial, partial(_commands_differ, reference), self._replay_differs)
-        if self._runner.same_result:
+        if self._settings.same_result:
             self._report_first(trial, partial(_result_differs, reference))
 
     def _replay_differs(self, trial: Trial) -> Violation | None:
@@ -190,11 +221,11 @@ class Everywhere:
             return None
         shake(self._replayed[left])
         seen = replay(trial.journal, self._workflow)
-        return _compare_replay(trial, seen.issued, seen.output_bytes, seen.error, str(seen.fault or ""))
+        return _compare_replay(trial, seen.issued, seen.output_bytes, str(seen.fault or ""), seen.differs)
 
     async def _replay_elsewhere(self, reference: Trial) -> int:
         __tracebackhide__ = True
-        count = self._runner.processes
+        count = self._settings.processes
         seen = await asyncio.to_thread(replay_in_children, reference.journal, self._workflow.definition, count)
         for child in seen:
             if (violation := _child_differs(child, reference)) is not None:
@@ -278,32 +309,32 @@ def _lives_differ(trial: Trial) -> Violation | None:
 
 def _swallowed(trial: Trial) -> Violation | None:
     for life in trial.trace.lives:
-        for what in life.swallowed:
-            waited = what.startswith("waited")
+        for waited_at, went_on_at in life.swallowed:
             return Violation(
                 "swallowed",
-                f"the run left memory while workflow code {what if waited else 'waited'}, and the code caught the "
-                f"exception that ends it (RunParked, a BaseException) and {'went on' if waited else what}",
-                place=what.partition(" at ")[2],
+                f"the run left memory while workflow code waited{f' at {waited_at}' if waited_at else ''}, and the "
+                f"code caught the exception that ends it (RunParked, a BaseException) and went on"
+                f"{f' at {went_on_at}' if went_on_at else ''}",
             )
     return None
 
 
 def _compare_replay(
-    trial: Trial, issued: Sequence[Issued], output: bytes | None, error: BaseException | str | None, fault: str
+    trial: Trial, issued: Sequence[Issued], output: bytes | None, fault: str, differs: str
 ) -> Violation | None:
+    first, second = "in the run", "in a replay of its journal"
     for one, other in zip(trial.last.issued, issued, strict=False):
         if one != other:
-            return _two_commands(one, other, "in the run", "in a replay of its journal")
-    if fault:
+            return _two_commands(one, other, first, second)
+    if fault:  # it broke off there, so that nothing after it can be compared
         return Violation("drift", fault)
+    for one, other in zip_longest(trial.last.issued, issued):
+        if one != other:
+            return _two_commands(one, other, first, second)
     run = trial.journal.run
-    if run.output is not None and output != run.output:
+    if run.output is not None and output is not None and output != run.output:
         return Violation("result", f"the run returned {_text(run.output)}, and a replay of its journal {_text(output)}")
-    recorded = None if run.error is None else describe_error(run.error).message
-    if recorded is not None and error is None:
-        return Violation("result", f"the run failed ({recorded}), and a replay of its journal did not")
-    return None
+    return Violation("result", f"a replay of its journal ends otherwise: {differs}") if differs else None
 
 
 def _commands_differ(reference: Trial, trial: Trial) -> Violation | None:
@@ -350,7 +381,7 @@ def _result_differs(reference: Trial, trial: Trial) -> Violation | None:
 
 
 def _child_differs(child: ChildReplay, reference: Trial) -> Violation | None:
-    return _compare_replay(reference, child.issued, child.output, child.error, child.fault)
+    return _compare_replay(reference, child.issued, child.output, child.fault, child.differs)
 
 
 def _this_one(trial: Trial) -> str:

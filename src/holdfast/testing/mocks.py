@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import UsageError
 
-_MISSING: Any = object()
+MISSING: Any = object()
 
 
 class Call(NamedTuple):
@@ -22,9 +22,9 @@ class Mock:
     """What takes a step's place. ``calls`` tells how it was called, every attempt by itself."""
 
     def __init__(
-        self, name: str, return_value: Any = _MISSING, side_effect: Any = _MISSING, raises: Any = _MISSING
+        self, name: str, return_value: Any = MISSING, side_effect: Any = MISSING, raises: Any = MISSING
     ) -> None:
-        given = [value for value in (return_value, side_effect, raises) if value is not _MISSING]
+        given = [value for value in (return_value, side_effect, raises) if value is not MISSING]
         if len(given) != 1:
             raise UsageError(f"mock {name!r}: give one of return_value=, side_effect= and raises=")
         self.name = name
@@ -32,9 +32,9 @@ class Mock:
         self._act = self._action(return_value, side_effect, raises)
 
     def _action(self, return_value: Any, side_effect: Any, raises: Any) -> Callable[..., Any]:
-        if return_value is not _MISSING:
+        if return_value is not MISSING:
             return lambda *_, **__: return_value
-        if raises is not _MISSING:
+        if raises is not MISSING:
             if not _is_exception(raises):
                 raise UsageError(f"mock {self.name!r}: raises= is an exception, not {raises!r}")
             return lambda *_, **__: _raise(raises)
@@ -85,6 +85,3 @@ def _is_exception(value: Any) -> bool:
 
 def _raise(error: Any) -> Any:
     raise error
-
-
-MISSING = _MISSING

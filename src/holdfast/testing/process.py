@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -17,7 +17,7 @@ from typing import Any, cast
 from holdfast.authoring.registry import definitions
 from holdfast.codec import codec_for
 from holdfast.core.records import Kind
-from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
+from holdfast.engine.definitions import StepDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
 from holdfast.errors import UsageError
@@ -85,11 +85,6 @@ class World:
             trace = self.traces[run_id] = RunTrace(run_id)
         return trace
 
-    @property
-    def definitions(self) -> Mapping[str, WorkflowDefinition]:
-        """The workflows that a process knows: all that are defined."""
-        return definitions
-
 
 class Process:
     """One engine, from its start to its end."""
@@ -100,7 +95,7 @@ class Process:
         self._store = MortalStore(world.store, self.life, self)
         self.engine = JournalEngine(
             cast(Store, self._store),
-            world.definitions,
+            definitions,
             lease=FOR_EVER,
             concurrency=100_000,
             clock=world.clock,
@@ -173,7 +168,7 @@ class Process:
 
     async def _next_due(self) -> float | None:
         alarm = self.world.clock.next_alarm()
-        wake = await self.world.store.next_wake(workflows=tuple(self.world.definitions), queues=None)
+        wake = await self.world.store.next_wake(workflows=tuple(definitions), queues=None)
         times = [time for time in (alarm, wake) if time is not None]
         return min(times, default=None)
 

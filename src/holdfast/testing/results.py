@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -28,10 +28,11 @@ class StepResult:
     """How often the step's function (or its mock) was really called, in all processes."""
 
 
-class Steps(Sequence[StepResult]):
+class Steps(Collection[StepResult]):
     """The steps of a run, in the order the workflow called them.
 
     ``steps[2]`` is the step with number 2 (numbers begin with 1), ``steps["charge"]`` the list of those of that name.
+    It is no sequence: whatever counts from 0 would be wrong.
     """
 
     def __init__(self, steps: Sequence[StepResult], others: dict[int, str]) -> None:
@@ -64,6 +65,12 @@ class Steps(Sequence[StepResult]):
 
     def __iter__(self) -> Iterator[StepResult]:
         return iter(self._steps)
+
+    def __reversed__(self) -> Iterator[StepResult]:
+        return reversed(self._steps)
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._steps
 
     def __repr__(self) -> str:
         return f"<steps {', '.join(f'{step.number} {step.name}' for step in self._steps) or 'none'}>"

@@ -8,11 +8,12 @@ a process that takes over does.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+from holdfast.authoring.registry import definitions
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.client import run_sync
@@ -26,13 +27,10 @@ from holdfast.stores.contract import Run, SendSignal, Verdict
 from holdfast.testing.children import stop_if_child
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.crashes import CrashPoint, Moment, What, parse_schedule
-from holdfast.testing.everywhere import Everywhere, Report
+from holdfast.testing.everywhere import AfterEach, BeforeEach, Everywhere, Fork, Report, Settings
 from holdfast.testing.mocks import MISSING, Mock
 from holdfast.testing.process import Process, RunTrace, World
 from holdfast.testing.results import RunResult, StepResult, Steps
-
-BeforeEach = Callable[[], Awaitable[None] | None]
-AfterEach = Callable[[RunResult], Awaitable[None] | None]
 
 
 class Runner:
@@ -49,14 +47,10 @@ class Runner:
         self, *, pairs: int = 100, processes: int = 3, same_result: bool = True, only: str | None = None
     ) -> None:
         self._world = World()
-        self._pairs = pairs
-        self._only = None if only is None else parse_schedule(only)
+        schedule = None if only is None else parse_schedule(only)
+        self._settings = Settings(pairs, processes, same_result, schedule)
         self._is_trial = False
         """In a trial, a crash that is never come to is no mistake: the code may take another way after the first."""
-        self.processes = processes
-        self.same_result = same_result
-        self.before_each_calls: list[BeforeEach] = []
-        self.after_each_calls: list[AfterEach] = []
 
     @property
     def clock(self) -> VirtualClock:
@@ -79,7 +73,7 @@ class Runner:
 
     async def resume(self, run_id: str) -> RunResult:
         """Let another process take the run over, and run it as ``run`` does."""
-        if (await self._read(run_id)).state.is_terminal:
+        if await self._has_ended(run_id):
             return await self.result(run_id)
         return await self._go_on(run_id, until=None)
 
@@ -125,16 +119,16 @@ class Runner:
         stop_if_child()
         if self._world.armed:
             raise UsageError("crash_everywhere chooses the crashes itself: drop the simulate_crash_... before it")
-        return await Everywhere(self, workflow, args, kwargs).check(pairs=self._pairs, only=self._only)
+        return await Everywhere(self._fork, self._settings, workflow, args, kwargs).check()
 
     def before_each(self, call: BeforeEach) -> BeforeEach:
         """Call this before every trial of ``crash_everywhere``, to put back what steps have changed outside."""
-        self.before_each_calls.append(call)
+        self._settings.before_each.append(call)
         return call
 
     def after_each(self, call: AfterEach) -> AfterEach:
         """Call this with the result after every trial of ``crash_everywhere``: to check what must hold outside."""
-        self.after_each_calls.append(call)
+        self._settings.after_each.append(call)
         return call
 
     # Mocks, answers and crashes
@@ -239,17 +233,11 @@ class Runner:
         seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.generated_id else new.id)
         async with Process(self._world) as process:
-            started = None
-
-            async def stop() -> bool:
-                return started is not None and (await self._read(new.id)).state.is_terminal
-
             starting = process.engine.loop.create_task(process.engine.start(new, join_orphan=False))
             await process.settle()
             if starting.done():
-                started = starting.result()
-                accept(started, new)
-                await process.drive(until=until, stop=stop)
+                accept(starting.result(), new)
+                await process.drive(until=until, stop=partial(self._has_ended, new.id))
             else:
                 starting.cancel()  # it died before it knew
         if await self._world.store.get(new.id) is None:
@@ -257,27 +245,18 @@ class Runner:
         return await self._finished(new.id, process)
 
     async def _go_on(self, run_id: str, *, until: float | None) -> RunResult:
-        async def stop() -> bool:
-            return (await self._read(run_id)).state.is_terminal
-
         async with Process(self._world) as process:
-            await process.drive(until=until, stop=stop)
+            await process.drive(until=until, stop=partial(self._has_ended, run_id))
         return await self._finished(run_id, process)
 
-    def fork(self) -> World:
-        """A new world with the mocks and answers of this one, where nothing has happened yet."""
-        world = World()
-        world.mocks, world.answers = self._world.mocks, self._world.answers
-        for mock in world.mocks.values():
-            mock.rewind()
-        return world
-
-    def on(self, world: World) -> Runner:
-        """A runner on another world."""
+    def _fork(self) -> Fork:
+        """A runner with the mocks and answers of this one, where nothing has happened yet."""
         runner = Runner()
-        runner._world = world
         runner._is_trial = True
-        return runner
+        runner._world.mocks, runner._world.answers = self._world.mocks, self._world.answers
+        for mock in self._world.mocks.values():
+            mock.rewind()
+        return Fork(runner, runner._world)
 
     async def _finished(self, run_id: str, process: Process) -> RunResult:
         result = await self._result(run_id, crashed=process.life.over)
@@ -289,6 +268,9 @@ class Runner:
             )
         return result
 
+    async def _has_ended(self, run_id: str) -> bool:
+        return (await self._read(run_id)).state.is_terminal
+
     async def _read(self, run_id: str) -> Run:
         run = await self._world.store.get(run_id)
         if run is None:
@@ -299,7 +281,7 @@ class Runner:
     async def _result(self, run_id: str, *, crashed: bool) -> RunResult:
         run = await self._read(run_id)
         [history] = await self._world.store.histories([run.key])
-        definition = self._world.definitions[run.workflow]
+        definition = definitions[run.workflow]
         output: Any = None
         error: BaseException | None = None
         if run.state is RunState.COMPLETED:

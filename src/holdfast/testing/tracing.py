@@ -34,6 +34,15 @@ class Issued(NamedTuple):
     """The encoded arguments of a step's call; ``None`` for anything but a step."""
 
 
+class Swallowed(NamedTuple):
+    """Code that caught ``RunParked`` when its run left memory, and did not let it pass."""
+
+    waited_at: str = ""
+    """Where it stood, if it then returned."""
+    went_on_at: str = ""
+    """Where it asked for something more, if it did."""
+
+
 class TracedExecution(Execution):
     """A run in memory that keeps every command it issues, and every record it is given."""
 
@@ -44,9 +53,7 @@ class TracedExecution(Execution):
         self.issued: list[Issued] = []
         self.issued_after: list[int] = []
         """How many records had been delivered when each command was issued."""
-        self.swallowed: list[str] = []
-        """What code did that caught ``RunParked`` when the run left memory, and did not let it pass: where it waited,
-        or where it went on."""
+        self.swallowed: list[Swallowed] = []
         self.calls: dict[int, StepDefinition] = {}
         """The steps that were called, by position."""
         self.delivered: list[Record] = []
@@ -79,13 +86,13 @@ class TracedExecution(Execution):
             # A task that goes on for ever is told of as a fault of the workflow, not in passing.
             warnings.simplefilter("ignore", ResourceWarning)
             super().leave()
-        self.swallowed += [f"waited at {place}" for number in self.loop.swallowed if (place := places.get(number))]
+        self.swallowed += [Swallowed(place) for number in self.loop.swallowed if (place := places.get(number))]
         self.swallowed = list(dict.fromkeys(self.swallowed))
 
     async def _watch(self, main: Coroutine[Any, Any, Any]) -> Any:
         value = await main
         if self.loop.closing:
-            self.swallowed.append(f"waited at {self._main_place}")
+            self.swallowed.append(Swallowed(self._main_place))
         return value
 
     def _notice_who_goes_on(self) -> None:
@@ -101,7 +108,7 @@ class TracedExecution(Execution):
     def _asked_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.loop.closing and not self._settled and not _is_leaving(sys.exception()):
             place = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-            self.swallowed.append(f"went on at {place}")
+            self.swallowed.append(Swallowed(went_on_at=place))
         return method(*args, **kwargs)
 
 

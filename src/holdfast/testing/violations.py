@@ -19,8 +19,6 @@ class Violation:
 
     rule: Rule
     message: str
-    place: str = ""
-    """Where in the code, if that is known."""
     step: str = ""
     """The step it is about, if it is about one."""
     executions: int = 0

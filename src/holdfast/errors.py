@@ -7,18 +7,22 @@
     ├── UsageError                   an API is called in a way that cannot work, with the way that does
     ├── InputError                   arguments that do not fit the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
+    ├── WorkflowSwitchedOff          somebody has switched the workflow off: no run of it starts or goes on
     ├── CodecError
     │   ├── UnrecordableValue        a value that would not survive being recorded
+    │   │   └── ValueTooLarge        a value above the limit of what is recorded (64 MiB by default)
     │   └── UnreadableRecord         recorded bytes that cannot be turned back into a value
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
-    │   ├── RunEnded                 the run has ended and takes no more signals
+    │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
+    │   ├── RetryRefused             the run cannot be retried, or not without being told more
     │   └── RunUnsuccessful          the run ended without a result: ``.state``, ``.error``
     │       ├── RunFailed
     │       ├── RunCancelled
     │       └── RunDead
     ├── RunTimedOut                  (also TimeoutError) the run passed its own time-out
+    ├── CompensationFailed           a step could not be undone: ``.step``, ``.compensation``
     ├── ReplayError                  the run stops in ``failed``, its journal untouched; fix the code, then retry
     │   ├── NonDeterminismError      the code no longer does what the journal says it did
     │   ├── ForbiddenInWorkflow      workflow code did what only a step may do
@@ -63,12 +67,20 @@ class UnknownWorkflow(HoldfastError):
     """No worker ever announced a workflow of this name to the store."""
 
 
+class WorkflowSwitchedOff(HoldfastError):
+    """The workflow is switched off: its runs stand still, and no new one is started."""
+
+
 class CodecError(HoldfastError):
     """A value and its recorded bytes do not agree."""
 
 
 class UnrecordableValue(CodecError):
     """A value would not survive being recorded and read back."""
+
+
+class ValueTooLarge(UnrecordableValue):
+    """A value is larger than what may be recorded."""
 
 
 class UnreadableRecord(CodecError):
@@ -92,7 +104,11 @@ class RunConflict(RunError):
 
 
 class RunEnded(RunError):
-    """The run has ended, so it takes no more signals."""
+    """The run has ended: it takes no more signals, and there is nothing left to cancel or pause."""
+
+
+class RetryRefused(RunError):
+    """The run cannot be retried: it has not failed, what it did was undone, or a ``once`` step would run again."""
 
 
 class RunUnsuccessful(RunError):
@@ -118,6 +134,18 @@ class RunDead(RunUnsuccessful):
 
 class RunTimedOut(HoldfastError, TimeoutError):
     """The run took longer than its workflow's ``timeout``."""
+
+
+class CompensationFailed(HoldfastError):
+    """The run failed or was cancelled, and one of its steps could not be undone.
+
+    ``step`` is that step, ``compensation`` what should have undone it. Steps before it have not been undone either.
+    """
+
+    def __init__(self, message: str, step: str = "", compensation: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        self.compensation = compensation
 
 
 class ReplayError(HoldfastError):

@@ -1,11 +1,13 @@
 """A run's journal: what happened to it, in the order the workflow saw it.
 
-A *command* is something the workflow asked for (a step, a timer, a signal); commands are numbered in the order they
-are issued. A *record* is the outcome of one command. The journal is the list of records in the order in which outcomes
-were handed to the workflow, so ``seq`` says when, and ``(kind's stream, position)`` says to which command.
+A *command* is something the workflow asked for (a step, a timer, a signal, another run); commands are numbered in the
+order they are issued. A *record* is the outcome of one command. The journal is the list of records in the order in
+which outcomes were handed to the workflow, so ``seq`` says when, and ``(kind's stream, position)`` says to which
+command. ``seq`` rises, and has gaps where a retry has taken a record back.
 
-Steps and signal waits share one stream of positions; timers have one of their own, so that wrapping a recorded step in
-``asyncio.timeout`` does not move the steps behind it. The run's own deadline is outside both.
+All commands but timers share one stream of positions; timers have one of their own, so that wrapping a recorded step in
+``asyncio.timeout`` does not move the steps behind it. The run's deadline and its cancellation are outside both: nobody
+asked for them.
 """
 
 from __future__ import annotations
@@ -21,11 +23,24 @@ class Kind(IntEnum):
     TIMER = 2
     SIGNAL = 3
     DEADLINE = 4
+    CHILD = 5
+    """A run that the workflow waits for has ended."""
+    START = 6
+    """A run was started that goes its own way; the payload is its id."""
+    COMPENSATION = 7
+    """A recorded step was undone, because the run failed or was cancelled."""
+    CANCEL = 8
+    """Somebody asked for the run to be cancelled, and its holder has begun to do so."""
 
     @property
     def label(self) -> str:
         """The word for people."""
         return self.name.lower()
+
+    @property
+    def has_position(self) -> bool:
+        """Whether it is the outcome of a command in the stream that all share but timers."""
+        return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
 
 
 class Record(NamedTuple):
@@ -69,9 +84,45 @@ class Attempt(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A value that was sent into a run and that no record has consumed yet."""
+    """A value that was sent into a run and that no record has consumed yet.
+
+    The end of a run that this one waits for comes the same way.
+    """
 
     id: int
     name: str
+    """For the end of a run: the state in which it ended."""
     payload: bytes
+    """For the end of a run: its output, or its error (``null`` when it has neither)."""
     sent_at: float
+    position: int | None = None
+    """For the end of a run: the position of the command that waits for it; ``None`` for what somebody has sent."""
+
+
+class Rewind(NamedTuple):
+    """What a retry takes back from the journal, so that the run goes on from where it went wrong.
+
+    Known only to whoever executed the code, so it is written with the run's end. ``failed`` are the records that ended
+    the run. Whatever the workflow issued after it had seen the first of them, it issued because of that: those records
+    go as well. What had been issued before stays, also if its outcome came later: it is paid for.
+    """
+
+    failed: tuple[int, ...]
+    """Their ``seq``."""
+    positions: int
+    """How many commands had been issued when the first of them was delivered."""
+    timers: int
+    """How many timers had been set by then."""
+    undone: bool = False
+    """Compensations have undone what is recorded: nothing can go on from there."""
+    once: bool = False
+    """Among the records that go is one of a ``once`` step, which would be run a second time."""
+
+    def takes(self, record: Record) -> bool:
+        """Whether a retry takes this record back."""
+        first = min(self.failed, default=None)
+        if first is None or record.seq < first:
+            return False
+        if record.seq in self.failed or not (record.kind.has_position or record.kind is Kind.TIMER):
+            return True
+        return record.position >= (self.timers if record.kind is Kind.TIMER else self.positions)

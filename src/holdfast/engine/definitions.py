@@ -26,6 +26,17 @@ class StepDefinition:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: float | None = None
     effect: Effect = Effect.IDEMPOTENT
+    compensation: Compensation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """What undoes a recorded step when its run fails or is cancelled."""
+
+    step: StepDefinition
+    """Carried out and recorded like any step."""
+    bind: Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
+    """Its arguments, from the output of the step that it undoes and the arguments of that call."""
 
 
 class StepCall(NamedTuple):
@@ -35,10 +46,18 @@ class StepCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def undo(self, payload: bytes) -> StepCall | None:
+        """The call that undoes this one, whose recorded output is ``payload``; nothing if it has no compensation."""
+        compensation = self.step.compensation
+        if compensation is None:
+            return None
+        output = self.step.output.decode(payload, f"the output of step {self.step.name!r}")
+        return StepCall(compensation.step, (), compensation.bind(output, self.args, self.kwargs))
+
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDefinition:
-    """A durable async function."""
+    """A durable async function. The class form comes as one, too."""
 
     name: str
     function: Callable[..., Coroutine[Any, Any, Any]]
@@ -50,6 +69,8 @@ class WorkflowDefinition:
     queue: str = "default"
     timeout: float | None = None
     tags: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+    """In the class form: the numbers of its steps, by their names."""
 
     def spec(self) -> WorkflowSpec:
         """What clients without the code may know of it."""

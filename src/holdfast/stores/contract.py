@@ -17,6 +17,22 @@ a signal with the same ``dedup`` key are all answered as if they had just been c
 where the kernel can tell (a file lock that the process held is free), else when its lease has passed. ``reap`` then
 puts its runs back to ``pending`` and counts one delivery for each; the count returns to 0 with the run's next record.
 A worker that retires in good order gives its runs back without counting.
+
+**Links.** A run that waits for another one has a link to it, made in the transaction that starts the other or finds it
+unfinished. Whatever ends a run (its holder, ``reap``, a cancel before anybody has claimed it) puts a ``Signal`` with
+the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and marks the link as
+told. So a link that is there means that the end will be, or has been, in the mailbox.
+
+**Requests.** Cancelling and pausing are asked for in the run's row. What nobody holds is paused at once; a holder asks
+``requests``. A cancel is carried out by a holder, which records it (``Kind.CANCEL``); a run that nobody has ever
+claimed is cancelled at once. A paused run is not claimable, whatever else happens to it, until it is resumed or
+cancelled. A run with a cancel that is not recorded yet can neither park nor finish: whoever was told that the
+cancel is accepted never finds the run completed.
+
+**The switch.** Runs of a workflow that is switched off are neither started nor claimed.
+
+**Large values.** Payloads over ``INLINE`` bytes are kept apart, compressed, and once for equal content. What cannot be
+read back stops the run that it belongs to, and no other, with an error that says which record it is.
 """
 
 from __future__ import annotations
@@ -24,11 +40,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from holdfast.core.records import Attempt, Record, Signal
+from holdfast.core.records import Attempt, Record, Rewind, Signal
 from holdfast.core.states import RunState
+
+
+INLINE = 64 * 1024
+"""Payloads above this size, in bytes, are kept apart."""
+
+
+class Cancel(StrEnum):
+    """Whether somebody has asked for a run to be cancelled."""
+
+    NO = ""
+    ASKED = "asked"
+    RECORDED = "recorded"
+    """It is in the journal: the holder is carrying it out, or has done so."""
 
 
 class Verdict(Enum):
@@ -38,13 +67,18 @@ class Verdict(Enum):
     FENCED = "fenced"
     """Another worker holds the run now (or it has ended); nothing was changed."""
     REFUSED = "refused"
-    """A park was refused, because a signal that the run waits for is there already; or a retry, because it would run a
-    ``once`` step again."""
+    """There is something that the caller has to see to first: for a park, what the run waits for is there already, or
+    (of a paused run) it was resumed; for a park or a finish, a cancel has been asked for; a retry would run a ``once``
+    step again; a cancel was meant for a run with another seed."""
     DUPLICATE = "duplicate"
-    """A signal with this deduplication key had been sent before; nothing was changed."""
+    """It was asked for before; nothing was changed."""
     UNKNOWN_RUN = "unknown_run"
     ENDED = "ended"
-    """The run has ended, so it takes no signal; or a retry found nothing to reopen."""
+    """The run has ended, so it takes no signal and no request; or a retry found nothing to reopen."""
+    UNDONE = "undone"
+    """A retry found that compensations have undone what the run had done."""
+    SWITCHED_OFF = "switched_off"
+    """The workflow is switched off: no new run of it is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +107,12 @@ class NewRun:
     """The worker that starts it, if a worker does."""
     python: str = ""
     """Minor version of the Python that starts it, for the drift message."""
+    began_at: float | None = None
+    """Where the run's own clock begins, if not at its creation: a fork goes on with the clock of its origin."""
+    parent: str = ""
+    """The id of the run that starts it, if a run does."""
+    forked_from: str = ""
+    """The id of the run whose journal it shares the beginning of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +145,28 @@ class Run:
     python: str
     created_at: float
     finished_at: float | None
+    began_at: float
+    """Where the run's own clock begins."""
+    cancel: Cancel = Cancel.NO
+    paused_at: float | None = None
+    """Since when it has been paused. A paused run that is still ``running`` is on its way to be parked."""
+    rewind: Rewind | None = None
+    """What a retry takes back, once the run has ended."""
+    parent: str = ""
+    forked_from: str = ""
+
+
+class Link(NamedTuple):
+    """A held run that waits for another one, or has started it."""
+
+    parent: int
+    """Its key."""
+    epoch: int
+    """The fence: a run that is no longer held under this epoch starts nothing and waits for nothing."""
+    position: int
+    """The command that waits. One link for each."""
+    awaited: bool = True
+    """False: only the fence matters, nobody waits for the end."""
 
 
 class StartRun(NamedTuple):
@@ -117,18 +179,33 @@ class StartRun(NamedTuple):
     """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no
     longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
     result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
+    link: Link | None = None
+    """The run that starts this one. Answered with ``FENCED`` when it is not held any more."""
+
+
+class AwaitRun(NamedTuple):
+    """Link a held run to one that was started before. Answered like ``StartRun``, or with ``UNKNOWN_RUN``."""
+
+    run_id: str
+    link: Link
 
 
 class Started(NamedTuple):
-    """The answer to ``StartRun``."""
+    """The answer to ``StartRun``, ``AwaitRun`` and ``ForkRun``."""
 
     run: Run
     created: bool
     """False: it was there before (same id), or it is an orphan that was joined."""
+    linked: bool = False
+    """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
+    before it was first asked for: then there is no link, and ``run`` tells how it ended."""
 
 
 class AppendRecord(NamedTuple):
-    """Add one record to a held run's journal (``record.epoch`` is the fence)."""
+    """Add one record to a held run's journal (``record.epoch`` is the fence).
+
+    A record of kind ``CANCEL`` makes the run's ``cancel`` ``RECORDED``.
+    """
 
     key: int
     record: Record
@@ -149,7 +226,7 @@ class NoteAttempt(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """End a held run."""
+    """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false."""
 
     key: int
     epoch: int
@@ -157,13 +234,18 @@ class FinishRun(NamedTuple):
     output: bytes | None
     error: bytes | None
     at: float
+    rewind: Rewind | None = None
+    """What a retry of it takes back."""
+    heed_cancel: bool = True
+    """False for a run that cannot go on with the code at hand, and so cannot be cancelled by it either."""
 
 
 class ParkRun(NamedTuple):
     """Let a held run leave memory until ``wake_at`` or a signal.
 
-    Refused when an unconsumed signal with one of the names in ``signals`` is there. Fenced when the run has gone on
-    since: a park may reach the store late, after it was repeated, refused for a signal, and that signal consumed.
+    Refused when an unconsumed signal with one of the names in ``signals``, or the end of a run for one of the positions
+    in ``children``, is there, or when a cancel is ``ASKED``. Fenced when the run has gone on since: a park may reach
+    the store late, after it was repeated, refused for a signal, and that signal consumed.
     """
 
     key: int
@@ -173,10 +255,13 @@ class ParkRun(NamedTuple):
     waits_for: str = ""
     next_seq: int | None = None
     """The number that the run's next record will have; if it is there already, the run has gone on."""
+    children: tuple[int, ...] = ()
+    paused: bool = False
+    """The holder carries out a pause: what the run waits for does not matter. Refused when it was resumed meanwhile."""
 
 
 class ReleaseRun(NamedTuple):
-    """Give a held run back, claimable at once; this never counts as a delivery."""
+    """Give a held run back, claimable at once (unless it is paused); this never counts as a delivery."""
 
     key: int
     epoch: int
@@ -192,12 +277,45 @@ class SendSignal(NamedTuple):
     at: float
 
 
-class ReopenRun(NamedTuple):
-    """Put a failed or dead run back to ``pending`` (a person's retry): deliveries 0, error and end forgotten.
+class CancelRun(NamedTuple):
+    """Ask for a run to be cancelled. A pause is lifted by it, and a parked run becomes claimable at once.
 
-    A deadline that has passed is lifted. If the journal's last record is that of the deadline or of a failed step, it
-    is removed, so that the run goes on from there. If that step is a ``once`` whose outcome is unknown, it would run a
-    second time: this is ``REFUSED`` unless ``run_again``.
+    Answered with ``DUPLICATE`` when that was asked before. A pending run that nobody has ever claimed (epoch 0) is
+    cancelled at once.
+    """
+
+    run_id: str
+    at: float
+    seed: bytes | None = None
+    """Only if the run has this seed: the caller wants to cancel what it has started itself, not what it has joined."""
+
+
+class PauseRun(NamedTuple):
+    """Keep a run from going on: at once if nobody holds it, else as soon as its holder has heard of it."""
+
+    run_id: str
+    at: float
+
+
+class ResumeRun(NamedTuple):
+    """Lift a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused."""
+
+    run_id: str
+    at: float
+
+
+class ReopenRun(NamedTuple):
+    """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
+
+    Its deliveries are 0 again; its error, its end, a cancel and a pause are forgotten; a deadline that has passed is
+    lifted. The records that its ``rewind`` takes are removed. A removed signal is put back into the mailbox. For a
+    removed end of a run that this one had started: if that has failed, was cancelled or is dead, it is reopened in the
+    same way (with the same ``run_again``; if that is refused, so is all of it) and awaited again; if it has not ended,
+    it is awaited again; if it has completed, or was started by somebody else, the link is removed, so that the next
+    ``StartRun`` finds out how it ended.
+
+    ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second
+    time, unless ``run_again``. Without a ``rewind`` nothing is removed.
     """
 
     run_id: str
@@ -205,7 +323,34 @@ class ReopenRun(NamedTuple):
     run_again: bool = False
 
 
-Op = StartRun | AppendRecord | NoteAttempt | FinishRun | ParkRun | ReleaseRun | SendSignal | ReopenRun
+class ForkRun(NamedTuple):
+    """Create a run that shares the beginning of another's journal.
+
+    The records of ``source`` with a ``seq`` below ``keep`` are copied (large payloads are shared), then ``record``, if
+    given, is appended. The new run is ``pending``. A fork is repeated harmlessly: the run is there under its id.
+    """
+
+    source: str
+    run: NewRun
+    keep: int
+    record: Record | None = None
+
+
+Op = (
+    StartRun
+    | AwaitRun
+    | AppendRecord
+    | NoteAttempt
+    | FinishRun
+    | ParkRun
+    | ReleaseRun
+    | SendSignal
+    | CancelRun
+    | PauseRun
+    | ResumeRun
+    | ReopenRun
+    | ForkRun
+)
 Answer = Started | Verdict
 
 
@@ -270,6 +415,15 @@ class Reaped:
     """Ids of runs that have used up their deliveries."""
 
 
+class Request(NamedTuple):
+    """What has been asked of a held run and not been carried out yet."""
+
+    key: int
+    cancel: bool
+    """A cancel is ``ASKED``."""
+    pause: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Which runs to list; every field that is given must match."""
@@ -280,6 +434,12 @@ class RunFilter:
     id_prefix: str | None = None
     created_after: float | None = None
     created_before: float | None = None
+    text: str | None = None
+    """Somewhere in its id, its workflow's name, its tags or its error, in upper or lower case."""
+    parent: str | None = None
+    """The id of the run that started it."""
+    owner: int | None = None
+    """The worker that holds it."""
 
 
 class Store(ABC):
@@ -341,7 +501,11 @@ class Store(ABC):
     async def claim(
         self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
     ) -> list[Run]:
-        """Take up to ``limit`` runs that are due: highest priority first, then oldest first."""
+        """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
+
+        Runs that are paused, and runs of workflows that are switched off, are not due. A run whose row cannot be read
+        is ended as ``failed``, and the others are taken.
+        """
 
     @abstractmethod
     async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
@@ -355,6 +519,24 @@ class Store(ABC):
     async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
         """Unconsumed signals with an id above ``after`` for runs that this worker holds, as ``(run key, signal)``."""
 
+    @abstractmethod
+    async def requests(self, worker: int) -> list[Request]:
+        """What has been asked of runs that this worker holds."""
+
+    # The switch
+
+    @abstractmethod
+    async def switch_off(self, workflow: str) -> bool:
+        """Start and claim no more runs of this workflow. False: it was off already."""
+
+    @abstractmethod
+    async def switch_on(self, workflow: str) -> bool:
+        """Start and claim runs of this workflow again. False: it was on already."""
+
+    @abstractmethod
+    async def switched_off(self) -> Mapping[str, float]:
+        """The workflows that are switched off, and since when."""
+
     # Reading
 
     @abstractmethod
@@ -367,7 +549,10 @@ class Store(ABC):
 
     @abstractmethod
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        """Runs that match, newest first; ``before`` is the ``key`` of the last run of the previous page."""
+        """Runs that match, newest first; ``before`` is the ``key`` of the last run of the previous page.
+
+        A run whose row cannot be read is left out, and named in a warning of the log.
+        """
 
     @abstractmethod
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:

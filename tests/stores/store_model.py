@@ -13,12 +13,19 @@ from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.stores.contract import (
     AppendRecord,
+    AwaitRun,
+    Cancel,
+    CancelRun,
     FinishRun,
+    ForkRun,
+    Link,
     NoteAttempt,
     Op,
     ParkRun,
+    PauseRun,
     ReleaseRun,
     ReopenRun,
+    ResumeRun,
     RunFilter,
     SendSignal,
     StartRun,
@@ -27,8 +34,7 @@ from holdfast.stores.contract import (
 
 PENDING, RUNNING, WAITING = RunState.PENDING, RunState.RUNNING, RunState.WAITING
 ENDED = {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD}
-UNKNOWN = "StepOutcomeUnknown"
-"""Stands in the payload of a ``once`` step of which nobody knows whether it happened."""
+REOPENABLE = ENDED - {RunState.COMPLETED}
 
 Row = dict[str, Any]
 
@@ -45,6 +51,9 @@ class Model:
         self.sent: list[Row] = []
         """Signals that the store has not been asked for the ids of yet, in the order they were sent."""
         self.dedups: set[tuple[str, str]] = set()
+        self.links: dict[tuple[str, int], list[Any]] = {}
+        """``[who is waited for, "waits" | "told" | "late"]``, by who waits, and the position of its command."""
+        self.switches: dict[str, float] = {}
         self.workers: dict[int, Row] = {}
         self.specs: dict[str, Any] = {}
 
@@ -68,6 +77,8 @@ class Model:
             run
             for run in self.runs.values()
             if run["state"] in (PENDING, WAITING)
+            and run["paused_at"] is None
+            and run["workflow"] not in self.switches
             and run["wake_at"] is not None
             and run["workflow"] in workflows
             and (queues is None or run["queue"] in queues)
@@ -78,6 +89,12 @@ class Model:
         due = [run for run in self.sleeping(workflows, queues) if run["wake_at"] <= now]
         return sorted(due, key=lambda run: (-run["priority"], run["key"]))
 
+    def requests(self, worker: int) -> list[tuple[int, bool, bool]]:
+        asked = [
+            (run["key"], run["cancel"] is Cancel.ASKED, run["paused_at"] is not None) for run in self.held_by(worker)
+        ]
+        return sorted(request for request in asked if any(request[1:]))
+
     # Operations: each returns what the store must answer
 
     def apply(self, op: Op) -> Any:
@@ -86,8 +103,15 @@ class Model:
                 return self._start(op)
             case SendSignal():
                 return self._send(op)
+            case AwaitRun():
+                return self._await(op)
+            case CancelRun() | PauseRun() | ResumeRun():
+                run = self.runs.get(op.run_id)
+                return Verdict.UNKNOWN_RUN if run is None else self._ask(run, op)
             case ReopenRun():
                 return self._reopen(op)
+            case ForkRun():
+                return self._fork(op)
             case _:
                 run = self.by_key(op.key)
                 return Verdict.FENCED if run is None else self._on_held(run, op)
@@ -101,11 +125,15 @@ class Model:
             case NoteAttempt() if held:
                 self.attempts[run["id"]][op.attempt.position] = op.attempt
             case FinishRun() if held:
-                self._end(run, op.state, output=op.output, error=op.error, finished_at=op.at)
+                if op.heed_cancel and run["cancel"] is Cancel.ASKED:
+                    return Verdict.REFUSED
+                is_awaited = [run["id"], "waits"] in self.links.values()
+                self._end(run, op.state, output=op.output, error=op.error, finished_at=op.at, rewind=op.rewind)
+                return Verdict.TOLD if is_awaited else Verdict.DONE
             case FinishRun():
-                return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, op.state) else Verdict.FENCED
+                return Verdict.TOLD if (run["epoch"], run["state"]) == (epoch, op.state) else Verdict.FENCED
             case ParkRun() if held:
-                if any(signal["name"] in op.signals for signal in self.mailboxes[run["id"]]):
+                if self._cannot_park(run, op):
                     return Verdict.REFUSED
                 run.update(state=WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for)
             case ParkRun():
@@ -131,9 +159,59 @@ class Model:
             self.attempts[run["id"]].pop(op.record.position, None)
         if op.reset_deliveries:
             run["deliveries"] = 0
+        if op.record.kind is Kind.CANCEL:
+            run["cancel"] = Cancel.RECORDED
         return Verdict.DONE
 
-    def _start(self, op: StartRun) -> tuple[Row, bool]:
+    def _cannot_park(self, run: Row, op: ParkRun) -> bool:
+        if run["cancel"] is Cancel.ASKED:
+            return True
+        if op.paused:
+            return run["paused_at"] is None
+        mail = self.mailboxes[run["id"]]
+        sent = {signal["name"] for signal in mail if signal["position"] is None}
+        ends = {signal["position"] for signal in mail} - {None}
+        return bool(sent & {*op.signals} or ends & {*op.children})
+
+    def _holds(self, link: Link | None) -> bool:
+        if link is None:
+            return True
+        run = self.by_key(link.parent)
+        return run is not None and run["state"] is RUNNING and run["epoch"] == link.epoch
+
+    def _start(self, op: StartRun) -> tuple[Row, bool, bool] | Verdict:
+        if not self._holds(op.link):
+            return Verdict.FENCED
+        found = self._find_or_create(op)
+        return found if isinstance(found, Verdict) else (*found, self._linked(found[0]["id"], op.link))
+
+    def _await(self, op: AwaitRun) -> tuple[Row, bool, bool] | Verdict:
+        if not self._holds(op.link):
+            return Verdict.FENCED
+        if op.run_id not in self.runs:
+            return Verdict.UNKNOWN_RUN
+        return dict(self.runs[op.run_id]), False, self._linked(op.run_id, op.link)
+
+    def _linked(self, run_id: str, link: Link | None) -> bool:
+        if link is None or not link.awaited:
+            return False
+        waits = self.by_key(link.parent)
+        assert waits is not None
+        place = (waits["id"], link.position)
+        known = self.links.get(place)
+        if known is not None and known[0] != run_id:
+            self._drop_ends(place)
+            known = None
+        if known is None or known[1] == "late":
+            ended = self.runs[run_id]["state"] in ENDED
+            known = self.links[place] = [run_id, "late" if ended else "waits"]
+        return known[1] != "late"
+
+    def _drop_ends(self, place: tuple[str, int]) -> None:
+        mail = self.mailboxes[place[0]]
+        mail[:] = [signal for signal in mail if signal["position"] != place[1]]
+
+    def _find_or_create(self, op: StartRun) -> tuple[Row, bool] | Verdict:
         new = op.run
         if new.id in self.runs:
             there = self.runs[new.id]
@@ -143,7 +221,12 @@ class Model:
             orphan["starter"] = new.starter
             orphan["ended_unseen"] = False
             return dict(orphan), False
-        owner = op.claim_as if self.is_live(op.claim_as) else None
+        if new.workflow in self.switches:
+            return Verdict.SWITCHED_OFF
+        return dict(self._create(new, op.claim_as)), True
+
+    def _create(self, new: Any, claim_as: int | None) -> Row:
+        owner = claim_as if self.is_live(claim_as) else None
         run: Row = {
             "key": None, "id": new.id, "workflow": new.workflow, "queue": new.queue,
             "state": PENDING if owner is None else RUNNING, "epoch": 0 if owner is None else 1, "owner": owner,
@@ -152,11 +235,26 @@ class Model:
             "waits_for": "", "priority": new.priority, "deadline": new.deadline, "inputs": new.inputs,
             "digest": new.digest, "seed": new.seed, "output": None, "error": None, "tags": new.tags,
             "python": new.python, "created_at": new.created_at, "finished_at": None,
+            "began_at": new.created_at if new.began_at is None else new.began_at, "cancel": Cancel.NO,
+            "paused_at": None, "rewind": None, "parent": new.parent, "forked_from": new.forked_from,
             "generated": new.generated_id, "ended_unseen": False,
         }  # fmt: skip
         self.runs[new.id] = run
         self.journals[new.id], self.attempts[new.id], self.mailboxes[new.id] = [], {}, []
-        return dict(run), True
+        return run
+
+    def _fork(self, op: ForkRun) -> tuple[Row, bool, bool] | Verdict:
+        if op.run.id in self.runs:
+            there = self.runs[op.run.id]
+            return dict(there), there["seed"] == op.run.seed, False
+        if op.source not in self.runs:
+            return Verdict.UNKNOWN_RUN
+        if op.run.workflow in self.switches:
+            return Verdict.SWITCHED_OFF
+        run = self._create(op.run, None)
+        kept = [record for record in self.journals[op.source] if record.seq < op.keep]
+        self.journals[op.run.id] = kept + ([] if op.record is None else [op.record])
+        return dict(run), True, False
 
     def _is_orphan(self, run: Row, new: Any) -> bool:
         return (
@@ -177,32 +275,130 @@ class Model:
             return Verdict.ENDED
         if op.dedup is not None:
             self.dedups.add((op.run_id, op.dedup))
-        signal = {"id": None, "run": op.run_id, "name": op.name, "payload": op.payload, "sent_at": op.at}
-        self.mailboxes[op.run_id].append(signal)
+        self._deliver(run, op.name, op.payload, op.at)
+        return Verdict.DONE
+
+    def _deliver(
+        self, run: Row, name: str, payload: bytes, at: float, position: int | None = None, of: str | None = None
+    ) -> None:
+        signal = {
+            "id": None, "run": run["id"], "name": name, "payload": payload, "sent_at": at, "position": position,
+            "of": of,
+        }  # fmt: skip
+        self.mailboxes[run["id"]].append(signal)
         self.sent.append(signal)
-        if run["state"] is WAITING:
+        if run["state"] is WAITING and run["paused_at"] is None:
+            run["wake_at"] = self.clock()
+
+    def _ask(self, run: Row, op: Any) -> Verdict:
+        if isinstance(op, CancelRun) and op.seed not in (None, run["seed"]):
+            return Verdict.REFUSED
+        paused, ended = run["paused_at"] is not None, run["state"] in ENDED
+        unbegun = run["state"] is PENDING and run["epoch"] == 0
+        if isinstance(op, CancelRun):
+            before = run["cancel"] is not Cancel.NO
+            if ended:
+                return Verdict.DUPLICATE if before and run["state"] is RunState.CANCELLED else Verdict.ENDED
+            if before and not paused:
+                return Verdict.DUPLICATE
+            run.update(cancel=run["cancel"] if before else Cancel.ASKED, paused_at=None)
+            if unbegun:
+                self._end(run, RunState.CANCELLED, finished_at=op.at)
+            elif run["state"] is not RUNNING:
+                run["wake_at"] = self.clock()
+            return Verdict.DONE
+        if ended:
+            return Verdict.ENDED
+        if paused is isinstance(op, PauseRun):
+            return Verdict.DUPLICATE
+        run["paused_at"] = None if paused else op.at
+        if paused and not unbegun and run["state"] is not RUNNING:
             run["wake_at"] = self.clock()
         return Verdict.DONE
 
     def _reopen(self, op: ReopenRun) -> Verdict:
-        run = self.runs.get(op.run_id)
-        if run is None:
+        if op.run_id not in self.runs:
             return Verdict.UNKNOWN_RUN
-        if run["state"] not in (RunState.FAILED, RunState.DEAD):
+        order: list[str] = []
+        verdict = self._may_reopen(op.run_id, op, order)
+        if verdict is Verdict.DONE:
+            for run_id in order:
+                self._rewind(self.runs[run_id], order)
+        return verdict
+
+    def _may_reopen(self, run_id: str, op: ReopenRun, order: list[str]) -> Verdict:
+        run = self.runs[run_id]
+        back = run["rewind"]
+        if run["state"] not in REOPENABLE:
             return Verdict.ENDED
-        journal = self.journals[op.run_id]
-        last = journal[-1] if journal else None
-        if last is not None and last.kind is Kind.STEP and not last.ok:
-            if UNKNOWN.encode() in (last.payload or b"") and not op.run_again:
-                return Verdict.REFUSED
-            journal.pop()
-        elif last is not None and last.kind is Kind.DEADLINE:
-            journal.pop()
+        if back is not None and back.undone:
+            return Verdict.UNDONE
+        if back is not None and back.once and not op.run_again:
+            return Verdict.REFUSED
+        order.append(run_id)
+        for place, child, was_there in self._open_ends(run):
+            other = self.runs[child]
+            if place >= back.positions or child in order:
+                continue
+            if other["parent"] == run_id and other["state"] in REOPENABLE:
+                with_it = [*order]
+                verdict = self._may_reopen(child, op, with_it)
+                if verdict is Verdict.DONE:
+                    order[:] = with_it
+                elif was_there:
+                    return verdict
+        return Verdict.DONE
+
+    def _taken(self, run: Row) -> list[Record]:
+        back, journal = run["rewind"], self.journals[run["id"]]
+        if back is None or not back.failed:
+            return []
+        taken: list[Record] = []
+        for record in journal:
+            later = record.seq > min(back.failed)
+            match record.kind:
+                case Kind.DEADLINE | Kind.CANCEL:
+                    goes = later
+                case Kind.TIMER:
+                    goes = later and record.position >= back.timers
+                case _:
+                    goes = later and record.position >= back.positions
+            if goes or record.seq in back.failed:
+                taken.append(record)
+        return taken
+
+    def _open_ends(self, run: Row) -> list[tuple[int, str, bool]]:
+        """The runs that a run waits for, and will have no end of: the position, whose it is, and whether it had one."""
+        if run["rewind"] is None or not run["rewind"].failed:
+            return []
+        taken = self._taken(run)
+        ends = [record for record in self.journals[run["id"]] if record.kind is Kind.CHILD]
+        kept = {record.position for record in ends if record not in taken}
+        had = {record.position for record in ends if record in taken}
+        places = sorted(place for parent, place in self.links if parent == run["id"] and place not in kept)
+        return [(place, self.links[run["id"], place][0], place in had) for place in places]
+
+    def _rewind(self, run: Row, reopened: list[str]) -> None:
+        taken = self._taken(run)
+        for place, child, was_there in self._open_ends(run):
+            is_later = place >= run["rewind"].positions
+            goes_on = child in reopened or self.runs[child]["state"] not in ENDED
+            if is_later or goes_on or was_there:
+                self._drop_ends((run["id"], place))
+                self.links[run["id"], place] = [child, "waits"]
+            if is_later or (was_there and not goes_on):
+                del self.links[run["id"], place]
+        journal = self.journals[run["id"]]
+        journal[:] = [record for record in journal if record not in taken]
         if run["deadline"] is not None and run["deadline"] <= self.clock():
             run["deadline"] = None
         run.update(deliveries=0, output=None, error=None, finished_at=None, ended_unseen=False)
+        is_recorded = any(record.kind is Kind.CANCEL for record in journal)
+        run.update(cancel=Cancel.RECORDED if is_recorded else Cancel.NO, paused_at=None, rewind=None)
         self._free(run)
-        return Verdict.DONE
+        for record in taken:
+            if record.kind is Kind.SIGNAL:
+                self._deliver(run, record.name, record.payload or b"null", record.started_at)
 
     def _free(self, run: Row) -> None:
         run.update(state=PENDING, owner=None, wake_at=self.clock())
@@ -210,7 +406,19 @@ class Model:
     def _end(self, run: Row, state: RunState, **fields: Any) -> None:
         starter = self.workers.get(run["starter"])
         unseen = starter is not None and starter["state"] == "dead"
-        run.update(state=state, owner=None, wake_at=None, ended_unseen=run["generated"] and unseen, **fields)
+        run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
+        run["ended_unseen"] = run["generated"] and unseen
+        self.tell(run)
+
+    def tell(self, run: Row) -> None:
+        """Tell those who wait for a run that it has ended."""
+        payload = run["output"] or run["error"] or b"null"
+        waiting = [place for place, known in self.links.items() if known == [run["id"], "waits"]]
+        for place in sorted(waiting, key=lambda place: (self.runs[place[0]]["key"], place[1])):
+            parent = self.runs[place[0]]
+            self.links[place][1] = "late" if parent["state"] in ENDED else "told"
+            if parent["state"] not in ENDED:
+                self._deliver(parent, run["state"], payload, run["finished_at"], place[1], run["id"])
 
     # Workers and claims
 
@@ -251,6 +459,13 @@ class Model:
                     dead.append(run["id"])
         return gone, freed, dead
 
+    def died_of(self, run_id: str, error: bytes) -> None:
+        """Take over the words of a death, also where they have been told."""
+        self.runs[run_id]["error"] = error
+        for signal in self.sent:
+            if signal["of"] == run_id:
+                signal["payload"] = error
+
 
 async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) -> dict[str, Any]:
     """All that can be read from a store."""
@@ -263,6 +478,8 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "counts": dict(await store.count_runs()),
         "workers": await store.workers(),
         "specs": dict(await store.specs()),
+        "requests": {worker: await store.requests(worker) for worker in workers},
+        "switches": dict(await store.switched_off()),
         "signals": {worker: await store.new_signals(worker, 0) for worker in workers},
         "wakes": [await store.next_wake(workflows=[flow], queues=[queue]) for flow in workflows for queue in queues],
     }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.contract import (
     AppendRecord,
     FinishRun,
+    Link,
     NewRun,
     NewWorker,
     NoteAttempt,
@@ -24,7 +25,7 @@ from holdfast.stores.contract import (
     Verdict,
 )
 
-DONE, FENCED, REFUSED = Verdict.DONE, Verdict.FENCED, Verdict.REFUSED
+DONE, TOLD, FENCED, REFUSED = Verdict.DONE, Verdict.TOLD, Verdict.FENCED, Verdict.REFUSED
 FLOW = "etl"
 ALL: dict[str, Any] = {"workflows": [FLOW], "queues": None}
 
@@ -88,8 +89,24 @@ def finish(run: Run, state: RunState = RunState.COMPLETED, **fields: Any) -> Fin
     return FinishRun(run.key, run.epoch, state, **{**given, **fields})
 
 
-def park(run: Run, wake_at: float | None = None, *signals: str) -> ParkRun:
-    return ParkRun(run.key, run.epoch, wake_at, signals, "waits for approval")
+def park(run: Run, wake_at: float | None = None, *signals: str, **fields: Any) -> ParkRun:
+    return ParkRun(run.key, run.epoch, wake_at, signals, "waits for approval", **fields)
+
+
+def link(parent: Run, position: int = 0, *, awaited: bool = True) -> Link:
+    return Link(parent.key, parent.epoch, position, awaited)
+
+
+def child_of(
+    parent: Run, run_id: str = "c", position: int = 0, *, claim_as: int | None = None, **fields: Any
+) -> StartRun:
+    """Start a run from within another one, which waits for it."""
+    return StartRun(new_run(run_id, parent=parent.id, **fields), claim_as, link=link(parent, position))
+
+
+def rewind(*failed: int, positions: int = 1000, timers: int = 1000, **fields: bool) -> Rewind:
+    """Take back these records, and nothing that came of them."""
+    return Rewind(failed, positions, timers, **fields)
 
 
 def release(run: Run) -> ReleaseRun:
@@ -136,6 +153,11 @@ async def row(store: Store, run_id: str = "r") -> Run:
     run = await store.get(run_id)
     assert run is not None
     return run
+
+
+async def mailbox(store: Store, run: Run) -> list[Signal]:
+    [history] = await store.histories([run.key])
+    return list(history.signals)
 
 
 async def journal(store: Store, run: Run) -> list[int]:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from store_values import ALL, DONE, FLOW, a_worker, append, do, hold, journal, new_run, signal, start
 
+from holdfast.core.records import Signal
 from holdfast.errors import (
     StoreCorrupt,
     StoreError,
@@ -51,7 +52,9 @@ async def opened(path: Path) -> SqliteStore:
 def tables(connection: sqlite3.Connection) -> dict[str, str]:
     """The schema in a form that does not depend on comments and white space."""
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    return {name: " ".join(re.sub(r"--[^\n]*", "", text).split()) for name, text in rows}
+    return {
+        name: re.sub(r"\s*([(),])\s*", r"\1", " ".join(re.sub(r"--[^\n]*", "", text).split())) for name, text in rows
+    }
 
 
 # Schema
@@ -148,13 +151,47 @@ async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.Mon
     await store.close()
 
 
+async def test_a_database_of_the_first_version_is_brought_up_to_date(path: Path):
+    with sqlite3.connect(path) as connection:
+        for statement in statements(MIGRATIONS[0]):
+            connection.execute(statement)
+        connection.execute("PRAGMA application_id = 0x486F6C64")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(
+            "INSERT INTO runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, "
+            "waits_for, priority, unclaimed, python, created_at, digest, seed, tags, inputs) VALUES (7, 'old', ?, "
+            "'default', 'pending', 1, 0, 3, 1, 5.0, '', 0, 0, '3.11', 4.0, x'00', x'01', '[\"eu\",\"us\"]', x'31')",
+            (FLOW,),
+        )
+        connection.execute("INSERT INTO signals (id, run, name, sent_at, payload) VALUES (41, 7, 'go', 4.5, x'32')")
+        connection.execute("DELETE FROM signals")
+        connection.execute("INSERT INTO signals (run, name, sent_at, payload) VALUES (7, 'go', 4.5, x'32')")
+    store = await opened(path)
+    assert tables(store._writer._connection) == tables(await fresh(path.with_name("new.db")))
+    [old] = await store.list_runs(RunFilter(tag="us"))
+    assert (old.id, old.key, old.began_at, old.cancel, old.parent, old.tags) == ("old", 7, 4.0, "", "", ("eu", "us"))
+    [history] = await store.histories([7])
+    assert history.signals == [Signal(42, "go", b"2", 4.5)]
+    me = await store.register_worker(a_worker(), 10.0)
+    [claimed] = await store.claim(me, **ALL, limit=1)
+    assert (claimed.id, claimed.epoch, claimed.inputs) == ("old", 2, b"1")
+    await store.close()
+
+
+async def fresh(path: Path) -> sqlite3.Connection:
+    await (await opened(path)).close()
+    return sqlite3.connect(path)
+
+
 async def test_a_row_with_an_unknown_state_is_named(path: Path):
     store = await opened(path)
     run = await hold(store, "broken")
     await do(store, append(run, 1))
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE records SET kind = 99")
-    with pytest.raises(StoreCorrupt, match=r"record of run 1 cannot be read: unknown kind 99"):
+    with pytest.raises(
+        StoreCorrupt, match=r"record 1 of run 'broken' \('extract' at position 1\) cannot be read: unknown kind 99"
+    ):
         await store.histories([run.key])
     for change, problem in [("state = 'odd'", "unknown state 'odd'"), ("state = 'failed', tags = '{'", "JSON list")]:
         with sqlite3.connect(path) as connection:
@@ -224,7 +261,7 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path
     connection = store._writer._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
-    big = append(run, 1, payload=b"x" * 100_000)
+    big = append(run, 1, payload=os.urandom(100_000))
     for ops in ([big], [signal(), big]):
         with pytest.raises(StoreFull, match="no room"):
             await store.commit(ops)
@@ -237,7 +274,7 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path
 
 
 FULL = """
-    import asyncio, resource, sys
+    import asyncio, os, resource, sys
     sys.path[:0] = {paths!r}
     from store_values import hold, append
     from holdfast.errors import StoreFull
@@ -251,7 +288,7 @@ FULL = """
         recorded = 0
         try:
             for seq in range(1, 200):
-                await store.commit([append(run, seq, payload=b"x" * 100_000)])
+                await store.commit([append(run, seq, payload=os.urandom(100_000))])
                 recorded = seq
         except StoreFull as error:
             print("full:", error)
@@ -302,7 +339,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_is_reported_and_survived(small_disk: Path):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 500_000)
-    after = f"import os; os.unlink({str(ballast)!r})"
+    after = f"os.unlink({str(ballast)!r})"
     told = await asyncio.to_thread(run_full, small_disk / "runs.db", "pass", after)
     assert "full: there is no room" in told
 
@@ -471,7 +508,18 @@ def plan(path: Path, statement: str) -> str:
         sql.FENCES_BY_KEY,
         sql.FENCES_BY_ID,
         sql.KNOWN_WORKFLOWS,
-        sql.LIST_KEYS.format(filters=""),
+        sql.LIST_STRETCH.format(filters=""),
+        *[statement.format(filters="") for statement in sql.LIST_BY.values()],
+        *sql.HOW_MANY.values(),
+        sql.NEWEST_CREATED,
+        sql.REQUESTS,
+        sql.LINKS,
+        sql.WAITING,
+        sql.ALL_WAITING,
+        sql.ENDS,
+        sql.OPEN_ENDS,
+        sql.TAKE_BACK,
+        sql.BLOBS,
         sql.JOURNAL,
         sql.MAILBOX,
     ],

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_values import ALL, DONE, FENCED, a_worker, append, claim_one, do, hold, journal, row, start
+from store_values import ALL, DONE, FENCED, FLOW, a_worker, append, claim_one, do, finish, hold, journal, row, start
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Reaped, RunFilter
+from holdfast.stores.contract import Reaped, RunFilter, Verdict
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -342,4 +342,70 @@ async def test_a_database_reached_through_a_link_has_the_same_lock_files(tmp_pat
     (tmp_path / "link.db").symlink_to(tmp_path / "runs.db")
     linked = SqliteStore(tmp_path / "link.db")
     assert linked._locks.folder == store._locks.folder
+    await store.close()
+
+
+async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(processes: Processes):
+    store = await opened(processes.path)
+    me = await store.register_worker(a_worker(), 1000)
+    runs = [await start(store, f"r{number}", claim_as=me) for number in range(80)]
+    source = """
+    async def main():
+        await store.open()
+        say("ready")
+        sys.stdin.readline()
+        for number in range(80):
+            [answer] = await do(store, CancelRun(f"r{number}", 5.0))
+            say(answer.name)
+            await asyncio.sleep(0)
+    asyncio.run(main())
+    """
+    process = processes.start(source)
+    assert process.stdin is not None
+    assert processes.hear(process) == ["ready"]
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    ended: list[Verdict] = []
+    for run in runs:
+        ended += await do(store, finish(run))
+        await asyncio.sleep(0.0005)
+    cancelled = [(await asyncio.to_thread(processes.hear, process))[0] for _ in runs]
+    assert {(end, cancel) for end, cancel in zip(ended, cancelled, strict=True)} <= {
+        (DONE, "ENDED"), (Verdict.REFUSED, "DONE"),
+    }  # fmt: skip
+    await store.close()
+
+
+async def test_once_a_workflow_is_switched_off_no_other_process_starts_or_claims_a_run_of_it(processes: Processes):
+    store = await opened(processes.path)
+    for number in range(500):
+        await start(store, f"there-{number}")
+    source = """
+    async def main():
+        await store.open()
+        me = await store.register_worker(a_worker(), 1000)
+        say("ready")
+        number = 0
+        while True:
+            number += 1
+            [answer] = await do(store, StartRun(new_run(f"{os.getpid()}-{number}")))
+            claimed = await store.claim(me, **ALL, limit=1)
+            if answer is Verdict.SWITCHED_OFF:
+                break
+        sys.stdin.readline()
+        say(len(claimed), len(await store.claim(me, **ALL, limit=9)))
+    asyncio.run(main())
+    """
+    started = [processes.start(source) for _ in range(2)]
+    assert [processes.hear(process) for process in started] == [["ready"]] * 2
+    await asyncio.sleep(0.05)
+    assert await store.switch_off(FLOW)
+    before = await store.count_runs()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [await asyncio.to_thread(processes.hear, process) for process in started] == [["0", "0"]] * 2
+    assert await store.count_runs() == before
+    assert before[FLOW, RunState.PENDING] > 0
     await store.close()

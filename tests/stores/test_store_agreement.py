@@ -9,17 +9,23 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_values import ALL, Clock, a_worker, new_run
+from store_values import ALL, FLOW, Clock, a_worker, new_run
 
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import (
     AppendRecord,
+    AwaitRun,
+    CancelRun,
     FinishRun,
+    ForkRun,
+    Link,
     NoteAttempt,
     ParkRun,
+    PauseRun,
     ReleaseRun,
     ReopenRun,
+    ResumeRun,
     RunFilter,
     SendSignal,
     StartRun,
@@ -30,6 +36,10 @@ from holdfast.stores.sqlite import SqliteStore
 
 RUNS = ["r1", "r2", "r3"]
 WORKERS = st.integers(1, 3)
+ids = st.sampled_from(RUNS)
+positions = st.integers(0, 2)
+rarely = st.sampled_from([False, False, False, True])
+FILTERS = [RunFilter(parent="r1"), RunFilter(owner=1), RunFilter(text="R2"), RunFilter(text="holdfast retry")]
 keys, epochs, seqs = st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)
 times = st.sampled_from([999_990.0, 1_000_000.0, 1_000_010.0])
 names = st.sampled_from(["go", "stop"])
@@ -39,21 +49,35 @@ ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED]
 @st.composite
 def new_runs(draw: st.DrawFn) -> Any:
     return new_run(
-        draw(st.sampled_from(RUNS)),
+        draw(ids),
         seed=draw(st.sampled_from([b"s", b"t"])),
         priority=draw(st.integers(0, 1)),
         available_at=draw(st.sampled_from([0.0, 1_000_005.0])),
         generated_id=draw(st.booleans()),
         starter=draw(st.none() | WORKERS),
         max_deliveries=draw(st.integers(1, 2)),
+        parent=draw(st.sampled_from(["", *RUNS])),
     )
+
+
+@st.composite
+def rewinds(draw: st.DrawFn) -> Rewind:
+    failed = draw(st.lists(seqs, max_size=2).map(tuple))
+    return Rewind(failed, draw(positions), draw(positions), draw(rarely), draw(rarely))
+
+
+@st.composite
+def forks(draw: st.DrawFn) -> ForkRun:
+    keep = draw(seqs)
+    last = Record(keep, Kind.STEP, 1, "x", True, b"q", 1.0)
+    return ForkRun(draw(ids), draw(new_runs()), keep, draw(st.none() | st.just(last)))
 
 
 @st.composite
 def appends(draw: st.DrawFn) -> AppendRecord:
     made = Record(
-        draw(seqs), draw(st.sampled_from([Kind.STEP, Kind.TIMER])), draw(st.integers(1, 2)), "x", draw(st.booleans()),
-        b"p", 1.0, epoch=draw(epochs),
+        draw(seqs), draw(st.sampled_from(Kind)), draw(positions), "x", draw(st.booleans()), b"p", 1.0,
+        epoch=draw(epochs),
     )  # fmt: skip
     return AppendRecord(
         draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
@@ -61,15 +85,37 @@ def appends(draw: st.DrawFn) -> AppendRecord:
     )  # fmt: skip
 
 
+links = st.builds(Link, keys, epochs, positions, st.sampled_from([True, True, False]))
+finishes = st.builds(
+    FinishRun, keys, epochs, ends, st.none() | st.just(b"o"), st.none() | st.just(b"e"), times,
+    st.none() | rewinds(), st.booleans(),
+)  # fmt: skip
 operations = st.one_of(
     appends(),
-    st.builds(StartRun, new_runs(), st.none() | WORKERS, st.booleans()),
+    st.builds(StartRun, new_runs(), st.none() | WORKERS, st.booleans(), st.none() | links),
+    st.builds(AwaitRun, ids, links),
     st.builds(NoteAttempt, keys, epochs, st.builds(Attempt, st.integers(1, 2), st.integers(1, 3))),
-    st.builds(FinishRun, keys, epochs, ends, st.none() | st.just(b"o"), st.none() | st.just(b"e"), times),
-    st.builds(ParkRun, keys, epochs, st.none() | times, st.lists(names, max_size=2).map(tuple)),
+    finishes,
+    finishes,
+    st.builds(
+        ParkRun,
+        keys,
+        epochs,
+        st.none() | times,
+        st.lists(names, max_size=2).map(tuple),
+        st.just("x"),
+        st.none() | seqs,
+        st.lists(positions, max_size=2).map(tuple),
+        st.booleans(),
+    ),
     st.builds(ReleaseRun, keys, epochs),
-    st.builds(SendSignal, st.sampled_from(RUNS), names, st.just(b"1"), st.none() | st.just("dedup"), times),
-    st.builds(ReopenRun, st.sampled_from(RUNS), times),
+    st.builds(SendSignal, ids, names, st.just(b"1"), st.none() | st.just("dedup"), times),
+    st.builds(CancelRun, ids, times, st.sampled_from([None, None, b"s"])),
+    st.builds(PauseRun, ids, times),
+    st.builds(ResumeRun, ids, times),
+    st.builds(ReopenRun, ids, times, st.booleans()),
+    st.builds(ReopenRun, ids, times, st.booleans()),
+    forks(),
 )
 batches = st.lists(operations, min_size=1, max_size=6).map(lambda ops: ("commit", ops))
 events = st.one_of(
@@ -81,6 +127,8 @@ events = st.one_of(
     st.tuples(st.just("kill"), WORKERS),
     st.tuples(st.just("later"), st.sampled_from([1.0, 6.0])),
     st.tuples(st.just("register"), st.just(0)),
+    st.tuples(st.just("off"), st.just(0)),
+    st.tuples(st.just("on"), st.just(0)),
 )
 
 
@@ -107,6 +155,10 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
             case "later":
                 clock.advance(detail)
                 seen.append(await store.reap())
+            case "off":
+                seen.append(await store.switch_off(FLOW))
+            case "on":
+                seen.append(await store.switch_on(FLOW))
             case _:
                 seen.append(await store.register_worker(a_worker(), 5.0))
         seen.append(await look(store))
@@ -132,6 +184,9 @@ async def look(store: Store) -> list[Any]:
         await store.workers(),
         await store.count_runs(),
         [await store.new_signals(worker, 1) for worker in (1, 2, 3)],
+        [await store.requests(worker) for worker in (1, 2, 3)],
+        await store.switched_off(),
+        [[run.id for run in await store.list_runs(where)] for where in FILTERS],
     ]
 
 

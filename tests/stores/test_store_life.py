@@ -14,9 +14,7 @@ from store_values import (
     do,
     finish,
     hold,
-    journal,
     new_run,
-    note,
     park,
     release,
     row,
@@ -25,10 +23,8 @@ from store_values import (
     state_of,
 )
 
-from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
-from holdfast.errors import StepOutcomeUnknown
 from holdfast.stores.contract import ReopenRun, Started, StartRun, Store, Verdict
 
 pytestmark = pytest.mark.asyncio
@@ -378,94 +374,3 @@ async def test_a_released_run_is_claimable_at_once_and_counts_no_delivery(store:
     assert (released.state, released.owner, released.deliveries) == (RunState.PENDING, None, 0)
     again = await claim_one(store)
     assert (again.id, again.epoch, again.deliveries) == ("r", 2, 0)
-
-
-# Reopening
-
-
-async def reopen(store: Store, run_id: str = "r") -> Verdict:
-    [answer] = await do(store, ReopenRun(run_id, 1_000_009.0))
-    assert isinstance(answer, Verdict)
-    return answer
-
-
-@pytest.mark.parametrize("state", [RunState.FAILED, RunState.DEAD])
-async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, state: RunState):
-    run = await hold(store)
-    await do(store, append(run, 1), finish(run, state))
-    assert await reopen(store) is DONE
-    opened = await row(store)
-    assert (opened.state, opened.deliveries, opened.error) == (RunState.PENDING, 0, None)
-    assert (opened.finished_at, opened.output, opened.owner) == (None, None, None)
-    assert await journal(store, run) == [1]
-    again = await claim_one(store)
-    assert (again.id, again.epoch) == ("r", 2)
-
-
-async def test_reopening_removes_a_failed_step_at_the_end_of_the_journal(store: Store):
-    run = await hold(store)
-    await do(store, append(run, 1, ok=False), append(run, 2), append(run, 3, ok=False), finish(run, RunState.FAILED))
-    assert await reopen(store) is DONE
-    assert await journal(store, run) == [1, 2]
-    again = await claim_one(store)
-    assert await do(store, append(again, 3)) == [DONE]
-    assert await journal(store, run) == [1, 2, 3]
-
-
-async def test_reopening_leaves_a_last_record_that_is_no_failed_step(store: Store):
-    run = await hold(store)
-    await do(store, append(run, 1, kind=Kind.TIMER), finish(run, RunState.FAILED))
-    await reopen(store)
-    assert await journal(store, run) == [1]
-
-
-async def test_reopening_lifts_a_deadline_that_has_passed(store: Store, clock):
-    run = await hold(store, deadline=1_000_001.0)
-    await do(store, append(run, 1), append(run, 2, kind=Kind.DEADLINE), finish(run, RunState.FAILED))
-    clock.advance(100)
-    await reopen(store)
-    assert await journal(store, run) == [1]
-    assert (await row(store)).deadline is None
-
-
-async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
-    run = await hold(store)
-    await do(store, note(run, 1, intent=True), finish(run, RunState.FAILED))
-    await reopen(store)
-    [history] = await store.histories([run.key])
-    assert history.attempts[1].intent
-
-
-@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
-async def test_there_is_nothing_to_reopen_in_a_run_that_did_not_fail(store: Store, state: RunState):
-    run = await hold(store)
-    assert await reopen(store) is Verdict.ENDED
-    await do(store, finish(run, state))
-    assert await reopen(store) is Verdict.ENDED
-    assert await reopen(store, "nobody") is Verdict.UNKNOWN_RUN
-
-
-async def test_a_reopened_run_is_fenced_for_the_worker_that_failed_it(store: Store):
-    run = await hold(store)
-    await do(store, finish(run, RunState.FAILED))
-    await reopen(store)
-    assert await do(store, append(run, 1), finish(run, RunState.FAILED)) == [FENCED, FENCED]
-
-
-async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
-    run = await hold(store)
-    answers = await do(store, append(run, 1, ok=False), finish(run, RunState.FAILED), ReopenRun("r", 1.0))
-    assert answers == [DONE] * 3
-    assert await journal(store, run) == []
-    assert await state_of(store) is RunState.PENDING
-
-
-async def test_reopening_does_not_run_a_once_step_of_unknown_outcome_again_unless_told_so(store: Store):
-    run = await hold(store)
-    unknown = encode_error(StepOutcomeUnknown("nobody knows", "pay"))
-    await do(store, append(run, 1, ok=False, payload=unknown), finish(run, RunState.FAILED))
-    assert await reopen(store) is Verdict.REFUSED
-    assert await journal(store, run) == [1]
-    assert (await row(store)).state is RunState.FAILED
-    assert await do(store, ReopenRun("r", 1_000_009.0, run_again=True)) == [DONE]
-    assert await journal(store, run) == []

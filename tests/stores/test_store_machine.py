@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import tempfile
-from dataclasses import asdict
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,26 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_model import ENDED, UNKNOWN, WAITING, Model, look
+from store_model import ENDED, REOPENABLE, WAITING, Model, look
 from store_values import Clock, a_worker, new_run
 
 from holdfast.codec import describe_error, encode_error
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.errors import StepOutcomeUnknown
 from holdfast.stores.contract import (
     AppendRecord,
+    AwaitRun,
+    CancelRun,
     FinishRun,
+    ForkRun,
+    Link,
     NoteAttempt,
     Op,
     ParkRun,
+    PauseRun,
     ReleaseRun,
     ReopenRun,
+    ResumeRun,
     Run,
     RunFilter,
     SendSignal,
@@ -55,15 +60,13 @@ from holdfast.stores.contract import (
 EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "35"))
 STEPS = 50
 
-IDS = ["r1", "r2", "r3"]
+IDS = ["r1", "r2", "r3", "r4"]
 FLOWS = ["etl", "mail"]
 QUEUES = ["default", "slow"]
 NAMES = ["go", "go", "stop"]
 FAILURE = encode_error(ValueError("no"))
-UNKNOWN_OUTCOME = encode_error(StepOutcomeUnknown("it may have happened", "pay"))
-assert UNKNOWN.encode() in UNKNOWN_OUTCOME
 
-HARMLESS = (StartRun, AppendRecord, FinishRun, ParkRun)
+HARMLESS = (StartRun, AwaitRun, AppendRecord, FinishRun, ParkRun, CancelRun, PauseRun, ResumeRun, ForkRun)
 """What may be handed in again as it is, by the contract; so may a signal with a key."""
 
 seeds = st.integers(0, 2**32)
@@ -116,17 +119,17 @@ class StoreMachine(RuleBasedStateMachine):
         note("".join(f"    {op}: {answer}\n" for op, answer in zip(ops, answers, strict=True)))
         assert len(answers) == len(ops)
         for op, answer, wanted in zip(ops, answers, expected, strict=True):
-            if isinstance(op, StartRun):
-                assert isinstance(answer, Started)
+            if isinstance(wanted, tuple):
+                assert isinstance(answer, Started), f"{op}: {answer}, not {wanted}"
                 self.same_started(answer, wanted)
             else:
                 assert answer is wanted, f"{op}: {answer}, not {wanted}"
         self.number_signals()
         self.last, self.last_answers = ops, answers
 
-    def same_started(self, answer: Started, wanted: tuple[dict[str, Any], bool]) -> None:
-        row, created = wanted
-        assert answer.created is created
+    def same_started(self, answer: Started, wanted: tuple[dict[str, Any], bool, bool]) -> None:
+        row, created, linked = wanted
+        assert (answer.created, answer.linked) == (created, linked)
         mine = self.model.runs[row["id"]]
         if mine["key"] is None:
             others = [run["key"] for run in self.model.runs.values() if run["key"] is not None]
@@ -138,6 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
         """Take over the ids of new signals: they rise in the order of sending, and none is used twice."""
         sent, self.model.sent = self.model.sent, []
         for signal in sent:
+            if not any(one is signal for one in self.model.mailboxes[signal["run"]]):
+                continue  # taken out again by the same commit
             [history] = self.wait(self.here.histories([self.model.runs[signal["run"]]["key"]]))
             known = {one["id"] for one in self.model.mailboxes[signal["run"]]}
             signal["id"] = next(one.id for one in history.signals if one.id not in known)
@@ -145,10 +150,11 @@ class StoreMachine(RuleBasedStateMachine):
             self.highest_signal = signal["id"]
 
     def draw_op(self) -> Op:
-        kinds = [self.draw_start, self.draw_signal, self.draw_reopen]
+        kinds = [self.draw_start, self.draw_signal, self.draw_reopen, self.draw_request, self.draw_request]
+        kinds += [self.draw_fork]
         if any(run["key"] is not None for run in self.model.runs.values()):
             kinds += [self.draw_append, self.draw_append, self.draw_note, self.draw_finish, self.draw_park]
-            kinds += [self.draw_release]
+            kinds += [self.draw_release, self.draw_await]
         return self.one_of(kinds)()
 
     def target(self) -> tuple[dict[str, Any], int]:
@@ -174,7 +180,11 @@ class StoreMachine(RuleBasedStateMachine):
             "starter": starter,
             "tags": self.one_of(((), ("nightly",))),
         }
-        claim_as = None
+        claim_as, link = None, self.draw_link() if self.one_of((True, False)) else None
+        if link is not None and self.mostly():
+            waits = self.model.by_key(link.parent)
+            assert waits is not None
+            fields["parent"] = waits["id"]
         if self.mostly():
             # A worker that was declared dead may not know yet; one whose process is gone starts nothing.
             late = [
@@ -183,7 +193,33 @@ class StoreMachine(RuleBasedStateMachine):
             claim_as = self.one_of(acting if acting and self.mostly() else [None, *late])
         unused = [run_id for run_id in IDS if run_id not in self.model.runs]
         run = new_run(self.one_of(unused if unused and self.mostly() else IDS), **fields)
-        return StartRun(run, claim_as, join_orphan=starter is not None and self.one_of((True, False)))
+        return StartRun(run, claim_as, starter is not None and self.one_of((True, False)), link)
+
+    def draw_link(self) -> Link | None:
+        if not any(run["key"] is not None for run in self.model.runs.values()):
+            return None
+        run, epoch = self.target()
+        return Link(run["key"], epoch, self.random.randint(0, 2), self.mostly())
+
+    def draw_await(self) -> AwaitRun:
+        link = self.draw_link()
+        assert link is not None
+        return AwaitRun(self.one_of(IDS), link)
+
+    def draw_fork(self) -> ForkRun:
+        source = self.one_of(IDS)
+        seqs = [record.seq for record in self.model.journals.get(source, [])]
+        keep = self.one_of([0, *seqs])
+        record = Record(keep, Kind.STEP, 0, "x", True, b"[2]", self.clock())
+        run = new_run(self.one_of(IDS), seed=self.one_of((b"s", b"t")), began_at=self.one_of((None, 7.0)))
+        run = replace(run, workflow=self.one_of(FLOWS), created_at=self.clock(), forked_from=source)
+        return ForkRun(source, run, keep, self.one_of((None, record)))
+
+    def draw_request(self) -> Op:
+        run_id, kind = self.known_id(RunState.RUNNING, RunState.PENDING, WAITING), self.random.randint(0, 3)
+        if kind == 0:
+            return CancelRun(run_id, self.clock(), self.one_of((None, None, b"s")))
+        return (PauseRun if kind == 1 else ResumeRun)(run_id, self.clock())
 
     def draw_append(self) -> AppendRecord:
         run, epoch = self.target()
@@ -191,9 +227,9 @@ class StoreMachine(RuleBasedStateMachine):
         if journal and self.random.randint(0, 4) == 0:
             record = self.one_of(journal)  # once more, as it was, or by somebody else
             return AppendRecord(run["key"], record if self.one_of((True, False)) else record._replace(epoch=epoch))
-        kind = self.one_of((Kind.STEP, Kind.STEP, Kind.TIMER, Kind.SIGNAL, Kind.DEADLINE))
+        kind = self.one_of((*Kind, Kind.STEP))
         ok = kind is not Kind.STEP or self.one_of((True, False))
-        payload = b"[1]" if ok else self.one_of((FAILURE, UNKNOWN_OUTCOME))
+        payload = b"[1]" if ok else FAILURE
         noted = list(self.model.attempts[run["id"]])
         position = self.one_of(noted) if noted and self.mostly() else self.random.randint(0, 2)
         record = self.next_record(run, kind, ok, payload)._replace(position=position, epoch=epoch)
@@ -217,12 +253,25 @@ class StoreMachine(RuleBasedStateMachine):
         run, epoch = self.target()
         state = self.one_of((RunState.FAILED, RunState.FAILED, RunState.COMPLETED, RunState.CANCELLED))
         output, error = (b"1", None) if state is RunState.COMPLETED else (None, FAILURE)
-        return FinishRun(run["key"], epoch, state, output, error, self.clock())
+        return FinishRun(
+            run["key"], epoch, state, output, error, self.clock(), self.draw_rewind(run), heed_cancel=self.mostly()
+        )
+
+    def draw_rewind(self, run: dict[str, Any]) -> Rewind | None:
+        seqs = [record.seq for record in self.model.journals[run["id"]]]
+        if not seqs or not self.mostly():
+            return None
+        failed = tuple(self.random.sample(seqs[-3:], self.random.randint(0, min(2, len(seqs)))))
+        positions, timers, odd = self.random.randint(0, 3), self.random.randint(0, 3), self.random.randint(0, 9)
+        return Rewind(failed, positions, timers, undone=odd == 0, once=odd == 1)
 
     def draw_park(self) -> ParkRun:
         run, epoch = self.target()
         wake_at = self.one_of((None, self.clock() - 1, self.clock() + 4))
-        return ParkRun(run["key"], epoch, wake_at, self.one_of(((), ("go",), ("stop", "go"))), "a word")
+        children = self.one_of(((), (0,), (1, 2)))
+        paused = run["paused_at"] is not None if self.mostly() else self.one_of((True, False))
+        signals = self.one_of(((), ("go",), ("stop", "go")))
+        return ParkRun(run["key"], epoch, wake_at, signals, "a word", children=children, paused=paused)
 
     def draw_release(self) -> ReleaseRun:
         run, epoch = self.target()
@@ -234,7 +283,7 @@ class StoreMachine(RuleBasedStateMachine):
         return SendSignal(self.known_id(RunState.RUNNING, WAITING), self.one_of(NAMES), payload, dedup, self.clock())
 
     def draw_reopen(self) -> ReopenRun:
-        return ReopenRun(self.known_id(RunState.FAILED, RunState.DEAD), self.clock(), self.one_of((True, False)))
+        return ReopenRun(self.known_id(*REOPENABLE), self.clock(), self.one_of((True, False)))
 
     def known_id(self, *states: RunState) -> str:
         """The id of a run, as a rule of one in these states."""
@@ -263,14 +312,17 @@ class StoreMachine(RuleBasedStateMachine):
         can: list[Any] = [self.starts, self.starts, self.commits_a_group, self.commits_a_group]
         can += [self.works] * 6 + [self.leaves] * 2 + [self.fails, self.takes_its_worker_down] if held else []
         can += [self.has_a_signal_when_it_would_leave] if any(self.model.mailboxes[run["id"]] for run in held) else []
+        can += [self.begets] * 3 if held else []
+        can += [self.fails_with_its_child] * 4 if any(self.ends_for(run) for run in held) else []
         can += [self.claims] * 5 if self.model.due(FLOWS, None) else []
         can += [self.is_signalled] * 2 if any(run["state"] is WAITING for run in runs) else []
         can += [self.is_reopened] * 2 if any(run["state"] in ENDED for run in runs) else []
+        can += [self.asks] * 2 if self.model.runs else []
         can += [self.hands_the_last_commit_in_again] if self.last else []
         return [*can, self.is_listed]
 
     def among_workers(self) -> list[Any]:
-        can: list[Any] = [self.registers, self.renews, self.reaps, self.time_passes, self.announces]
+        can: list[Any] = [self.registers, self.renews, self.reaps, self.time_passes, self.announces, self.switches]
         return can + ([self.retires, self.dies] if len(self.model.acting()) > 1 else [])
 
     def committed(self, *draws: Any) -> None:
@@ -285,7 +337,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed(self.draw_start)
 
     def works(self) -> None:
-        self.committed(self.one_of((self.draw_append, self.draw_append, self.draw_note, self.draw_signal)))
+        self.committed(
+            self.one_of((self.draw_append, self.draw_append, self.draw_note, self.draw_signal, self.draw_await))
+        )
+
+    def asks(self) -> None:
+        self.committed(self.draw_request)
+
+    def switches(self) -> None:
+        flow, model = self.one_of(FLOWS), self.model.switches
+        if flow in model:
+            assert self.wait(self.here.switch_off(flow)) is False
+            assert self.wait(self.there.switch_on(flow)) is True
+            del model[flow]
+        else:
+            assert self.wait(self.here.switch_on(flow)) is False
+            assert self.wait(self.there.switch_off(flow)) is True
+            model[flow] = self.clock()
 
     def leaves(self) -> None:
         self.committed(self.one_of((self.draw_park, self.draw_park, self.draw_release, self.draw_finish)))
@@ -294,10 +362,12 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.one_of(NAMES)
         run = self.one_of([run for run in self.held() if self.model.mailboxes[run["id"]]])
         if self.one_of((True, False)):
-            self.committed(lambda: ParkRun(run["key"], run["epoch"], None, (name,), "a word"))
+            self.committed(lambda: ParkRun(run["key"], run["epoch"], None, (name,), "a word", children=(0, 1, 2)))
             return
         signal = self.model.mailboxes[run["id"]][0]
-        record = self.next_record(run, Kind.SIGNAL, True, signal["payload"])
+        record = self.next_record(run, Kind.SIGNAL, True, signal["payload"])._replace(started_at=signal["sent_at"])
+        if signal["position"] is not None:
+            record = record._replace(kind=Kind.CHILD, position=signal["position"], ok=signal["name"] == "completed")
         self.committed(lambda: AppendRecord(run["key"], record, signal["id"]))
 
     def fails(self) -> None:
@@ -306,10 +376,37 @@ class StoreMachine(RuleBasedStateMachine):
         kind = self.one_of((Kind.STEP, Kind.STEP, Kind.DEADLINE))
         if kind is Kind.DEADLINE and run["deadline"] is not None:
             self.clock.now = max(self.clock.now, run["deadline"])
-        payload = None if kind is Kind.DEADLINE else self.one_of((UNKNOWN_OUTCOME, FAILURE))
+        payload = None if kind is Kind.DEADLINE else FAILURE
         record = self.next_record(run, kind, kind is Kind.DEADLINE, payload)
-        end = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock())
+        back = self.one_of((self.draw_rewind(run), Rewind((record.seq,), 9, 9), None))
+        end = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
         self.committed(lambda: AppendRecord(run["key"], record), lambda: end)
+
+    def begets(self) -> None:
+        """Start a run and wait for it, which may end at once."""
+        run = self.one_of(self.held())
+        new = new_run(self.one_of(IDS), workflow=run["workflow"], created_at=self.clock(), parent=run["id"])
+        link = Link(run["key"], run["epoch"], self.random.randint(0, 2))
+        self.committed(lambda: StartRun(new, run["owner"], link=link))
+        child = self.model.runs.get(new.id)
+        if child is not None and child["state"] is RunState.RUNNING and self.one_of((True, False)):
+            error = None if self.one_of((True, False)) else FAILURE
+            state = RunState.COMPLETED if error is None else RunState.FAILED
+            end = FinishRun(child["key"], child["epoch"], state, None, error, self.clock())
+            self.committed(lambda: end)
+
+    def fails_with_its_child(self) -> None:
+        run = self.one_of([run for run in self.held() if self.ends_for(run)])
+        end = self.ends_for(run)[0]
+        record = self.next_record(run, Kind.CHILD, False, FAILURE)._replace(position=end["position"])
+        back = Rewind((record.seq,), 9, 9)
+        finish = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
+        self.committed(lambda: AppendRecord(run["key"], record, end["id"]), lambda: finish)
+        if self.mostly():
+            self.committed(lambda: ReopenRun(run["id"], self.clock(), self.one_of((True, False))))
+
+    def ends_for(self, run: dict[str, Any]) -> list[dict[str, Any]]:
+        return [signal for signal in self.model.mailboxes[run["id"]] if signal["position"] is not None]
 
     def takes_its_worker_down(self) -> None:
         owner = self.one_of(self.held())["owner"]
@@ -331,9 +428,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed(*[self.draw_op] * self.random.randint(2, 5))
 
     def hands_the_last_commit_in_again(self) -> None:
-        refused = any(answer in (Verdict.REFUSED, Verdict.FENCED, Verdict.ENDED) for answer in self.last_answers)
+        refusals = (Verdict.REFUSED, Verdict.FENCED, Verdict.ENDED, Verdict.SWITCHED_OFF)
+        refused = any(answer in refusals for answer in self.last_answers)
         keyed = [op for op in self.last if isinstance(op, SendSignal) and op.dedup is not None]
-        harmless = not refused and all(isinstance(op, HARMLESS) or op in keyed for op in self.last)
+        undecided = any(
+            isinstance(op, PauseRun | ResumeRun) and answer is not Verdict.DONE
+            for op, answer in zip(self.last, self.last_answers, strict=True)
+        )
+        linked = [op.link for op in self.last if isinstance(op, StartRun | AwaitRun) and op.link is not None]
+        asked = [op.run_id for op in self.last if isinstance(op, CancelRun | PauseRun | ResumeRun)]
+        places = {(link.parent, link.position) for link in linked}
+        contradicts = len(places) < len(linked) or len(set(asked)) < len(asked)
+        joined = any(
+            isinstance(op, StartRun) and isinstance(answer, Started) and answer.run.id != op.run.id
+            for op, answer in zip(self.last, self.last_answers, strict=True)
+        )
+        harmless = not (joined or refused or undecided or contradicts) and all(
+            isinstance(op, HARMLESS) or op in keyed for op in self.last
+        )
         before = self.look(self.here)
         self.commit(self.last, [self.model.apply(op) for op in self.last])
         if harmless:
@@ -379,7 +491,8 @@ class StoreMachine(RuleBasedStateMachine):
             told = describe_error(run.error)
             assert told.type == "holdfast.errors.RunDead"
             assert f"holdfast retry {run_id}" in told.message
-            self.model.runs[run_id]["error"] = run.error
+            self.model.died_of(run_id, run.error)
+        self.number_signals()
         if not self.model.acting():
             self.registers()  # with nobody there, nothing happens any more
 
@@ -418,6 +531,9 @@ class StoreMachine(RuleBasedStateMachine):
             workflow=self.one_of((None, *FLOWS)),
             tag=self.one_of((None, "nightly")),
             id_prefix=self.one_of((None, "r", "r1", "x")),
+            text=self.one_of((None, None, "R1", "night", "MAIL", "valueerror no")),
+            parent=self.one_of((None, None, None, *IDS)),
+            owner=self.one_of((None, None, None, *self.model.workers)),
         )
         limit, before = self.random.randint(1, 3), self.one_of((None, 2, 3))
         found = self.wait(self.there.list_runs(where, limit=limit, before=before))
@@ -429,8 +545,16 @@ class StoreMachine(RuleBasedStateMachine):
             and where.workflow in (None, run["workflow"])
             and (where.tag is None or where.tag in run["tags"])
             and run["id"].startswith(where.id_prefix or "")
+            and where.parent in (None, run["parent"])
+            and where.owner in (None, run["owner"])
+            and (where.text is None or where.text.lower() in self.words(run))
         ]
         assert [run.id for run in found] == wanted[:limit]
+
+    def words(self, run: dict[str, Any]) -> str:
+        told = None if run["error"] is None else describe_error(run["error"])
+        error = "" if told is None else f"{told.type} {told.message}"
+        return " | ".join((run["id"], run["workflow"], *run["tags"], error)).lower()
 
     # Invariants
 
@@ -438,7 +562,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.wait(look(store, IDS, FLOWS, QUEUES, self.model.workers))
 
     def same_row(self, run: Run, row: dict[str, Any]) -> None:
-        told = asdict(run)
+        told = {field.name: getattr(run, field.name) for field in fields(run)}
         assert told == {name: row[name] for name in told}
 
     @invariant()
@@ -451,13 +575,18 @@ class StoreMachine(RuleBasedStateMachine):
             self.same_row(run, row)
             assert list(history.records) == model.journals[run.id]
             assert dict(history.attempts) == model.attempts[run.id]
-            mailbox = [(one["id"], one["name"], one["payload"], one["sent_at"]) for one in model.mailboxes[run.id]]
+            names = ("id", "name", "payload", "sent_at", "position")
+            mailbox = [tuple(one[name] for name in names) for one in model.mailboxes[run.id]]
             assert [tuple(signal) for signal in history.signals] == mailbox
         counts: dict[Any, int] = {}
         for row in rows:
             counts[row["workflow"], row["state"]] = counts.get((row["workflow"], row["state"]), 0) + 1
         assert seen["counts"] == counts
         assert seen["specs"] == model.specs
+        assert seen["switches"] == model.switches
+        assert {w: [tuple(r) for r in asked] for w, asked in seen["requests"].items()} == {
+            worker: model.requests(worker) for worker in model.workers
+        }
         self.workers_are_as_they_should(seen["workers"])
         for worker, signals in seen["signals"].items():
             held = [(run["key"], one["id"]) for run in model.held_by(worker) for one in model.mailboxes[run["id"]]]

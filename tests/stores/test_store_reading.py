@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from store_values import FLOW, a_worker, append, do, finish, hold, park, signal, start
 
+from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
 
@@ -22,11 +23,12 @@ async def listed(store: Store, *, limit: int = 50, before: int | None = None, **
 async def some_runs(store: Store) -> None:
     worker = await store.register_worker(a_worker(), 10.0)
     await start(store, "etl-1", tags=("eu", "daily"), created_at=10.0)
-    await start(store, "etl-2", claim_as=worker, tags=("eu",), created_at=20.0)
+    await start(store, "etl-2", claim_as=worker, tags=("eu", 'say "hi"'), created_at=20.0)
     done = await start(store, "mail-1", workflow="mail", claim_as=worker, created_at=30.0)
     failed = await start(store, "etl-3", claim_as=worker, tags=("us",), created_at=40.0)
-    await do(store, finish(done), finish(failed, RunState.FAILED))
-    await start(store, "mail-2", workflow="mail", tags=("eu",), created_at=50.0)
+    error = encode_error(ConnectionError("refused by Über"))
+    await do(store, finish(done), finish(failed, RunState.FAILED, error=error))
+    await start(store, "mail-2", workflow="mail", tags=("eu",), created_at=50.0, parent="etl-1")
 
 
 async def test_a_run_that_is_not_there_is_none(store: Store):
@@ -72,6 +74,26 @@ async def test_runs_are_listed_newest_first(store: Store):
         ({"created_before": 30.0}, ["etl-2", "etl-1"]),
         ({"created_after": 20.0, "created_before": 50.0, "states": [RunState.RUNNING]}, ["etl-2"]),
         ({"tag": "eu", "id_prefix": "etl", "states": [RunState.RUNNING], "workflow": FLOW}, ["etl-2"]),
+        ({"tag": "eu", "created_before": 40.0}, ["etl-2", "etl-1"]),
+        ({"created_after": 60.0}, []),
+        ({"parent": "etl-1"}, ["mail-2"]),
+        ({"parent": ""}, []),
+        ({"parent": "etl-1", "states": [RunState.FAILED]}, []),
+        ({"owner": 1}, ["etl-2"]),
+        ({"owner": 1, "workflow": "mail"}, []),
+        ({"text": "MAIL"}, ["mail-2", "mail-1"]),
+        ({"text": "daily"}, ["etl-1"]),
+        ({"text": 'say "HI'}, ["etl-2"]),
+        ({"text": 'eu", "'}, []),
+        ({"text": "refused by über"}, ["etl-3"]),
+        ({"text": "REFUSED BY ÜBER"}, ["etl-3"]),
+        ({"text": "connectionerror refused"}, ["etl-3"]),
+        ({"text": "traceback"}, []),
+        ({"text": "%"}, []),
+        ({"text": "_"}, []),
+        ({"text": "\\"}, []),
+        ({"text": "x" * 60_000}, []),
+        ({"text": "etl", "states": [RunState.RUNNING]}, ["etl-2"]),
     ],
 )
 async def test_a_filter_lists_what_matches_in_every_field(store: Store, where, expected):
@@ -79,10 +101,23 @@ async def test_a_filter_lists_what_matches_in_every_field(store: Store, where, e
     assert await listed(store, **where) == expected
 
 
-@pytest.mark.parametrize("where", [{}, {"states": [RunState.PENDING]}, {"workflow": FLOW}, {"tag": "t"}], ids=str)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {},
+        {"states": [RunState.PENDING]},
+        {"workflow": FLOW},
+        {"tag": "t"},
+        {"parent": "p"},
+        {"text": "R"},
+        {"created_before": 2e9},
+        {"created_before": 2e9, "states": [RunState.PENDING]},
+    ],
+    ids=str,
+)
 async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, where):
     for number in range(23):
-        await start(store, f"r{number:02}", tags=("t",))
+        await start(store, f"r{number:02}", tags=("t",), parent="p")
     seen: list[str] = []
     before = None
     while page := await store.list_runs(RunFilter(**where), limit=5, before=before):

@@ -10,8 +10,10 @@ carries the epoch under which it was claimed, and takes effect only while the ro
 
 **Repeating a commit is harmless.** A commit whose outcome the caller did not learn (a time-out, a cut connection) may
 be handed in again as it is: an append of a ``seq`` that is already there under the same epoch, a finish of a run that
-the same epoch already finished, a park of a run that the same epoch already parked, a start with the same ``seed`` and
-a signal with the same ``dedup`` key are all answered as if they had just been carried out.
+the same epoch already finished, a park of a run that the same epoch already parked, a start or a fork with the same
+``seed`` and a signal with the same ``dedup`` key are all answered as if they had just been carried out. A link is made
+once. A request that is repeated is answered with ``DUPLICATE``, a retry with ``ENDED``, and nothing changes. (A start
+that has joined an orphan is not recognised: repeated, it starts a run of its own.)
 
 **Death.** A worker that starts registers itself. Its runs can be taken when the store knows that it is dead: at once
 where the kernel can tell (a file lock that the process held is free), else when its lease has passed. ``reap`` then
@@ -21,7 +23,8 @@ A worker that retires in good order gives its runs back without counting.
 **Links.** A run that waits for another one has a link to it, made in the transaction that starts the other or finds it
 unfinished. Whatever ends a run (its holder, ``reap``, a cancel before anybody has claimed it) puts a ``Signal`` with
 the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and marks the link as
-told. So a link that is there means that the end will be, or has been, in the mailbox.
+told. So a link that is there means that the end will be, or has been, in the mailbox. A run that has ended itself is
+not told: if a retry lets it ask again, it is answered with the end, like one that asks for the first time too late.
 
 **Requests.** Cancelling and pausing are asked for in the run's row. What nobody holds is paused at once; a holder asks
 ``requests``. A cancel is carried out by a holder, which records it (``Kind.CANCEL``); a run that nobody has ever
@@ -46,7 +49,6 @@ from typing import NamedTuple
 from holdfast.core.records import Attempt, Record, Rewind, Signal
 from holdfast.core.states import RunState
 
-
 INLINE = 64 * 1024
 """Payloads above this size, in bytes, are kept apart."""
 
@@ -64,6 +66,8 @@ class Verdict(Enum):
     """What became of one operation."""
 
     DONE = "done"
+    TOLD = "told"
+    """As ``DONE``, for a finish: and a run that waited for the end has it in its mailbox now."""
     FENCED = "fenced"
     """Another worker holds the run now (or it has ended); nothing was changed."""
     REFUSED = "refused"
@@ -198,7 +202,7 @@ class Started(NamedTuple):
     """False: it was there before (same id), or it is an orphan that was joined."""
     linked: bool = False
     """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
-    before it was first asked for: then there is no link, and ``run`` tells how it ended."""
+    before there was anybody to tell: then ``run`` tells how it ended."""
 
 
 class AppendRecord(NamedTuple):
@@ -226,7 +230,11 @@ class NoteAttempt(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false."""
+    """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false.
+
+    Answered with ``TOLD``, also when it is repeated, if that may have woken another run: nobody hears from the store
+    what they wrote themselves.
+    """
 
     key: int
     epoch: int
@@ -280,8 +288,9 @@ class SendSignal(NamedTuple):
 class CancelRun(NamedTuple):
     """Ask for a run to be cancelled. A pause is lifted by it, and a parked run becomes claimable at once.
 
-    Answered with ``DUPLICATE`` when that was asked before. A pending run that nobody has ever claimed (epoch 0) is
-    cancelled at once.
+    Answered with ``DUPLICATE`` when that was asked before, also if the run has been cancelled since; but if it was
+    paused after that, asking again lifts the pause. A pending run that nobody has ever claimed (epoch 0) is cancelled
+    at once.
     """
 
     run_id: str
@@ -298,7 +307,10 @@ class PauseRun(NamedTuple):
 
 
 class ResumeRun(NamedTuple):
-    """Lift a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused."""
+    """Lift a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused.
+
+    A pending run that nobody has ever claimed still waits for the time that it was started for.
+    """
 
     run_id: str
     at: float
@@ -307,15 +319,16 @@ class ResumeRun(NamedTuple):
 class ReopenRun(NamedTuple):
     """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
 
-    Its deliveries are 0 again; its error, its end, a cancel and a pause are forgotten; a deadline that has passed is
-    lifted. The records that its ``rewind`` takes are removed. A removed signal is put back into the mailbox. For a
-    removed end of a run that this one had started: if that has failed, was cancelled or is dead, it is reopened in the
-    same way (with the same ``run_again``; if that is refused, so is all of it) and awaited again; if it has not ended,
-    it is awaited again; if it has completed, or was started by somebody else, the link is removed, so that the next
-    ``StartRun`` finds out how it ended.
+    Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
+    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed. A removed signal is put
+    back into the mailbox. ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once``
+    step would run a second time, unless ``run_again``. Without a ``rewind`` nothing is removed.
 
-    ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second
-    time, unless ``run_again``. Without a ``rewind`` nothing is removed.
+    The runs that it had started (their ``parent`` is this one), and whose end is in its journal no more or not yet: one
+    that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited again; if
+    its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited again. For
+    any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
+    next ``StartRun`` finds out how it ended.
     """
 
     run_id: str
@@ -352,6 +365,9 @@ Op = (
     | ForkRun
 )
 Answer = Started | Verdict
+
+Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun
+"""What somebody may ask of a run from outside; each is answered with a ``Verdict``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,9 +451,10 @@ class RunFilter:
     created_after: float | None = None
     created_before: float | None = None
     text: str | None = None
-    """Somewhere in its id, its workflow's name, its tags or its error, in upper or lower case."""
+    """Somewhere in its id, its workflow's name, one of its tags or the type and message of its error, in upper or lower
+    case. An error that is kept apart is not searched."""
     parent: str | None = None
-    """The id of the run that started it."""
+    """The id of the run that started it; the empty text matches none."""
     owner: int | None = None
     """The worker that holds it."""
 
@@ -513,11 +530,17 @@ class Store(ABC):
 
     @abstractmethod
     async def histories(self, keys: Sequence[int]) -> list[History]:
-        """The histories of these runs, in order."""
+        """The histories of these runs, in order.
+
+        Raises ``StoreCorrupt`` when there is something in one of them that cannot be read, and says what.
+        """
 
     @abstractmethod
     async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
-        """Unconsumed signals with an id above ``after`` for runs that this worker holds, as ``(run key, signal)``."""
+        """Unconsumed signals with an id above ``after`` for runs that this worker holds, as ``(run key, signal)``.
+
+        One whose large payload cannot be read is left out, and named in a warning of the log; ``histories`` raises.
+        """
 
     @abstractmethod
     async def requests(self, worker: int) -> list[Request]:
@@ -551,12 +574,13 @@ class Store(ABC):
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         """Runs that match, newest first; ``before`` is the ``key`` of the last run of the previous page.
 
-        A run whose row cannot be read is left out, and named in a warning of the log.
+        Large inputs and outputs are not read: where they are kept apart, a JSON text that tells their size stands for
+        them. A run whose row cannot be read is left out, and named in a warning of the log.
         """
 
     @abstractmethod
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        """How many runs there are for each workflow and state."""
+        """How many runs there are for each workflow and state, without those whose state cannot be read."""
 
     # Workflows
 

@@ -1,4 +1,4 @@
-"""What every store decides alike: the fence, harmless repeats, and what a death leaves behind.
+"""What every store decides alike: the fence, harmless repeats, requests, links, and what a death leaves behind.
 
 A store reads a row and asks here what the contract says about it, so that the stores cannot drift apart.
 """
@@ -7,12 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from enum import Enum, IntEnum
 from typing import Any
 
+from holdfast.core.records import Rewind
 from holdfast.core.states import TERMINAL, RunState
-from holdfast.stores.contract import FinishRun, NewRun
+from holdfast.errors import WorkflowSwitchedOff
+from holdfast.stores.contract import Cancel, FinishRun, NewRun, Run, Verdict
 
-REOPENABLE = frozenset({RunState.FAILED, RunState.DEAD})
+REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
+
+
+class Told(IntEnum):
+    """What a link knows of the end that its run waits for. The numbers are stored."""
+
+    YES = 0
+    """It has been put into the mailbox."""
+    NOT_YET = 1
+    LATE = 2
+    """There was nobody to tell: the other run had ended before it was asked for, or the one that waits had. A command
+    that asks again is answered with the end; the link only remembers for a retry which run it was."""
+
+
+# The fence, and harmless repeats
 
 
 def holds(state: str, epoch: int, fence: int) -> bool:
@@ -33,9 +50,111 @@ def is_park_repeat(state: str, epoch: int, fence: int) -> bool:
     return epoch == fence and state == "waiting"
 
 
+# Starting
+
+
+def new_row(new: NewRun, key: int, owner: int | None, now: float) -> Run:
+    """The row of a run that is created, held by ``owner`` if that is given."""
+    held = owner is not None
+    return Run(
+        key=key, id=new.id, workflow=new.workflow, queue=new.queue,
+        state=RunState.RUNNING if held else RunState.PENDING, epoch=1 if held else 0, owner=owner,
+        starter=new.starter, deliveries=0, max_deliveries=new.max_deliveries,
+        wake_at=None if held else first_wake(new, now), waits_for="", priority=new.priority, deadline=new.deadline,
+        inputs=new.inputs, digest=new.digest, seed=new.seed, output=None, error=None, tags=new.tags,
+        python=new.python, created_at=new.created_at, finished_at=None,
+        began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
+        forked_from=new.forked_from,
+    )  # fmt: skip
+
+
 def first_wake(run: NewRun, now: float) -> float:
     """The ``wake_at`` of a run that is created ``pending``: a start time in the past means now."""
     return max(run.available_at, min(run.created_at, now))
+
+
+def becomes_linked(told: Told | None, state: str) -> bool:
+    """Whether a run that waits for one in ``state`` will find, or has found, its end in the mailbox.
+
+    ``told`` is what the link between the two knows, if there is one.
+    """
+    return told in (Told.YES, Told.NOT_YET) or state not in TERMINAL
+
+
+def end_payload(output: bytes | None, error: bytes | None) -> bytes:
+    """What the mailbox of a run that waits is told of an end."""
+    return output if output is not None else error if error is not None else b"null"
+
+
+# Requests
+
+
+def answer_to_cancel(state: str, cancel: str, *, paused: bool, same_seed: bool) -> Verdict:
+    """Whether a cancel is to be carried out (``DONE``), and what else its answer is."""
+    if not same_seed:
+        return Verdict.REFUSED
+    if state in TERMINAL:
+        return Verdict.DUPLICATE if state == RunState.CANCELLED and cancel != Cancel.NO else Verdict.ENDED
+    return Verdict.DUPLICATE if cancel != Cancel.NO and not paused else Verdict.DONE
+
+
+def is_cancelled_at_once(state: str, epoch: int) -> bool:
+    """Whether nobody has ever claimed the run, so that there is nothing to be undone by its code."""
+    return state == "pending" and epoch == 0
+
+
+def answer_to_pause(state: str, *, paused: bool, wanted: bool) -> Verdict:
+    """Whether a pause (``wanted``) or its end is to be carried out (``DONE``), and what else its answer is."""
+    if state in TERMINAL:
+        return Verdict.ENDED
+    return Verdict.DUPLICATE if paused is wanted else Verdict.DONE
+
+
+def keeps_its_time(state: str, epoch: int) -> bool:
+    """Whether a run that is resumed has still to wait for the time that it was started for."""
+    return state == "pending" and epoch == 0
+
+
+def answer_to_reopen(state: str, rewind: Rewind | None, *, run_again: bool) -> Verdict:
+    """Whether a run can be reopened (``DONE``), and why not."""
+    if state not in REOPENABLE:
+        return Verdict.ENDED
+    if rewind is not None and rewind.undone:
+        return Verdict.UNDONE
+    if rewind is not None and rewind.once and not run_again:
+        return Verdict.REFUSED
+    return Verdict.DONE
+
+
+def cancel_after(is_recorded: bool) -> Cancel:
+    """Whether a reopened run is to be cancelled: if the record of that stays, its code is cancelled by it again."""
+    return Cancel.RECORDED if is_recorded else Cancel.NO
+
+
+class Redo(Enum):
+    """What becomes of the link to a run whose end is not in the journal of a run that is reopened."""
+
+    LEAVE = "leave"
+    AWAIT = "await"
+    """It is awaited as if it had just been started."""
+    DROP = "drop"
+    """There is no link any more, nor an end in the mailbox."""
+
+
+def redo_link(*, is_later: bool, is_taken: bool, is_reopened: bool, has_ended: bool) -> Redo:
+    """What becomes of a link.
+
+    ``is_later``: the command that awaits was issued because of what the retry takes back. ``is_taken``: the end was
+    recorded, and is taken back. ``is_reopened``: the other run is reopened with this one.
+    """
+    if is_later:
+        return Redo.DROP
+    if is_reopened or not has_ended:
+        return Redo.AWAIT
+    return Redo.DROP if is_taken else Redo.LEAVE
+
+
+# Workers
 
 
 def joined(workflows: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
@@ -49,26 +168,50 @@ def describe_worker(name: str, host: str, pid: int) -> str:
     return place if name in ("", place) else f"{name} at {place}"
 
 
-def is_outcome_unknown(payload: bytes | None) -> bool:
-    """Whether a failed step's payload says that nobody knows whether the step happened."""
-    return payload is not None and b'"holdfast.errors.StepOutcomeUnknown"' in payload
+# Errors that a store writes itself, and how they are searched
 
 
 def death_error(run_id: str, deliveries: int, worker: str) -> bytes:
-    """The encoded error of a run that took its worker down too often (the codec's shape for errors)."""
+    """The encoded error of a run that took its worker down too often."""
     times = "once" if deliveries == 1 else f"{deliveries} times in a row"
     message = (
         f"run {run_id!r} took its worker down {times} without recording anything new (last worker {worker}). "
         f"Look at what its next step does to the process (memory, a crash in native code, os._exit), "
         f"then let it go on with: holdfast retry {run_id}"
     )
+    return _encoded("RunDead", message, {"run_id": run_id, "state": "dead", "error": ""})
+
+
+def corrupt_error(message: str) -> bytes:
+    """The encoded error of a run whose row cannot be read."""
+    return _encoded("StoreCorrupt", message, {})
+
+
+def _encoded(name: str, message: str, attributes: dict[str, Any]) -> bytes:
+    """One of Holdfast's errors in the codec's shape."""
     error: dict[str, Any] = {
-        "type": "holdfast.errors.RunDead",
-        "qualname": "RunDead",
+        "type": f"holdfast.errors.{name}",
+        "qualname": name,
         "message": message,
         "args": None,
-        "attributes": {"run_id": run_id, "state": "dead", "error": ""},
+        "attributes": attributes,
         "traceback": "",
         "cause": None,
     }
     return json.dumps(error, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def error_words(error: bytes | None) -> str:
+    """What a search finds in an encoded error: its type and its message."""
+    try:
+        told: Any = json.loads(error or b"")
+        return f"{told['type']} {told['message']}"
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def switched_off(workflow: str, so: str) -> WorkflowSwitchedOff:
+    """What to raise when a run is not started for that reason; ``so`` tells what did not happen."""
+    return WorkflowSwitchedOff(
+        f"workflow {workflow!r} is switched off: {so}. `holdfast kill {workflow} --lift` switches it on again."
+    )

@@ -3,12 +3,16 @@
 ::
 
     store         the contract, spelled out over the rest
-    schema        the tables                   migrations   how they came to be
-    statements    all other SQL                rows         rows to values and back
-    connections   opening the file             lines        a connection, its lock and its thread: inline or not
-    batch         operations in a transaction  claims       which runs are due, and taking them
-    workers       registering and reaping      locks        how the kernel tells that a worker is gone
-    queries       reading                      faults       SQLite's errors in Holdfast's words
+    schema        the tables                        migrations   how they came to be
+    statements    all other SQL                     rows         rows to values and back
+    connections   opening the file                  lines        a connection, its lock and its thread: inline or not
+    batch         operations in a transaction       transaction  what they share: fences, lanes, telling of ends
+    holding       of those who hold a run           requests     of everybody else
+    starting      creating, finding, forking runs   claims       which runs are due, and taking them
+    workers       registering and reaping           locks        how the kernel tells that a worker is gone
+    queries       reading                           listing      lists of runs
+    blobs         large payloads, kept apart        payloads     putting them back where references stand
+    faults        SQLite's errors in Holdfast's words
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

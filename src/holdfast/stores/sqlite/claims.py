@@ -6,13 +6,20 @@ is first moved there from the timers (at most ``PROMOTE`` at a time: after a lon
 
 from __future__ import annotations
 
-import json
+import logging
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from holdfast.core.states import RunState
+from holdfast.errors import StoreCorrupt
+from holdfast.stores import rules
 from holdfast.stores.contract import Run
 from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.queries import read_runs, switched_off
 from holdfast.stores.sqlite.rows import Reader, names_text
+from holdfast.stores.sqlite.transaction import Transaction
+
+log = logging.getLogger("holdfast.stores")
 
 PROMOTE = 10_000
 
@@ -37,21 +44,44 @@ def has_due(connection: sqlite3.Connection, wanted: Wanted, now: float) -> bool:
 def claim(
     connection: sqlite3.Connection, reader: Reader, worker: int, wanted: Wanted, limit: int, now: float
 ) -> list[Run]:
-    """Take up to ``limit`` due runs."""
+    """Take up to ``limit`` due runs, with references where their large payloads are."""
     connection.execute("BEGIN IMMEDIATE")
     runs: list[Run] = []
     if connection.execute(sql.IS_LIVE, (worker,)).fetchone():
         keys = _due(connection, wanted, limit, now)
         connection.executemany(sql.CLAIM, [(worker, key) for key in keys])
-        rows = {row[0]: row for row in connection.execute(sql.GET_RUNS_BY_KEY, (json.dumps(keys),))}
-        runs = [reader.run(rows[key]) for key in keys]
+        read = read_runs(connection, reader, keys)
+        runs = [run for run in read if isinstance(run, Run)]
+        broken = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
+        if broken:
+            _fail(connection, broken, now)
     connection.execute("COMMIT")
     return runs
 
 
+def fail(connection: sqlite3.Connection, broken: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+    """End claimed runs that cannot be read."""
+    connection.execute("BEGIN IMMEDIATE")
+    _fail(connection, broken, now)
+    connection.execute("COMMIT")
+
+
+def _fail(connection: sqlite3.Connection, broken: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+    transaction = Transaction(connection, now)
+    for key, problem in broken:
+        error = rules.corrupt_error(str(problem))
+        if connection.execute(sql.FAIL_UNREADABLE, (error, now, key)).rowcount:
+            log.error("a run is ended, because it cannot be read: %s", problem)
+            transaction.tell(key, RunState.FAILED, error, now)
+    transaction.flush()
+
+
 def _due(connection: sqlite3.Connection, wanted: Wanted, limit: int, now: float) -> list[int]:
     due: list[tuple[int, int]] = []
+    off = switched_off(connection)
     for workflow in wanted.workflows:
+        if workflow in off:
+            continue
         connection.execute(sql.PROMOTE_DUE, (workflow, now, PROMOTE))
         rows = connection.execute(sql.DUE, {**wanted.values, "workflow": workflow, "limit": limit})
         due.extend((-priority, key) for priority, key in rows)

@@ -25,6 +25,11 @@ def is_busy(error: sqlite3.Error) -> bool:
     return name.startswith("SQLITE_BUSY") or name in ("SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
+def is_not_text(error: sqlite3.Error) -> bool:
+    """Whether a row holds text that is none: the row is damaged, and not the file."""
+    return "decode to UTF-8" in str(error)
+
+
 def store_error(error: sqlite3.Error, database: Path) -> StoreError:
     """The store error that tells what ``error`` means for ``database``."""
     code = _code(error)
@@ -49,7 +54,7 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
         return StoreCorrupt(
             f"{database} is not a SQLite database ({told}). Point HOLDFAST_URL at another file, or move this one away."
         )
-    if family == "SQLITE_CORRUPT" or "decode to UTF-8" in str(error):
+    if family == "SQLITE_CORRUPT" or is_not_text(error):
         return StoreCorrupt(
             f"{database} is damaged ({told}). Stop all workers, copy the file with its -wal file, and try "
             f"`sqlite3 {database} .recover`, or go back to a backup."

@@ -109,7 +109,95 @@ CREATE TABLE workflows (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_1_INITIAL,)
+_2_LINKS_AND_REQUESTS = """
+ALTER TABLE runs RENAME TO runs_1;
+CREATE TABLE runs (
+    key            INTEGER PRIMARY KEY,
+    id             TEXT NOT NULL UNIQUE,
+    workflow       TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    state          TEXT NOT NULL,
+    epoch          INTEGER NOT NULL,
+    owner          INTEGER,
+    starter        INTEGER,
+    deliveries     INTEGER NOT NULL,
+    max_deliveries INTEGER NOT NULL,
+    ready          INTEGER,
+    wake_at        REAL,
+    waits_for      TEXT NOT NULL,
+    priority       INTEGER NOT NULL,
+    deadline       REAL,
+    unclaimed      INTEGER NOT NULL,
+    cancel         TEXT NOT NULL,
+    paused_at      REAL,
+    python         TEXT NOT NULL,
+    created_at     REAL NOT NULL,
+    began_at       REAL NOT NULL,
+    finished_at    REAL,
+    parent         TEXT NOT NULL,
+    forked_from    TEXT NOT NULL,
+    rewind         TEXT,
+    digest         BLOB NOT NULL,
+    seed           BLOB NOT NULL,
+    tags           TEXT NOT NULL,
+    inputs         BLOB NOT NULL,
+    output         BLOB,
+    error          BLOB
+);
+INSERT INTO runs (
+    key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, waits_for,
+    priority, deadline, unclaimed, python, created_at, finished_at, digest, seed, tags, inputs, output, error,
+    cancel, began_at, parent, forked_from
+) SELECT
+    key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, waits_for,
+    priority, deadline, unclaimed, python, created_at, finished_at, digest, seed, tags, inputs, output, error,
+    '', created_at, '', ''
+FROM runs_1;
+DROP TABLE runs_1;
+CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
+CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
+CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE unclaimed = 1;
+CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_asked ON runs (owner) WHERE owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL);
+CREATE INDEX runs_listed ON runs (workflow, state);
+CREATE INDEX runs_created ON runs (created_at);
+CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
+
+CREATE TABLE run_tags (
+    tag TEXT NOT NULL,
+    run INTEGER NOT NULL,
+    PRIMARY KEY (tag, run)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO run_tags (tag, run) SELECT value, runs.key
+FROM runs CROSS JOIN json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END) WHERE tags != '[]';
+
+ALTER TABLE signals ADD COLUMN position INTEGER;
+CREATE INDEX signals_ends ON signals (run, position) WHERE position IS NOT NULL;
+
+CREATE TABLE links (
+    parent   INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    child    INTEGER NOT NULL,
+    awaited  INTEGER NOT NULL,
+    PRIMARY KEY (parent, position)
+) WITHOUT ROWID;
+CREATE INDEX links_awaited ON links (child) WHERE awaited = 1;
+
+CREATE TABLE blobs (
+    hash BLOB NOT NULL PRIMARY KEY,
+    size INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+
+CREATE TABLE switches (
+    workflow  TEXT NOT NULL PRIMARY KEY,
+    off_since REAL NOT NULL
+) WITHOUT ROWID;
+"""
+"""``runs`` is made anew, so that what a batch reads of a row stands before its inputs."""
+
+MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS)
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 
 VERSION = len(MIGRATIONS)

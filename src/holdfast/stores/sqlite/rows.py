@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import AppendRecord, NoteAttempt, Run, Worker, WorkflowSpec
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.contract import Cancel, NewRun, NoteAttempt, Run, Worker, WorkflowSpec
+from holdfast.stores.rules import corrupt_error, first_wake
 from holdfast.stores.sqlite.faults import unreadable
 
 Row = tuple[Any, ...]
 
 _STATES = {state.value: state for state in RunState}
+_CANCELS = {cancel.value: cancel for cancel in Cancel}
 _KINDS = {kind.value: kind for kind in Kind}
 _NO_NAMES = "[]"
 
@@ -24,13 +27,37 @@ def names_text(names: Iterable[str]) -> str:
     return json.dumps(list(names), ensure_ascii=False) if names else _NO_NAMES
 
 
-def record_row(op: AppendRecord) -> Row:
-    """The columns of ``statements.APPEND``; exact ints, because sqlite3 looks for an adapter of anything else."""
-    r = op.record
+def record_row(key: int, r: Record, payload: bytes | None) -> Row:
+    """The columns of ``statements.APPEND``; exact ints, because sqlite3 looks for an adapter of anything else.
+
+    ``payload`` is what stands in the column, which is a reference for a large one.
+    """
     return (
-        op.key, r.seq, int(r.kind), r.position, 1 if r.ok else 0, r.at, r.started_at, r.attempts, r.worker, r.epoch,
-        r.name, r.preview, r.payload,
+        key, r.seq, int(r.kind), r.position, 1 if r.ok else 0, r.at, r.started_at, r.attempts, r.worker, r.epoch,
+        r.name, r.preview, payload,
     )  # fmt: skip
+
+
+def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None) -> Row:
+    """The columns of ``statements.START_RUN``, as ``rules.new_row`` would have it.
+
+    ``inputs`` is what stands in the column, which is a reference for large ones.
+    """
+    state, epoch, ready, wake_at = "running", 1, None, None
+    if owner is None:
+        wake_at = first_wake(new, now)
+        state, epoch, ready = "pending", 0, 1 if wake_at <= now else 0
+    began_at = new.created_at if new.began_at is None else new.began_at
+    return (
+        new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
+        new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
+        new.forked_from, new.digest, new.seed, names_text(new.tags), inputs,
+    )  # fmt: skip
+
+
+def rewind_text(rewind: Rewind | None) -> str | None:
+    """A rewind as it is kept in a column."""
+    return None if rewind is None else json.dumps(rewind)
 
 
 def attempt_row(op: NoteAttempt) -> Row:
@@ -39,23 +66,60 @@ def attempt_row(op: NoteAttempt) -> Row:
     return (op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name)
 
 
+def record_name(run_id: str, seq: int, name: str, position: int) -> str:
+    """A record, for people to find it."""
+    return f"record {seq} of run {run_id!r} ({name!r} at position {position})"
+
+
 class Reader:
-    """Turns the rows of one database into values."""
+    """Turns the rows of one database into values. Large payloads stay references: see ``payloads``."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
 
+    def unreadable(self, row: str, problem: str) -> StoreCorrupt:
+        """A row that this version of Holdfast cannot have written."""
+        return unreadable(self._database, row, problem)
+
     def run(self, row: Row) -> Run:
         """A row of ``statements.RUN_COLUMNS``."""
-        state = _STATES.get(row[4])
+        state, cancel = _STATES.get(row[4]), _CANCELS.get(row[24])
         if state is None:
-            raise unreadable(self._database, f"run {row[1]!r}", f"unknown state {row[4]!r}")
-        tags = self._names(row[19], f"run {row[1]!r}")
-        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:])
+            raise self.unreadable(f"run {row[1]!r}", f"unknown state {row[4]!r}")
+        if cancel is None:
+            raise self.unreadable(f"run {row[1]!r}", f"unknown cancel {row[24]!r}")
+        tags = () if row[19] == _NO_NAMES else self._names(row[19], f"run {row[1]!r}")
+        rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
+        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:])
         return Run(*values)
 
-    def records(self, rows: Iterable[Row], key: int) -> list[Record]:
-        """A run's journal, from rows in the order of ``Record``'s fields."""
+    def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
+        """A row that cannot be read, as a run that has failed because of that."""
+        error = corrupt_error(str(problem))
+        values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None, *row[27:])
+        return Run(*values)
+
+    def rewind(self, text: Any, where: str) -> Rewind | None:
+        """What a retry takes back, from a row named ``where``."""
+        if text is None:
+            return None
+        try:
+            failed, positions, timers, undone, once = json.loads(text)
+            return Rewind(tuple(map(int, failed)), int(positions), int(timers), bool(undone), bool(once))
+        except (TypeError, ValueError):
+            raise self.unreadable(where, f"{text!r} does not tell what a retry takes back") from None
+
+    def record(self, r: Row, run_id: str) -> Record:
+        """One record, from a row in the order of ``Record``'s fields."""
+        kind = _KINDS.get(r[1])
+        if kind is None:
+            raise self.unreadable(record_name(run_id, r[0], r[3], r[2]), f"unknown kind {r[1]!r}")
+        if not (r[5] is None or isinstance(r[5], bytes)):
+            raise self.unreadable(record_name(run_id, r[0], r[3], r[2]), "its payload is not made of bytes")
+        return Record(r[0], kind, r[2], r[3], r[4] == 1, *r[5:])
+
+    def records(self, rows: Iterable[Row]) -> list[Record] | None:
+        """A run's journal, from rows in the order of ``Record``'s fields; ``None``: there is one that is wrong."""
         kinds = _KINDS
         try:
             return [
@@ -64,8 +128,8 @@ class Reader:
                 )
                 for r in rows
             ]  # fmt: skip
-        except KeyError as error:
-            raise unreadable(self._database, f"a record of run {key}", f"unknown kind {error.args[0]!r}") from None
+        except (KeyError, TypeError):
+            return None
 
     def attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
         """What is known of a run's open steps, by position."""

@@ -4,9 +4,12 @@ A new database is brought to this shape by running all of ``migrations.MIGRATION
 
 ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready`` exists for claims:
 1 when a run is due, 0 when it becomes due at ``wake_at``, NULL when it is not waiting for a time (running, ended, or
-parked until a signal). With it, the due runs of a workflow stand in claiming order in a partial index of their own, and
-the timers in another, so that neither a million parked runs nor a long backlog slows a claim. ``inputs`` and ``output``
-come last, because SQLite reads a row only as far as it must.
+parked until a signal) or paused. With it, the due runs of a workflow stand in claiming order in a partial index of
+their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim. ``inputs``
+and ``output`` come last, because SQLite reads a row only as far as it must.
+
+Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``) hold a reference instead when it is large:
+see ``blobs``.
 """
 
 from __future__ import annotations
@@ -32,9 +35,15 @@ CREATE TABLE runs (
     priority       INTEGER NOT NULL,
     deadline       REAL,
     unclaimed      INTEGER NOT NULL,     -- with a made-up id: 1, and 2 once somebody has had its result; else 0
+    cancel         TEXT NOT NULL,        -- '', asked or recorded
+    paused_at      REAL,
     python         TEXT NOT NULL,
     created_at     REAL NOT NULL,
+    began_at       REAL NOT NULL,
     finished_at    REAL,
+    parent         TEXT NOT NULL,        -- runs.id, if a run started it; else ''
+    forked_from    TEXT NOT NULL,        -- runs.id, or ''
+    rewind         TEXT,                 -- a JSON list, once it has ended
     digest         BLOB NOT NULL,
     seed           BLOB NOT NULL,
     tags           TEXT NOT NULL,        -- a JSON list
@@ -47,7 +56,16 @@ CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
 CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
 CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE unclaimed = 1;
 CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_asked ON runs (owner) WHERE owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL);
 CREATE INDEX runs_listed ON runs (workflow, state);
+CREATE INDEX runs_created ON runs (created_at);
+CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
+
+CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
+    tag TEXT NOT NULL,
+    run INTEGER NOT NULL,
+    PRIMARY KEY (tag, run)
+) WITHOUT ROWID;
 
 CREATE TABLE records (                   -- appended to, so that pages fill in the order of writing
     run        INTEGER NOT NULL,
@@ -83,14 +101,36 @@ CREATE TABLE signals (                   -- not consumed yet; ids are never used
     run     INTEGER NOT NULL,
     name    TEXT NOT NULL,
     sent_at REAL NOT NULL,
-    payload BLOB NOT NULL
+    payload BLOB NOT NULL,
+    position INTEGER                     -- of the command that waits for the end of a run, if it is one
 );
 CREATE INDEX signals_mailbox ON signals (run, name);
+CREATE INDEX signals_ends ON signals (run, position) WHERE position IS NOT NULL;
 
 CREATE TABLE signal_keys (               -- deduplication keys, which outlive their signals
     run   INTEGER NOT NULL,
     dedup TEXT NOT NULL,
     PRIMARY KEY (run, dedup)
+) WITHOUT ROWID;
+
+CREATE TABLE links (                     -- runs that wait for others
+    parent   INTEGER NOT NULL,
+    position INTEGER NOT NULL,           -- of the command that waits
+    child    INTEGER NOT NULL,
+    awaited  INTEGER NOT NULL,           -- rules.Told
+    PRIMARY KEY (parent, position)
+) WITHOUT ROWID;
+CREATE INDEX links_awaited ON links (child) WHERE awaited = 1;
+
+CREATE TABLE blobs (                     -- payloads that are kept apart
+    hash BLOB NOT NULL PRIMARY KEY,
+    size INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+
+CREATE TABLE switches (                  -- workflows that are switched off
+    workflow  TEXT NOT NULL PRIMARY KEY,
+    off_since REAL NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE workers (

@@ -11,18 +11,28 @@ from __future__ import annotations
 
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
-    "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at"
+    "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
+    "paused_at, rewind, parent, forked_from"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
 GET_RUNS_BY_KEY = f"SELECT {RUN_COLUMNS} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+GET_RUN_BY_KEY = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
+ID_BYTES = "SELECT CAST(id AS BLOB) FROM runs WHERE key = ?"
+SEED = "SELECT seed FROM runs WHERE key = ?"
 
 # The fence: what a batch needs to know of the runs that it touches
 
-FENCES_AT_ONCE = 50
-FENCES_BY_KEY = f"SELECT key, id, epoch, state FROM runs WHERE key IN (?{', ?' * (FENCES_AT_ONCE - 1)})"
-FENCE = "SELECT key, id, epoch, state FROM runs WHERE key = ?"
-FENCES_BY_ID = "SELECT key, id, epoch, state FROM runs WHERE id IN (SELECT value FROM json_each(?))"
+AT_ONCE = 50
+"""How many keys are bound in one piece."""
+_PIECE = f"(?{', ?' * (AT_ONCE - 1)})"
+_FENCE = (
+    "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
+    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key) FROM runs"
+)
+FENCES_BY_KEY = f"{_FENCE} WHERE key IN {_PIECE}"
+FENCE = f"{_FENCE} WHERE key = ?"
+FENCES_BY_ID = f"{_FENCE} WHERE id IN (SELECT value FROM json_each(?))"
 
 # Records
 
@@ -37,11 +47,14 @@ APPEND_FENCED = {
 }
 """By the number of rows, largest first: one statement for many rows takes half the time of one for each."""
 RECORD_EPOCH = "SELECT epoch FROM records WHERE run = ? AND seq = ?"
-LAST_RECORD = "SELECT seq, kind, ok, payload FROM records WHERE run = ? ORDER BY seq DESC LIMIT 1"
-REMOVE_RECORD = "DELETE FROM records WHERE run = ? AND seq = ?"
-
 _JOURNAL = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 JOURNAL = f"SELECT {_JOURNAL} FROM records WHERE run = ? ORDER BY seq"
+JOURNAL_PLACES = "SELECT seq, position, CAST(name AS BLOB) FROM records WHERE run = ? ORDER BY seq"
+JOURNAL_ENTRY = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq = ?"
+COPY_JOURNAL = (
+    f"INSERT INTO records ({_RECORD_COLUMNS}) "
+    f"SELECT ?, {_RECORD_COLUMNS.removeprefix('run, ')} FROM records WHERE run = ? AND seq < ? ORDER BY seq"
+)
 
 # Attempts
 
@@ -55,24 +68,43 @@ ATTEMPTS = "SELECT position, attempt, intent, progress, error, at, name FROM att
 
 # Signals
 
-SEND_SIGNAL = "INSERT INTO signals (run, name, sent_at, payload) VALUES (?, ?, ?, ?)"
+SEND_SIGNAL = "INSERT INTO signals (run, name, sent_at, payload, position) VALUES (?, ?, ?, ?, ?)"
 NOTE_SIGNAL_KEY = "INSERT INTO signal_keys (run, dedup) VALUES (?, ?) ON CONFLICT DO NOTHING"
 HAS_SIGNAL_KEY = "SELECT 1 FROM signal_keys WHERE run = ? AND dedup = ?"
 CONSUME_SIGNAL = "DELETE FROM signals WHERE id = ? AND run = ?"
-HAS_SIGNAL = "SELECT 1 FROM signals WHERE run = ? AND name IN (SELECT value FROM json_each(?)) LIMIT 1"
-MAILBOX = "SELECT id, name, payload, sent_at FROM signals WHERE run = ? ORDER BY id"
+HAS_SIGNAL = (
+    "SELECT 1 FROM signals WHERE run = ? AND name IN (SELECT value FROM json_each(?)) AND position IS NULL LIMIT 1"
+)
+ENDS = "SELECT position FROM signals WHERE run = ? AND position IS NOT NULL"
+DROP_END = "DELETE FROM signals WHERE run = ? AND position = ?"
+MAILBOX = "SELECT id, name, payload, sent_at, position FROM signals WHERE run = ? ORDER BY id"
 NEW_SIGNALS = (
-    "SELECT s.run, s.id, s.name, s.payload, s.sent_at FROM signals s CROSS JOIN runs r ON r.key = s.run "
+    "SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position FROM signals s CROSS JOIN runs r ON r.key = s.run "
     "WHERE s.id > ? AND r.owner = ? AND r.state = 'running' ORDER BY s.id"
+)
+
+# Links
+
+LINK = (
+    "INSERT INTO links (parent, position, child, awaited) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (parent, position) DO UPDATE SET child = excluded.child, awaited = excluded.awaited"
+)
+UNLINK = "DELETE FROM links WHERE parent = ? AND position = ?"
+LINKS = "SELECT position, child, awaited FROM links WHERE parent = ? AND position BETWEEN ? AND ?"
+WAITING = "SELECT child, parent, position FROM links WHERE awaited = 1 AND child = ?"
+ALL_WAITING = (
+    f"SELECT child, parent, position FROM links WHERE awaited = 1 AND child IN {_PIECE} ORDER BY parent, position"
 )
 
 # A run's life
 
 START_RUN = (
     "INSERT INTO runs (id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, "
-    "waits_for, priority, deadline, unclaimed, python, created_at, digest, seed, tags, inputs) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+    "waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, digest, "
+    "seed, tags, inputs) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO NOTHING"
 )
+TAG_RUN = "INSERT OR IGNORE INTO run_tags (tag, run) VALUES (?, ?)"
 FIND_ORPHAN = (
     f"SELECT {RUN_COLUMNS} FROM runs WHERE unclaimed = 1 AND workflow = ? AND digest = ? "
     "AND starter IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'live') "
@@ -85,58 +117,156 @@ _CLAIMED = (
     "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
     "(SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
-FINISH_RUN = (
-    "UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, owner = NULL, ready = NULL, wake_at = NULL, "
-    f"{_CLAIMED} WHERE key = ?"
-)
+_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
+FINISH_RUN = f"UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, rewind = ?, {_NO_MORE} WHERE key = ?"
 PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
-RELEASE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ? WHERE key = ?"
-WAKE_RUN = "UPDATE runs SET ready = 1, wake_at = ? WHERE key = ? AND state = 'waiting'"
+_FREED = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 1 END"
+RELEASE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE key = ?"
+WAKE_RUN = "UPDATE runs SET ready = 1, wake_at = ? WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
+
+# Requests
+
+_ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
+CANCEL_HELD = f"UPDATE runs SET {_ASKED}, paused_at = NULL WHERE key = ?"
+CANCEL_SLEEPING = f"UPDATE runs SET {_ASKED}, paused_at = NULL, ready = 1, wake_at = ? WHERE key = ?"
+CANCEL_AT_ONCE = f"UPDATE runs SET {_ASKED}, state = 'cancelled', finished_at = ?, {_NO_MORE} WHERE key = ?"
+CANCEL_RECORDED = "UPDATE runs SET cancel = 'recorded' WHERE key = ?"
+PAUSE_RUN = "UPDATE runs SET paused_at = ?, ready = NULL WHERE key = ?"
+RESUME_HELD = "UPDATE runs SET paused_at = NULL WHERE key = ?"
+RESUME_SLEEPING = "UPDATE runs SET paused_at = NULL, ready = 1, wake_at = ? WHERE key = ?"
+RESUME_UNBEGUN = "UPDATE runs SET paused_at = NULL, ready = CASE WHEN wake_at > ? THEN 0 ELSE 1 END WHERE key = ?"
+REQUESTS = (
+    "SELECT key, cancel = 'asked', paused_at IS NOT NULL FROM runs INDEXED BY runs_asked "
+    "WHERE owner = ? AND owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL) AND state = 'running' "
+    "ORDER BY key"
+)
+
+# Reopening
+
+REOPENED = "SELECT id, state, rewind FROM runs WHERE key = ?"
+# As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
+_TAKEN = (
+    "run = :run AND seq >= :first AND (seq IN (SELECT value FROM json_each(:failed)) OR kind IN (4, 8) "
+    "OR records.position >= CASE WHEN kind = 2 THEN :timers ELSE :positions END)"
+)
+# The runs that a run waits for, and will have no end of; and whether it had one.
+OPEN_ENDS = (
+    "SELECT l.position, c.key, c.state, c.parent, "
+    f"l.position IN (SELECT records.position FROM records WHERE kind = 5 AND {_TAKEN}) "
+    "FROM links l JOIN runs c ON c.key = l.child WHERE l.parent = :run AND l.position NOT IN "
+    f"(SELECT records.position FROM records WHERE kind = 5 AND run = :run AND NOT ({_TAKEN})) ORDER BY l.position"
+)
+PUT_BACK = (
+    "INSERT INTO signals (run, name, sent_at, payload) SELECT run, name, started_at, coalesce(payload, x'6e756c6c') "
+    f"FROM records WHERE kind = 3 AND {_TAKEN} ORDER BY seq"
+)
+TAKE_BACK = f"DELETE FROM records WHERE {_TAKEN}"
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
-    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1) "
-    "WHERE key = ?"
+    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "
+    "cancel = CASE WHEN EXISTS (SELECT 1 FROM records WHERE run = key AND kind = 8) THEN 'recorded' ELSE '' END, "
+    "paused_at = NULL, rewind = NULL WHERE key = ?"
 )
 
-# Claims
+# The switch
+
+SWITCHES = "SELECT workflow, off_since FROM switches"
+SWITCH_OFF = "INSERT INTO switches (workflow, off_since) VALUES (?, ?) ON CONFLICT DO NOTHING"
+SWITCH_ON = "DELETE FROM switches WHERE workflow = ?"
+
+# Large values
+
+KEEP_BLOB = "INSERT INTO blobs (hash, size, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+BLOBS_AT_ONCE = 8
+BLOBS = f"SELECT hash, data FROM blobs WHERE hash IN (?{', ?' * (BLOBS_AT_ONCE - 1)})"
+BLOB_SIZES = f"SELECT hash, size FROM blobs WHERE hash IN (?{', ?' * (BLOBS_AT_ONCE - 1)})"
+
+# Claims (their indexes are named, because SQLite takes one that holds every run of a workflow for as good)
 
 _SERVED = "(:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))"
+_ON = "w.value NOT IN (SELECT workflow FROM switches)"
 HAS_DUE = (
-    "SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE "
-    f"EXISTS (SELECT 1 FROM runs WHERE ready = 1 AND workflow = w.value AND {_SERVED}) "
-    f"OR EXISTS (SELECT 1 FROM runs WHERE ready = 0 AND workflow = w.value AND wake_at <= :now AND {_SERVED}))"
+    f"SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE {_ON} AND ("
+    f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = w.value AND {_SERVED}) "
+    "OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_timers WHERE ready = 0 AND workflow = w.value AND wake_at <= :now "
+    f"AND {_SERVED})))"
 )
 PROMOTE_DUE = (
-    "UPDATE runs SET ready = 1 WHERE key IN "
-    "(SELECT key FROM runs WHERE ready = 0 AND workflow = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
+    "UPDATE runs SET ready = 1 WHERE key IN (SELECT key FROM runs INDEXED BY runs_timers "
+    "WHERE ready = 0 AND workflow = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE = (
-    f"SELECT priority, key FROM runs WHERE ready = 1 AND workflow = :workflow AND {_SERVED} "
+    f"SELECT priority, key FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = :workflow AND {_SERVED} "
     "ORDER BY priority DESC, key LIMIT :limit"
 )
 CLAIM = (
     "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '' "
     "WHERE key = ?"
 )
+FAIL_UNREADABLE = (
+    f"UPDATE runs SET state = 'failed', error = ?, finished_at = ?, {_NO_MORE} WHERE key = ? AND state = 'running'"
+)
 NEXT_READY = (
-    "SELECT min((SELECT wake_at FROM runs WHERE ready = 1 AND workflow = w.value "
-    f"AND {_SERVED} LIMIT 1)) FROM json_each(:workflows) w"
+    "SELECT min((SELECT wake_at FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = w.value "
+    f"AND {_SERVED} LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
 )
 NEXT_TIMER = (
-    "SELECT min((SELECT wake_at FROM runs WHERE ready = 0 AND workflow = w.value "
-    f"AND {_SERVED} ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w"
+    "SELECT min((SELECT wake_at FROM runs INDEXED BY runs_timers WHERE ready = 0 AND workflow = w.value "
+    f"AND {_SERVED} ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
 )
 
-# Lists of runs (``{filters}`` is made of the constant conditions below)
+# Lists of runs: the keys of a page (``{filters}`` is made of the constant conditions below)
 
-LIST_RUNS = f"SELECT {RUN_COLUMNS} FROM runs WHERE key < ?{{filters}} ORDER BY key DESC LIMIT ?"
-LIST_KEYS = "SELECT key FROM runs WHERE workflow = ? AND state = ? AND key < ?{filters} ORDER BY key DESC LIMIT ?"
-FILTERS = {
-    "tag": " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)",
-    "id_prefix": " AND id >= ? AND id < ? || char(1114111)",
-    "created_after": " AND created_at >= ?",
-    "created_before": " AND created_at < ?",
+LIST_BY_KEY = "SELECT key FROM runs NOT INDEXED WHERE key < ?{filters} ORDER BY key DESC LIMIT ?"
+LIST_STRETCH = (
+    "SELECT key FROM runs INDEXED BY runs_listed WHERE workflow = ? AND state = ? AND key < ?{filters} "
+    "ORDER BY key DESC LIMIT ?"
+)
+_NARROW = {
+    "owner": ("key", "runs INDEXED BY runs_held", "owner = ?"),
+    "parent": ("key", "runs INDEXED BY runs_children", "runs.parent = ? AND runs.parent != ''"),
+    "tag": ("run", "run_tags", "tag = ?"),
+    "id_prefix": ("key", "runs INDEXED BY sqlite_autoindex_runs_1", "id >= ? AND id < ?"),
+    "created": ("key", "runs INDEXED BY runs_created", "created_at >= ? AND created_at < ?"),
 }
+LIST_BY = {
+    name: f"SELECT {key} FROM {index}{' CROSS JOIN runs ON key = run' if key == 'run' else ''} "
+    f"WHERE {condition} AND {key} < ?{{filters}} ORDER BY {key} DESC LIMIT ?"
+    for name, (key, index, condition) in _NARROW.items()
+}
+"""By what narrows the list."""
+HOW_MANY = {
+    name: f"SELECT count(*) FROM (SELECT 1 FROM {index} WHERE {condition} LIMIT ?)"
+    for name, (_, index, condition) in _NARROW.items()
+}
+NEWEST_CREATED = "SELECT max(key) FROM runs INDEXED BY runs_created WHERE created_at >= ? AND created_at < ?"
+FILTERS = {
+    "states": " AND state IN (SELECT value FROM json_each(?))",
+    "workflow": " AND workflow = ?",
+    "owner": " AND owner = ?",
+    "parent": " AND runs.parent = ? AND runs.parent != ''",
+    "tag": " AND EXISTS (SELECT 1 FROM run_tags t WHERE t.tag = ? AND t.run = runs.key)",
+    "id_prefix": " AND id >= ? AND id < ?",
+    "created": " AND created_at >= ? AND created_at < ?",
+}
+
+
+def containing(test: str, *, plain: bool) -> str:
+    """The condition that a run mentions some text; ``test`` is what is asked of each place, written as ``{}``.
+
+    ``plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
+    """
+    tagged = test.format("tags") if plain else "tags != '[]'"
+    tags = "json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END)"
+    error = "CAST(error AS TEXT)"
+    words = f"json_extract({error}, '$.type') || ' ' || json_extract({error}, '$.message')"
+    return (
+        f" AND ({test.format('id')} OR {test.format('workflow')} "
+        f"OR ({tagged} AND EXISTS (SELECT 1 FROM {tags} WHERE {test.format('value')})) "
+        f"OR (error IS NOT NULL AND {test.format(f'CASE WHEN json_valid({error}) THEN {words} END')}))"
+    )
+
+
 KNOWN_WORKFLOWS = (
     "WITH RECURSIVE w (name) AS (SELECT min(workflow) FROM runs UNION ALL "
     "SELECT (SELECT min(workflow) FROM runs WHERE workflow > w.name) FROM w WHERE w.name IS NOT NULL) "
@@ -165,14 +295,9 @@ WORKERS = (
     "OR id IN (SELECT value FROM json_each(?)) ORDER BY id"
 )
 HELD_RUNS = "SELECT key, id, deliveries, max_deliveries FROM runs WHERE owner = ? AND state = 'running' ORDER BY key"
-FREE_RUN = "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ?, deliveries = ? WHERE key = ?"
-KILL_RUN = (
-    "UPDATE runs SET state = 'dead', owner = NULL, ready = NULL, wake_at = NULL, deliveries = ?, error = ?, "
-    f"finished_at = ?, {_CLAIMED} WHERE key = ?"
-)
-RELEASE_ALL = (
-    "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, wake_at = ? WHERE owner = ? AND state = 'running'"
-)
+FREE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ?, deliveries = ? WHERE key = ?"
+KILL_RUN = f"UPDATE runs SET state = 'dead', deliveries = ?, error = ?, finished_at = ?, {_NO_MORE} WHERE key = ?"
+RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state = 'running'"
 
 # Workflows
 

@@ -15,24 +15,26 @@ from pathlib import Path
 
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
-from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable, UsageError
+from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable, UsageError
 from holdfast.stores.contract import (
     Answer,
     History,
     NewWorker,
     Op,
     Reaped,
+    Request,
     Run,
     RunFilter,
+    Started,
     Store,
     Worker,
     WorkflowSpec,
 )
-from holdfast.stores.sqlite import connections, queries
+from holdfast.stores.sqlite import blobs, connections, listing, payloads, queries
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite import workers as registry
 from holdfast.stores.sqlite.batch import carry_out
-from holdfast.stores.sqlite.claims import Wanted, claim, has_due, next_wake
+from holdfast.stores.sqlite.claims import Wanted, claim, fail, has_due, next_wake
 from holdfast.stores.sqlite.faults import store_error
 from holdfast.stores.sqlite.lines import Line
 from holdfast.stores.sqlite.locks import WorkerLocks
@@ -82,6 +84,7 @@ class SqliteStore(Store):
             reader, browser = connections.open_reader(self.path), connections.open_reader(self.path)
         except sqlite3.DatabaseError as error:
             raise store_error(error, self.path) from error
+        listing.add_search(browser)
         self._writing = Line(writer, self.path, "writer")
         self._reading = Line(reader, self.path, "reader")
         self._browsing = Line(browser, self.path, "browser")
@@ -134,7 +137,18 @@ class SqliteStore(Store):
     async def commit(self, ops: Sequence[Op]) -> list[Answer]:
         if not ops:
             return []
-        return await self._writer.write(lambda c: carry_out(c, ops, self._clock(), self._reader), len(ops))
+        large = blobs.large_payloads(ops)
+        if not large:
+            answers = await self._writer.write(lambda c: carry_out(c, ops, self._clock(), self._reader), len(ops))
+        else:
+            parcel = await asyncio.to_thread(blobs.pack, large)
+            answers = await self._writer.in_thread(
+                lambda c: carry_out(c, ops, self._clock(), self._reader, parcel), sample=False
+            )
+        for answer in answers:
+            if isinstance(answer, Started) and payloads.lacks(answer.run):
+                return await self._readers.in_thread(lambda c: queries.whole_answers(c, self._reader, answers))
+        return answers
 
     async def claim(
         self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
@@ -144,7 +158,14 @@ class SqliteStore(Store):
         wanted = Wanted(workflows, queues)
         if not await self._readers.prefer_inline(lambda c: has_due(c, wanted, self._clock())):
             return []
-        return await self._writer.write(lambda c: claim(c, self._reader, worker, wanted, limit, self._clock()), limit)
+        runs = await self._writer.write(lambda c: claim(c, self._reader, worker, wanted, limit, self._clock()), limit)
+        if not any(map(payloads.lacks, runs)):
+            return runs
+        read = await self._readers.in_thread(lambda c: payloads.fill_runs(c, self._reader, runs))
+        broken = [(run.key, got) for run, got in zip(runs, read, strict=True) if isinstance(got, StoreCorrupt)]
+        if broken:
+            await self._writer.write(lambda c: fail(c, broken, self._clock()))
+        return [run for run in read if isinstance(run, Run)]
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:
@@ -228,22 +249,42 @@ class SqliteStore(Store):
         return await self._readers.in_thread(lambda c: queries.histories(c, self._reader, keys))
 
     async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
-        return await self._readers.prefer_inline(lambda c: queries.new_signals(c, worker, after))
+        found = await self._readers.prefer_inline(lambda c: queries.new_signals(c, worker, after))
+        if any(blobs.is_reference(signal.payload) for _, signal in found):
+            return await self._readers.in_thread(lambda c: queries.whole_signals(c, self._reader, found))
+        return found
+
+    async def requests(self, worker: int) -> list[Request]:
+        return await self._readers.prefer_inline(lambda c: queries.requests(c, worker))
 
     async def get(self, run_id: str) -> Run | None:
-        return await self._readers.prefer_inline(lambda c: queries.get(c, self._reader, run_id))
+        run = await self._readers.prefer_inline(lambda c: queries.get(c, self._reader, run_id))
+        if run is None or not payloads.lacks(run):
+            return run
+        return (await self._readers.in_thread(lambda c: queries.whole(c, self._reader, [run])))[0]
 
     async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
         return await self._readers.in_thread(lambda c: queries.get_many(c, self._reader, run_ids))
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        return await self._browsers.in_thread(lambda c: queries.list_runs(c, self._reader, where, limit, before))
+        return await self._browsers.in_thread(lambda c: listing.list_runs(c, self._reader, where, limit, before))
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._browsers.in_thread(lambda c: queries.count_runs(c, self._reader))
 
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._readers.in_thread(lambda c: queries.specs(c, self._reader))
+
+    # The switch
+
+    async def switch_off(self, workflow: str) -> bool:
+        return await self._writer.write(lambda c: c.execute(sql.SWITCH_OFF, (workflow, self._clock())).rowcount == 1)
+
+    async def switch_on(self, workflow: str) -> bool:
+        return await self._writer.write(lambda c: c.execute(sql.SWITCH_ON, (workflow,)).rowcount == 1)
+
+    async def switched_off(self) -> Mapping[str, float]:
+        return await self._readers.prefer_inline(queries.switched_off)
 
     # Change
 

@@ -11,11 +11,13 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import NewWorker, Reaped, WorkflowSpec
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.locks import WorkerLocks
 from holdfast.stores.sqlite.rows import Reader, names_text
+from holdfast.stores.sqlite.transaction import Transaction
 
 
 class LiveWorker(NamedTuple):
@@ -94,6 +96,7 @@ def suspects(workers: Sequence[LiveWorker], locks: WorkerLocks, me: int | None, 
 def bury(connection: sqlite3.Connection, found: Sequence[Suspect], now: float) -> tuple[Reaped, list[str]]:
     """Declare the suspects dead that still deserve it, and free their runs. Also returns the dead ones' tokens."""
     connection.execute("BEGIN IMMEDIATE")
+    transaction = Transaction(connection, now)
     dead_workers: list[int] = []
     tokens: list[str] = []
     dead_runs: list[str] = []
@@ -109,10 +112,13 @@ def bury(connection: sqlite3.Connection, found: Sequence[Suspect], now: float) -
             count = deliveries + 1
             if count >= most:
                 who = rules.describe_worker(worker.name, worker.host, worker.pid)
-                connection.execute(sql.KILL_RUN, (count, rules.death_error(run_id, count, who), now, key))
+                error = rules.death_error(run_id, count, who)
+                connection.execute(sql.KILL_RUN, (count, error, now, key))
+                transaction.tell(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)
             else:
                 connection.execute(sql.FREE_RUN, (now, count, key))
                 released += 1
+    transaction.flush()
     connection.execute("COMMIT")
     return Reaped(tuple(dead_workers), released, tuple(dead_runs)), tokens

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
-"""The store in memory, for tests and trials: the whole contract, and nothing on disk.
+"""The store in memory: the contract, spelled out over its tables.
 
 Several engines may share one object as if they were processes on one database. There is no kernel to tell that such a
 "process" is gone, so a worker dies when its lease passes, or when a test calls ``kill_worker``.
@@ -8,66 +8,55 @@ Several engines may share one object as if they were processes on one database. 
 from __future__ import annotations
 
 import asyncio
-import bisect
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
-from holdfast.core.states import TERMINAL, UNFINISHED, RunState
+from holdfast.core.records import Signal
+from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import (
     Answer,
     AppendRecord,
+    AwaitRun,
+    Cancel,
+    CancelRun,
     FinishRun,
+    ForkRun,
     History,
-    NewRun,
     NewWorker,
     NoteAttempt,
     Op,
     ParkRun,
+    PauseRun,
     Reaped,
     ReleaseRun,
     ReopenRun,
+    Request,
+    ResumeRun,
     Run,
     RunFilter,
     SendSignal,
-    Started,
     StartRun,
     Store,
-    Verdict,
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.memory.holding import Holding
+from holdfast.stores.memory.requests import Requests
+from holdfast.stores.memory.starting import Starting
 
 TICK = 0.02
 _RECENT = 1.0
 
 
-class MemoryStore(Store):
+class MemoryStore(Holding, Requests, Starting, Store):
     """Journals in dictionaries, gone with the process."""
 
     url = "memory://"
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._runs: dict[int, Run] = {}
-        self._keys: dict[str, int] = {}
-        self._unfinished: dict[int, None] = {}
-        self._generated: set[int] = set()
-        """Runs with a made-up id."""
-        self._unclaimed: set[int] = set()
-        """Those of them whose result nobody has had."""
-        self._records: dict[int, list[Record]] = {}
-        self._attempts: dict[int, dict[int, Attempt]] = {}
-        self._mailboxes: dict[int, dict[int, Signal]] = {}
-        self._signal_keys: set[tuple[int, str]] = set()
-        self._last_signal = 0
-        self._workers: dict[int, Worker] = {}
-        self._killed: set[int] = set()
-        self._specs: dict[str, WorkflowSpec] = {}
+        super().__init__(clock)
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._written_at = float("-inf")
 
@@ -107,156 +96,18 @@ class MemoryStore(Store):
                 return self._send(op)
             case StartRun():
                 return self._start(op)
+            case AwaitRun():
+                return self._await(op)
+            case CancelRun():
+                return self._cancel(op)
+            case PauseRun():
+                return self._pause(op)
+            case ResumeRun():
+                return self._resume(op)
             case ReopenRun():
                 return self._reopen(op)
-
-    def _held(self, key: int, epoch: int) -> Run | None:
-        run = self._runs.get(key)
-        return run if run is not None and rules.holds(run.state, run.epoch, epoch) else None
-
-    def _put(self, run: Run) -> None:
-        self._runs[run.key] = run
-        if run.state in UNFINISHED:
-            self._unfinished[run.key] = None
-        else:
-            self._unfinished.pop(run.key, None)
-            # Whoever started it is there to take its result when it ends, unless it was taken down before.
-            starter = None if run.starter is None else self._workers.get(run.starter)
-            if starter is None or starter.state != "dead":
-                self._unclaimed.discard(run.key)
-
-    def _append(self, op: AppendRecord) -> Verdict:
-        held = self._held(op.key, op.record.epoch)
-        journal = self._records.get(op.key, [])
-        if journal and journal[-1].seq >= op.record.seq:  # not new, else it would be the last
-            present = next((record for record in journal if record.seq == op.record.seq), None)
-            if present is not None:
-                if held is not None and op.clear_attempt:  # the note of it was repeated as well
-                    self._attempts.get(op.key, {}).pop(op.record.position, None)
-                return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
-        if held is None:
-            return Verdict.FENCED
-        bisect.insort(self._records.setdefault(op.key, []), op.record, key=lambda record: record.seq)
-        if op.consume is not None:
-            self._mailboxes.get(op.key, {}).pop(op.consume, None)
-        if op.clear_attempt:
-            self._attempts.get(op.key, {}).pop(op.record.position, None)
-        if op.reset_deliveries:
-            self._put(replace(held, deliveries=0))
-        return Verdict.DONE
-
-    def _note_attempt(self, op: NoteAttempt) -> Verdict:
-        if self._held(op.key, op.epoch) is None:
-            return Verdict.FENCED
-        self._attempts.setdefault(op.key, {})[op.attempt.position] = op.attempt
-        return Verdict.DONE
-
-    def _finish(self, op: FinishRun) -> Verdict:
-        run = self._runs.get(op.key)
-        if run is None:
-            return Verdict.FENCED
-        if not rules.holds(run.state, run.epoch, op.epoch):
-            return Verdict.DONE if rules.is_finish_repeat(run.state, run.epoch, op) else Verdict.FENCED
-        ended = replace(run, state=op.state, output=op.output, error=op.error, finished_at=op.at, owner=None)
-        self._put(ended)
-        return Verdict.DONE
-
-    def _park(self, op: ParkRun) -> Verdict:
-        run = self._runs.get(op.key)
-        if run is None:
-            return Verdict.FENCED
-        if not rules.holds(run.state, run.epoch, op.epoch):
-            return Verdict.DONE if rules.is_park_repeat(run.state, run.epoch, op.epoch) else Verdict.FENCED
-        journal = self._records.get(op.key)
-        if op.next_seq is not None and journal and journal[-1].seq >= op.next_seq:
-            return Verdict.FENCED
-        if any(signal.name in op.signals for signal in self._mailboxes.get(op.key, {}).values()):
-            return Verdict.REFUSED
-        self._put(replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for))
-        return Verdict.DONE
-
-    def _release(self, op: ReleaseRun) -> Verdict:
-        run = self._held(op.key, op.epoch)
-        if run is None:
-            return Verdict.FENCED
-        self._put(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
-        return Verdict.DONE
-
-    def _send(self, op: SendSignal) -> Verdict:
-        run = self._by_id(op.run_id)
-        if run is None:
-            return Verdict.UNKNOWN_RUN
-        if op.dedup is not None and (run.key, op.dedup) in self._signal_keys:
-            return Verdict.DUPLICATE
-        if run.state in TERMINAL:
-            return Verdict.ENDED
-        if op.dedup is not None:
-            self._signal_keys.add((run.key, op.dedup))
-        self._last_signal += 1
-        signal = Signal(self._last_signal, op.name, op.payload, op.at)
-        self._mailboxes.setdefault(run.key, {})[signal.id] = signal
-        if run.state is RunState.WAITING:
-            self._put(replace(run, wake_at=self._clock()))
-        return Verdict.DONE
-
-    def _reopen(self, op: ReopenRun) -> Verdict:
-        run = self._by_id(op.run_id)
-        if run is None:
-            return Verdict.UNKNOWN_RUN
-        if run.state not in rules.REOPENABLE:
-            return Verdict.ENDED
-        journal = self._records.get(run.key, [])
-        if journal and journal[-1].kind is Kind.STEP and not journal[-1].ok:
-            if rules.is_outcome_unknown(journal[-1].payload) and not op.run_again:
-                return Verdict.REFUSED
-            self._records[run.key] = journal[:-1]
-        elif journal and journal[-1].kind is Kind.DEADLINE:
-            self._records[run.key] = journal[:-1]
-        if run.key in self._generated:
-            self._unclaimed.add(run.key)
-        now = self._clock()
-        deadline = run.deadline if run.deadline is not None and run.deadline > now else None
-        self._put(
-            replace(
-                run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
-                wake_at=now, deadline=deadline,
-            )
-        )  # fmt: skip
-        return Verdict.DONE
-
-    def _start(self, op: StartRun) -> Started:
-        new = op.run
-        present = self._by_id(new.id)
-        if present is not None:
-            return Started(present, created=present.seed == new.seed)
-        if op.join_orphan and (orphan := self._orphan(new)) is not None:
-            joined = replace(orphan, starter=new.starter)
-            self._put(joined)
-            return Started(joined, created=False)
-        owner = op.claim_as if op.claim_as is not None and self._is_live(op.claim_as) else None
-        run = Run(
-            key=len(self._runs) + 1, id=new.id, workflow=new.workflow, queue=new.queue,
-            state=RunState.PENDING if owner is None else RunState.RUNNING, epoch=0 if owner is None else 1,
-            owner=owner, starter=new.starter, deliveries=0, max_deliveries=new.max_deliveries,
-            wake_at=rules.first_wake(new, self._clock()) if owner is None else None, waits_for="",
-            priority=new.priority, deadline=new.deadline, inputs=new.inputs, digest=new.digest, seed=new.seed,
-            output=None, error=None, tags=new.tags, python=new.python, created_at=new.created_at, finished_at=None,
-        )  # fmt: skip
-        self._keys[run.id] = run.key
-        if new.generated_id:
-            self._generated.add(run.key)
-            self._unclaimed.add(run.key)
-        self._put(run)
-        return Started(run, created=True)
-
-    def _orphan(self, new: NewRun) -> Run | None:
-        for key in sorted(self._unclaimed):
-            run = self._runs[key]
-            if (run.workflow, run.digest) != (new.workflow, new.digest):
-                continue
-            if run.starter is not None and not self._is_live(run.starter):
-                return run
-        return None
+            case ForkRun():
+                return self._fork(op)
 
     # Workers
 
@@ -281,7 +132,7 @@ class MemoryStore(Store):
             if self._is_live(worker):
                 self._workers[worker] = replace(self._workers[worker], state="retired")
                 for run in self._held_by(worker):
-                    self._put(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
+                    self._free(run)
         self._announce()
 
     def kill_worker(self, worker: int) -> None:
@@ -306,30 +157,27 @@ class MemoryStore(Store):
             for worker in gone:
                 self._workers[worker.id] = replace(worker, state="dead")
                 for run in self._held_by(worker.id):
-                    freed = self._after_death(run, worker, now)
-                    self._put(freed)
-                    if freed.state is RunState.DEAD:
-                        dead.append(freed.id)
-                    else:
+                    if self._outlives(run, worker, now):
                         released += 1
+                    else:
+                        dead.append(run.id)
         if gone:
             self._announce()
         return Reaped(tuple(worker.id for worker in gone), released, tuple(dead))
 
-    def _after_death(self, run: Run, worker: Worker, now: float) -> Run:
+    def _outlives(self, run: Run, worker: Worker, now: float) -> bool:
+        """Free a run whose worker is dead, or end it if that was once too often."""
         count = run.deliveries + 1
         if count < run.max_deliveries:
-            return replace(run, state=RunState.PENDING, owner=None, deliveries=count, wake_at=now)
+            self._free(replace(run, deliveries=count))
+            return True
         error = rules.death_error(run.id, count, rules.describe_worker(worker.name, worker.host, worker.pid))
-        return replace(run, state=RunState.DEAD, owner=None, deliveries=count, error=error, finished_at=now)
+        self._end(replace(run, state=RunState.DEAD, deliveries=count, error=error, finished_at=now))
+        return False
 
     def _held_by(self, worker: int) -> list[Run]:
         runs = (self._runs[key] for key in sorted(self._unfinished))
         return [run for run in runs if run.owner == worker and run.state is RunState.RUNNING]
-
-    def _is_live(self, worker: int) -> bool:
-        known = self._workers.get(worker)
-        return known is not None and known.state == "live"
 
     async def workers(self, also: Collection[int] = ()) -> list[Worker]:
         with self._lock:
@@ -369,11 +217,13 @@ class MemoryStore(Store):
             run
             for run in runs
             if run.state is not RunState.RUNNING
+            and run.paused_at is None
+            and run.workflow not in self._switches
             and run.workflow in workflows
             and (queues is None or run.queue in queues)
         ]
 
-    # Reading
+    # Reading a held run
 
     async def histories(self, keys: Sequence[int]) -> list[History]:
         with self._lock:
@@ -396,9 +246,35 @@ class MemoryStore(Store):
             ]
         return sorted(found, key=lambda pair: pair[1].id)
 
-    def _by_id(self, run_id: str) -> Run | None:
-        key = self._keys.get(run_id)
-        return None if key is None else self._runs[key]
+    async def requests(self, worker: int) -> list[Request]:
+        with self._lock:
+            asked = [
+                Request(run.key, run.cancel is Cancel.ASKED, run.paused_at is not None) for run in self._held_by(worker)
+            ]
+        return [request for request in asked if request.cancel or request.pause]
+
+    # The switch
+
+    async def switch_off(self, workflow: str) -> bool:
+        with self._lock:
+            if workflow in self._switches:
+                return False
+            self._switches[workflow] = self._clock()
+        self._announce()
+        return True
+
+    async def switch_on(self, workflow: str) -> bool:
+        with self._lock:
+            if self._switches.pop(workflow, None) is None:
+                return False
+        self._announce()
+        return True
+
+    async def switched_off(self) -> Mapping[str, float]:
+        with self._lock:
+            return dict(self._switches)
+
+    # Reading
 
     async def get(self, run_id: str) -> Run | None:
         with self._lock:
@@ -476,4 +352,12 @@ def _matches(run: Run, where: RunFilter) -> bool:
         and (where.id_prefix is None or run.id.startswith(where.id_prefix))
         and (where.created_after is None or run.created_at >= where.created_after)
         and (where.created_before is None or run.created_at < where.created_before)
+        and (where.parent is None or (where.parent != "" and run.parent == where.parent))
+        and (where.owner is None or run.owner == where.owner)
+        and (where.text is None or _mentions(run, where.text.casefold()))
     )
+
+
+def _mentions(run: Run, text: str) -> bool:
+    words = (run.id, run.workflow, *run.tags, rules.error_words(run.error))
+    return any(text in word.casefold() for word in words)

@@ -1,0 +1,13 @@
+"""The store in memory, for tests and trials: the whole contract, and nothing on disk.
+
+::
+
+    store       the contract, spelled out over the rest
+    tables      what is kept, and how a run ends
+    holding     operations on a held run         requests   operations from outside
+    starting    creating, finding and forking runs
+"""
+
+from holdfast.stores.memory.store import TICK, MemoryStore
+
+__all__ = ["TICK", "MemoryStore"]

@@ -1,0 +1,86 @@
+"""Operations on a held run, in memory."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import replace
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores import rules
+from holdfast.stores.contract import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
+from holdfast.stores.memory.tables import Tables
+
+
+class Holding(Tables):
+    """What the holder of a run can do to it."""
+
+    def _append(self, op: AppendRecord) -> Verdict:
+        held = self._held(op.key, op.record.epoch)
+        journal = self._records.get(op.key, [])
+        if journal and journal[-1].seq >= op.record.seq:  # not new, else it would be the last
+            present = next((record for record in journal if record.seq == op.record.seq), None)
+            if present is not None:
+                if held is not None and op.clear_attempt:  # the note of it was repeated as well
+                    self._attempts.get(op.key, {}).pop(op.record.position, None)
+                return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
+        if held is None:
+            return Verdict.FENCED
+        bisect.insort(self._records.setdefault(op.key, []), op.record, key=lambda record: record.seq)
+        if op.consume is not None:
+            self._mailboxes.get(op.key, {}).pop(op.consume, None)
+        if op.clear_attempt:
+            self._attempts.get(op.key, {}).pop(op.record.position, None)
+        if op.reset_deliveries:
+            held = replace(held, deliveries=0)
+            self._put(held)
+        if op.record.kind is Kind.CANCEL:
+            self._put(replace(held, cancel=Cancel.RECORDED))
+        return Verdict.DONE
+
+    def _note_attempt(self, op: NoteAttempt) -> Verdict:
+        if self._held(op.key, op.epoch) is None:
+            return Verdict.FENCED
+        self._attempts.setdefault(op.key, {})[op.attempt.position] = op.attempt
+        return Verdict.DONE
+
+    def _finish(self, op: FinishRun) -> Verdict:
+        run = self._runs.get(op.key)
+        if run is None:
+            return Verdict.FENCED
+        if not rules.holds(run.state, run.epoch, op.epoch):
+            return Verdict.TOLD if rules.is_finish_repeat(run.state, run.epoch, op) else Verdict.FENCED
+        if run.cancel is Cancel.ASKED and op.heed_cancel:
+            return Verdict.REFUSED
+        is_awaited = bool(self._awaited.get(run.key))
+        self._end(replace(run, state=op.state, output=op.output, error=op.error, finished_at=op.at, rewind=op.rewind))
+        return Verdict.TOLD if is_awaited else Verdict.DONE
+
+    def _park(self, op: ParkRun) -> Verdict:
+        run = self._runs.get(op.key)
+        if run is None:
+            return Verdict.FENCED
+        if not rules.holds(run.state, run.epoch, op.epoch):
+            return Verdict.DONE if rules.is_park_repeat(run.state, run.epoch, op.epoch) else Verdict.FENCED
+        journal = self._records.get(op.key)
+        if op.next_seq is not None and journal and journal[-1].seq >= op.next_seq:
+            return Verdict.FENCED
+        if run.cancel is Cancel.ASKED:
+            return Verdict.REFUSED
+        if op.paused:
+            if run.paused_at is None:
+                return Verdict.REFUSED
+        elif any(
+            signal.name in op.signals if signal.position is None else signal.position in op.children
+            for signal in self._mailboxes.get(op.key, {}).values()
+        ):
+            return Verdict.REFUSED
+        self._put(replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for))
+        return Verdict.DONE
+
+    def _release(self, op: ReleaseRun) -> Verdict:
+        run = self._held(op.key, op.epoch)
+        if run is None:
+            return Verdict.FENCED
+        self._free(run)
+        return Verdict.DONE

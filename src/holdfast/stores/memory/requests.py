@@ -1,0 +1,154 @@
+"""Operations from outside, in memory: signals, cancelling, pausing, and a person's retry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.core.records import Kind, Record
+from holdfast.core.states import TERMINAL, RunState
+from holdfast.stores import rules
+from holdfast.stores.contract import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
+from holdfast.stores.memory.tables import Tables
+from holdfast.stores.rules import Redo, Told
+
+
+class Requests(Tables):
+    """What anybody can ask of a run."""
+
+    def _send(self, op: SendSignal) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        if op.dedup is not None and (run.key, op.dedup) in self._signal_keys:
+            return Verdict.DUPLICATE
+        if run.state in TERMINAL:
+            return Verdict.ENDED
+        if op.dedup is not None:
+            self._signal_keys.add((run.key, op.dedup))
+        self._post(run.key, op.name, op.payload, op.at)
+        self._wake(run)
+        return Verdict.DONE
+
+    def _cancel(self, op: CancelRun) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_cancel(
+            run.state, run.cancel, paused=run.paused_at is not None, same_seed=op.seed in (None, run.seed)
+        )
+        if answer is not Verdict.DONE:
+            return answer
+        asked = replace(run, cancel=run.cancel or Cancel.ASKED, paused_at=None)
+        if rules.is_cancelled_at_once(run.state, run.epoch):
+            self._end(replace(asked, state=RunState.CANCELLED, finished_at=op.at))
+        elif run.state is RunState.RUNNING:
+            self._put(asked)
+        else:
+            self._put(replace(asked, wake_at=self._clock()))
+        return Verdict.DONE
+
+    def _pause(self, op: PauseRun) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_pause(run.state, paused=run.paused_at is not None, wanted=True)
+        if answer is Verdict.DONE:
+            self._put(replace(run, paused_at=op.at))
+        return answer
+
+    def _resume(self, op: ResumeRun) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_pause(run.state, paused=run.paused_at is not None, wanted=False)
+        if answer is Verdict.DONE:
+            kept = run.state is RunState.RUNNING or rules.keeps_its_time(run.state, run.epoch)
+            self._put(replace(run, paused_at=None, wake_at=run.wake_at if kept else self._clock()))
+        return answer
+
+    # Reopening
+
+    def _reopen(self, op: ReopenRun) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        affected: dict[int, None] = {}
+        answer = self._may_reopen(run, op, affected)
+        if answer is Verdict.DONE:
+            for key in affected:
+                self._rewind(self._runs[key], affected)
+        return answer
+
+    def _may_reopen(self, run: Run, op: ReopenRun, affected: dict[int, None]) -> Verdict:
+        """Look before anything is changed: add to ``affected`` what is reopened with ``run``."""
+        answer = rules.answer_to_reopen(run.state, run.rewind, run_again=op.run_again)
+        if answer is not Verdict.DONE:
+            return answer
+        affected[run.key] = None
+        for position, child, is_taken in self._open_ends(run):
+            is_later = run.rewind is not None and position >= run.rewind.positions
+            if is_later or child.key in affected or child.parent != run.id or child.state not in rules.REOPENABLE:
+                continue
+            attempt = dict(affected)
+            answer = self._may_reopen(child, op, attempt)
+            if answer is Verdict.DONE:
+                affected.update(attempt)
+            elif is_taken:
+                return answer
+        return Verdict.DONE
+
+    def _open_ends(self, run: Run) -> list[tuple[int, Run, bool]]:
+        """The runs that this one waits for, and will have no end of; with the position, and whether it had one."""
+        if run.rewind is None or not run.rewind.failed:
+            return []
+        taken, kept = set[int](), set[int]()
+        for record in self._records.get(run.key, []):
+            if record.kind is Kind.CHILD:
+                (taken if run.rewind.takes(record) else kept).add(record.position)
+        return [
+            (position, self._runs[link.child], position in taken)
+            for (parent, position), link in sorted(self._links.items())
+            if parent == run.key and position not in kept
+        ]
+
+    def _taken(self, run: Run) -> list[Record]:
+        """The records that a retry takes back."""
+        journal = self._records.get(run.key, [])
+        return [] if run.rewind is None else [record for record in journal if run.rewind.takes(record)]
+
+    def _rewind(self, run: Run, affected: dict[int, None]) -> None:
+        taken = self._taken(run)
+        for record in taken:
+            if record.kind is Kind.SIGNAL:
+                self._post(run.key, record.name, record.payload or b"null", record.started_at)
+        for position, child, is_taken in self._open_ends(run):
+            redo = rules.redo_link(
+                is_later=run.rewind is not None and position >= run.rewind.positions,
+                is_taken=is_taken,
+                is_reopened=child.key in affected,
+                has_ended=child.state in TERMINAL,
+            )
+            self._redo((run.key, position), child.key, redo)
+        if taken:
+            gone = {record.seq for record in taken}
+            self._records[run.key] = [record for record in self._records[run.key] if record.seq not in gone]
+        cancel = rules.cancel_after(any(r.kind is Kind.CANCEL for r in self._records.get(run.key, [])))
+        if run.key in self._generated:
+            self._unclaimed.add(run.key)
+        now = self._clock()
+        deadline = run.deadline if run.deadline is not None and run.deadline > now else None
+        self._put(
+            replace(
+                run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
+                wake_at=now, deadline=deadline, cancel=cancel, paused_at=None, rewind=None,
+            )
+        )  # fmt: skip
+
+    def _redo(self, place: tuple[int, int], child: int, redo: Redo) -> None:
+        if redo is Redo.LEAVE:
+            return
+        self._drop_end(place)
+        if redo is Redo.AWAIT:
+            self._link(place, child, Told.NOT_YET)
+        else:
+            self._unlink(place)

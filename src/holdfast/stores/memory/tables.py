@@ -1,0 +1,115 @@
+"""What the store in memory keeps, and the changes that several operations share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.core.records import Attempt, Record, Signal
+from holdfast.core.states import TERMINAL, UNFINISHED, RunState
+from holdfast.stores import rules
+from holdfast.stores.contract import Run, Worker, WorkflowSpec
+from holdfast.stores.rules import Told
+
+
+class Waits(NamedTuple):
+    """A link, as it is kept: for which run, and whether its end has been told."""
+
+    child: int
+    told: Told
+
+
+class Tables:
+    """Rows in dictionaries. Whoever reads or writes them holds ``_lock``."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._runs: dict[int, Run] = {}
+        self._keys: dict[str, int] = {}
+        self._unfinished: dict[int, None] = {}
+        self._generated: set[int] = set()
+        """Runs with a made-up id."""
+        self._unclaimed: set[int] = set()
+        """Those of them whose result nobody has had."""
+        self._records: dict[int, list[Record]] = {}
+        self._attempts: dict[int, dict[int, Attempt]] = {}
+        self._mailboxes: dict[int, dict[int, Signal]] = {}
+        self._signal_keys: set[tuple[int, str]] = set()
+        self._last_signal = 0
+        self._links: dict[tuple[int, int], Waits] = {}
+        """By the key of the run that waits, and the position of its command."""
+        self._awaited: dict[int, dict[tuple[int, int], None]] = {}
+        """The links whose run has not been told, by the key of the run that they wait for."""
+        self._workers: dict[int, Worker] = {}
+        self._killed: set[int] = set()
+        self._specs: dict[str, WorkflowSpec] = {}
+        self._switches: dict[str, float] = {}
+
+    def _by_id(self, run_id: str) -> Run | None:
+        key = self._keys.get(run_id)
+        return None if key is None else self._runs[key]
+
+    def _held(self, key: int, epoch: int) -> Run | None:
+        run = self._runs.get(key)
+        return run if run is not None and rules.holds(run.state, run.epoch, epoch) else None
+
+    def _is_live(self, worker: int) -> bool:
+        known = self._workers.get(worker)
+        return known is not None and known.state == "live"
+
+    def _put(self, run: Run) -> None:
+        self._runs[run.key] = run
+        if run.state in UNFINISHED:
+            self._unfinished[run.key] = None
+        else:
+            self._unfinished.pop(run.key, None)
+            # Whoever started it is there to take its result when it ends, unless it was taken down before.
+            starter = None if run.starter is None else self._workers.get(run.starter)
+            if starter is None or starter.state != "dead":
+                self._unclaimed.discard(run.key)
+
+    def _free(self, run: Run) -> None:
+        self._put(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
+
+    def _post(self, key: int, name: str, payload: bytes, at: float, position: int | None = None) -> None:
+        self._last_signal += 1
+        self._mailboxes.setdefault(key, {})[self._last_signal] = Signal(self._last_signal, name, payload, at, position)
+
+    def _wake(self, run: Run) -> None:
+        if run.state is RunState.WAITING and run.paused_at is None:
+            self._put(replace(run, wake_at=self._clock()))
+
+    # Ends
+
+    def _end(self, run: Run) -> None:
+        """Keep a run's end, and tell whoever waits for it."""
+        self._put(replace(run, owner=None, wake_at=None, paused_at=None))
+        payload = rules.end_payload(run.output, run.error)
+        for place in sorted(self._awaited.get(run.key, ())):
+            waiting = self._runs[place[0]]
+            if waiting.state in TERMINAL:
+                self._link(place, run.key, Told.LATE)
+                continue
+            self._link(place, run.key, Told.YES)
+            self._post(waiting.key, run.state, payload, run.finished_at or 0.0, place[1])
+            self._wake(waiting)
+
+    def _link(self, place: tuple[int, int], child: int, told: Told) -> None:
+        self._unlink(place)
+        self._links[place] = Waits(child, told)
+        if told is Told.NOT_YET:
+            self._awaited.setdefault(child, {})[place] = None
+
+    def _unlink(self, place: tuple[int, int]) -> None:
+        known = self._links.pop(place, None)
+        if known is not None:
+            self._awaited.get(known.child, {}).pop(place, None)
+
+    def _drop_end(self, place: tuple[int, int]) -> None:
+        """Take an end out of the mailbox that nobody waits for any more."""
+        mailbox = self._mailboxes.get(place[0], {})
+        for signal in [signal for signal in mailbox.values() if signal.position == place[1]]:
+            del mailbox[signal.id]

@@ -1,0 +1,143 @@
+"""Large payloads: kept apart, compressed, and once for equal content.
+
+A column that holds a payload holds a *reference* to it when it is larger than ``INLINE``: a zero byte and the hash of
+the content. Payloads are JSON text, which never begins with a zero byte; to be safe, one that could be taken for a
+reference is kept apart as well. Hashing and compressing take their time, so they happen in a thread, before the
+transaction that writes what they made; so do reading and checking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.stores.contract import INLINE, AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
+from holdfast.stores.sqlite import statements as sql
+
+_MARK = b"\x00"
+_HASH_SIZE = 32
+_REFERENCE_SIZE = 1 + _HASH_SIZE
+_RAW, _ZLIB = b"\x00", b"\x01"
+_LEVEL = 1
+"""Five times as quick as zlib's usual level, for a tenth more space."""
+
+
+class Parcel(NamedTuple):
+    """The large payloads of a commit, ready to be written."""
+
+    references: dict[bytes, bytes]
+    """What stands in a column, by payload."""
+    rows: Sequence[tuple[bytes, int, bytes]]
+    """The columns of ``statements.KEEP_BLOB``."""
+
+
+NOTHING = Parcel({}, ())
+
+
+class Damage(NamedTuple):
+    """Why a payload cannot be read."""
+
+    problem: str
+
+
+# Writing
+
+
+def large_payloads(ops: Sequence[Op]) -> list[bytes]:
+    """The payloads of these operations that are to be kept apart."""
+    found: list[bytes] = []
+    for op in ops:
+        if isinstance(op, AppendRecord):  # by far the most frequent
+            payload = op.record.payload
+            if payload is not None and is_large(payload):
+                found.append(payload)
+        else:
+            found.extend(payload for payload in _payloads(op) if payload is not None and is_large(payload))
+    return found
+
+
+def _payloads(op: Op) -> tuple[bytes | None, ...]:
+    match op:
+        case StartRun():
+            return (op.run.inputs,)
+        case FinishRun():
+            return (op.output, op.error)
+        case SendSignal():
+            return (op.payload,)
+        case ForkRun():
+            return (op.run.inputs, None if op.record is None else op.record.payload)
+        case _:
+            return ()
+
+
+def is_large(payload: bytes) -> bool:
+    """Whether a payload is to be kept apart."""
+    size = len(payload)
+    return size > INLINE or (size == _REFERENCE_SIZE and payload.startswith(_MARK))
+
+
+def pack(payloads: Iterable[bytes]) -> Parcel:
+    """Hash and compress. Slow: not for the event loop."""
+    references: dict[bytes, bytes] = {}
+    rows: list[tuple[bytes, int, bytes]] = []
+    for payload in payloads:
+        if payload in references:
+            continue
+        name = _hash(payload)
+        references[payload] = _MARK + name
+        small = zlib.compress(payload, _LEVEL)
+        rows.append((name, len(payload), _ZLIB + small if len(small) < len(payload) else _RAW + payload))
+    return Parcel(references, rows)
+
+
+def _hash(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=_HASH_SIZE).digest()
+
+
+# Reading
+
+
+def is_reference(value: Any) -> bool:
+    """Whether a column holds a reference instead of a payload."""
+    return type(value) is bytes and len(value) == _REFERENCE_SIZE and value.startswith(_MARK)
+
+
+def fetch(connection: sqlite3.Connection, references: Collection[bytes]) -> dict[bytes, bytes | Damage]:
+    """The payloads behind references. Slow: not for the event loop."""
+    found: dict[bytes, bytes | Damage] = dict.fromkeys(references, Damage("its large payload is missing"))
+    for name, data in _pieces(connection, sql.BLOBS, references):
+        found[_MARK + name] = _unpack(name, data)
+    return found
+
+
+def sizes(connection: sqlite3.Connection, references: Collection[bytes]) -> dict[bytes, int]:
+    """The sizes of the payloads behind references, those that are there; the payloads themselves are not read."""
+    return {_MARK + name: size for name, size in _pieces(connection, sql.BLOB_SIZES, references)}
+
+
+def _pieces(connection: sqlite3.Connection, statement: str, references: Collection[bytes]) -> Iterable[Any]:
+    names = [reference[1:] for reference in set(references)]
+    for at in range(0, len(names), sql.BLOBS_AT_ONCE):
+        piece = names[at : at + sql.BLOBS_AT_ONCE]
+        yield from connection.execute(statement, piece + piece[-1:] * (sql.BLOBS_AT_ONCE - len(piece)))
+
+
+def _unpack(name: bytes, data: Any) -> bytes | Damage:
+    if type(data) is not bytes:
+        return Damage("its large payload is damaged (it is not made of bytes)")
+    try:
+        payload = zlib.decompress(data[1:]) if data.startswith(_ZLIB) else data[1:]
+    except zlib.error as error:
+        return Damage(f"its large payload is damaged ({error})")
+    return payload if _hash(payload) == name else Damage("its large payload is damaged (it does not fit its hash)")
+
+
+def placeholder(size: int | None) -> bytes:
+    """What stands for a large payload in a list, as JSON text."""
+    if size is None:
+        return b'"(missing)"'
+    words = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    return f'"({words}, see holdfast show)"'.encode()

@@ -1,0 +1,100 @@
+"""Operations on a held run, in a SQLite transaction."""
+
+from __future__ import annotations
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores import rules
+from holdfast.stores.contract import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.rows import attempt_row, names_text, record_row, rewind_text
+from holdfast.stores.sqlite.transaction import Transaction
+
+
+class Holding(Transaction):
+    """What the holder of a run can do to it."""
+
+    _careful = False
+
+    def _append(self, op: AppendRecord) -> Verdict:
+        held = self._held(op.key, op.record.epoch)
+        if held is None or self._careful:
+            self._flush("records")
+            present = self._one(sql.RECORD_EPOCH, op.key, op.record.seq)
+            if present is not None:
+                if held is not None and op.clear_attempt:  # the note of it was repeated as well
+                    self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+                return Verdict.DONE if present[0] == op.record.epoch else Verdict.FENCED
+            if held is None:
+                return Verdict.FENCED
+        self._later("records", sql.APPEND, record_row(op.key, op.record, self._stored(op.record.payload)))
+        if op.consume is not None:
+            self._later("signals", sql.CONSUME_SIGNAL, (op.consume, op.key))
+        if op.clear_attempt:
+            self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+        if op.reset_deliveries:
+            self._later("runs", sql.RESET_DELIVERIES, (op.key,))
+        if op.record.kind is Kind.CANCEL:
+            self._later("runs", sql.CANCEL_RECORDED, (op.key,))
+            held.cancel = Cancel.RECORDED
+        return Verdict.DONE
+
+    def _note_attempt(self, op: NoteAttempt) -> Verdict:
+        if self._held(op.key, op.epoch) is None:
+            return Verdict.FENCED
+        self._later("attempts", sql.NOTE_ATTEMPT, attempt_row(op))
+        return Verdict.DONE
+
+    def _finish(self, op: FinishRun) -> Verdict:
+        fence = self._by_key.get(op.key)
+        if fence is None:
+            return Verdict.FENCED
+        if not rules.holds(fence.state, fence.epoch, op.epoch):
+            return Verdict.TOLD if rules.is_finish_repeat(fence.state, fence.epoch, op) else Verdict.FENCED
+        if fence.cancel == Cancel.ASKED and op.heed_cancel:
+            return Verdict.REFUSED
+        output, error = self._stored(op.output), self._stored(op.error)
+        self._later("runs", sql.FINISH_RUN, (op.state, output, error, op.at, rewind_text(op.rewind), op.key))
+        fence.state = op.state
+        fence.paused = False
+        self.tell(op.key, op.state, rules.end_payload(output, error), op.at)
+        return Verdict.TOLD if fence.awaited else Verdict.DONE
+
+    def _park(self, op: ParkRun) -> Verdict:
+        fence = self._by_key.get(op.key)
+        if fence is None:
+            return Verdict.FENCED
+        if not rules.holds(fence.state, fence.epoch, op.epoch):
+            return Verdict.DONE if rules.is_park_repeat(fence.state, fence.epoch, op.epoch) else Verdict.FENCED
+        if op.next_seq is not None:
+            self._flush("records")
+            if self._one(sql.RECORD_EPOCH, op.key, op.next_seq) is not None:
+                return Verdict.FENCED
+        if fence.cancel == Cancel.ASKED:
+            return Verdict.REFUSED
+        if not fence.paused if op.paused else self._is_there(op):
+            return Verdict.REFUSED
+        ready = None if op.wake_at is None or fence.paused else 0
+        self._later("runs", sql.PARK_RUN, (ready, op.wake_at, op.waits_for, op.key))
+        fence.state = RunState.WAITING
+        fence.woken = False
+        return Verdict.DONE
+
+    def _is_there(self, op: ParkRun) -> bool:
+        """Whether something that the run waits for is in its mailbox."""
+        if op.signals or op.children:
+            self._flush("signals")
+        if op.signals and self._one(sql.HAS_SIGNAL, op.key, names_text(op.signals)):
+            return True
+        if not op.children:
+            return False
+        ends = [row[0] for row in self._connection.execute(sql.ENDS, (op.key,))]
+        return bool(ends) and not set(op.children).isdisjoint(ends)
+
+    def _release(self, op: ReleaseRun) -> Verdict:
+        fence = self._held(op.key, op.epoch)
+        if fence is None:
+            return Verdict.FENCED
+        self._later("runs", sql.RELEASE_RUN, (self._now, op.key))
+        fence.state = RunState.PENDING
+        return Verdict.DONE

@@ -1,0 +1,107 @@
+"""Putting large payloads back where references to them stand, many at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.records import Record, Signal
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.contract import Run
+from holdfast.stores.sqlite import blobs
+from holdfast.stores.sqlite.blobs import Damage, is_reference
+from holdfast.stores.sqlite.rows import Reader, record_name
+
+_COLUMNS = ("inputs", "output", "error")
+
+
+def lacks(run: Run) -> bool:
+    """Whether a row has references where its payloads should be."""
+    return is_reference(run.inputs) or is_reference(run.output) or is_reference(run.error)
+
+
+def fill_runs(connection: sqlite3.Connection, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
+    """Rows with their large payloads; for each that cannot be had, why not."""
+    wanted = [value for run in runs for value in _values(run) if is_reference(value)]
+    if not wanted:
+        return list(runs)
+    found = blobs.fetch(connection, wanted)
+    return [_filled(reader, run, found) for run in runs]
+
+
+def _values(run: Run) -> Iterable[Any]:
+    return (run.inputs, run.output, run.error)
+
+
+def _filled(reader: Reader, run: Run, found: dict[bytes, bytes | Damage]) -> Run | StoreCorrupt:
+    changes: dict[str, bytes] = {}
+    for name, value in zip(_COLUMNS, _values(run), strict=True):
+        content = found.get(value) if is_reference(value) else None
+        if isinstance(content, Damage):
+            return reader.unreadable(f"the {name} of run {run.id!r}", content.problem)
+        if content is not None:
+            changes[name] = content
+    return replace(run, **changes) if changes else run
+
+
+def shorten_runs(connection: sqlite3.Connection, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
+    """Rows for a list: large inputs and outputs are named by their size, and only errors are read."""
+    lacking = [run for run in runs if lacks(run)]
+    if not lacking:
+        return list(runs)
+    sizes = blobs.sizes(connection, [v for run in lacking for v in (run.inputs, run.output) if v and is_reference(v)])
+    errors = blobs.fetch(connection, [run.error for run in lacking if run.error and is_reference(run.error)])
+
+    def short(value: Any) -> Any:
+        return blobs.placeholder(sizes.get(value)) if is_reference(value) else value
+
+    return [_filled(reader, replace(run, inputs=short(run.inputs), output=short(run.output)), errors) for run in runs]
+
+
+def fill_records(
+    connection: sqlite3.Connection, reader: Reader, records: list[Record], run_id: Callable[[], str]
+) -> list[Record]:
+    """A journal with its large payloads."""
+    wanted: list[bytes] = []
+    for record in records:
+        payload: Any = record.payload
+        if payload is None:
+            continue
+        if type(payload) is not bytes:
+            name = record_name(run_id(), record.seq, record.name, record.position)
+            raise reader.unreadable(name, "its payload is not made of bytes")
+        if is_reference(payload):
+            wanted.append(payload)
+    if not wanted:
+        return records
+    found = blobs.fetch(connection, wanted)
+    filled: list[Record] = []
+    for record in records:
+        content = None if record.payload is None else found.get(record.payload)
+        if isinstance(content, Damage):
+            name = record_name(run_id(), record.seq, record.name, record.position)
+            raise reader.unreadable(name, content.problem)
+        filled.append(record if content is None else record._replace(payload=content))
+    return filled
+
+
+def fill_signals(
+    connection: sqlite3.Connection, reader: Reader, signals: Sequence[Signal], run_id: Callable[[], str]
+) -> list[Signal | StoreCorrupt]:
+    """A mailbox with its large payloads; for each that cannot be had, why not."""
+    wanted = [signal.payload for signal in signals if is_reference(signal.payload)]
+    if not wanted:
+        return list(signals)
+    found = blobs.fetch(connection, wanted)
+    filled: list[Signal | StoreCorrupt] = []
+    for signal in signals:
+        content = found.get(signal.payload)
+        if isinstance(content, Damage):
+            filled.append(
+                reader.unreadable(f"signal {signal.id} ({signal.name!r}) to run {run_id()!r}", content.problem)
+            )
+        else:
+            filled.append(signal if content is None else signal._replace(payload=content))
+    return filled

@@ -1,0 +1,175 @@
+"""Operations from outside, in a SQLite transaction: signals, cancelling, pausing, and a person's retry."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from holdfast.core.records import Rewind
+from holdfast.core.states import TERMINAL, RunState
+from holdfast.stores import rules
+from holdfast.stores.contract import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, SendSignal, Verdict
+from holdfast.stores.rules import Redo, Told
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.rows import Reader
+from holdfast.stores.sqlite.transaction import Transaction
+
+
+class _Reopened(NamedTuple):
+    """A run that is being reopened."""
+
+    id: str
+    taken: dict[str, Any] | None
+    """The values for the statements that ask which records go; ``None``: none do."""
+
+
+class _OpenEnd(NamedTuple):
+    """A run that a reopened one waits for, and has no end of."""
+
+    position: int
+    child: int
+    state: str
+    parent: str
+    is_taken: bool
+    """It had one, which is taken back."""
+    is_later: bool
+    """It was awaited because of what is taken back."""
+
+
+class Requests(Transaction):
+    """What anybody can ask of a run."""
+
+    _reader: Reader
+
+    def _send(self, op: SendSignal) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        if op.dedup is not None and self._one(sql.HAS_SIGNAL_KEY, fence.key, op.dedup):
+            return Verdict.DUPLICATE
+        if fence.state in TERMINAL:
+            return Verdict.ENDED
+        if op.dedup is not None:
+            self._connection.execute(sql.NOTE_SIGNAL_KEY, (fence.key, op.dedup))
+        self._later("signals", sql.SEND_SIGNAL, (fence.key, op.name, op.at, self._stored(op.payload), None))
+        self._wake(fence)
+        return Verdict.DONE
+
+    def _cancel(self, op: CancelRun) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        same_seed = op.seed is None or self._one(sql.SEED, fence.key) == (op.seed,)
+        answer = rules.answer_to_cancel(fence.state, fence.cancel, paused=fence.paused, same_seed=same_seed)
+        if answer is not Verdict.DONE:
+            return answer
+        fence.cancel = fence.cancel or Cancel.ASKED
+        fence.paused = False
+        if rules.is_cancelled_at_once(fence.state, fence.epoch):
+            self._later("runs", sql.CANCEL_AT_ONCE, (op.at, fence.key))
+            fence.state = RunState.CANCELLED
+            self.tell(fence.key, fence.state, rules.end_payload(None, None), op.at)
+        elif fence.state == RunState.RUNNING:
+            self._later("runs", sql.CANCEL_HELD, (fence.key,))
+        else:
+            self._later("runs", sql.CANCEL_SLEEPING, (self._now, fence.key))
+        return Verdict.DONE
+
+    def _pause(self, op: PauseRun) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_pause(fence.state, paused=fence.paused, wanted=True)
+        if answer is Verdict.DONE:
+            self._later("runs", sql.PAUSE_RUN, (op.at, fence.key))
+            fence.paused = True
+            fence.woken = False
+        return answer
+
+    def _resume(self, op: ResumeRun) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_pause(fence.state, paused=fence.paused, wanted=False)
+        if answer is not Verdict.DONE:
+            return answer
+        if fence.state == RunState.RUNNING:
+            self._later("runs", sql.RESUME_HELD, (fence.key,))
+        elif rules.keeps_its_time(fence.state, fence.epoch):
+            self._later("runs", sql.RESUME_UNBEGUN, (self._now, fence.key))
+        else:
+            self._later("runs", sql.RESUME_SLEEPING, (self._now, fence.key))
+        fence.paused = False
+        return answer
+
+    # Reopening: a person does that, so it may ask the database one thing after the other
+
+    def _reopen(self, op: ReopenRun) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        self.flush()
+        affected: dict[int, _Reopened] = {}
+        answer = self._may_reopen(fence.key, op, affected)  # look before anything is changed
+        if answer is Verdict.DONE:
+            for key, run in affected.items():
+                self._rewind(key, run, affected)
+        return answer
+
+    def _may_reopen(self, key: int, op: ReopenRun, affected: dict[int, _Reopened]) -> Verdict:
+        """Add to ``affected`` what is reopened with the run."""
+        row = self._one(sql.REOPENED, key)
+        assert row is not None
+        rewind = self._reader.rewind(row[2], f"run {row[0]!r}")
+        answer = rules.answer_to_reopen(row[1], rewind, run_again=op.run_again)
+        if answer is not Verdict.DONE:
+            return answer
+        run = affected[key] = _Reopened(row[0], _taken(key, rewind))
+        for end in self._open_ends(run):
+            if end.is_later or end.child in affected or end.parent != run.id or end.state not in rules.REOPENABLE:
+                continue
+            attempt = dict(affected)
+            answer = self._may_reopen(end.child, op, attempt)
+            if answer is Verdict.DONE:
+                affected.update(attempt)
+            elif end.is_taken:
+                return answer
+        return Verdict.DONE
+
+    def _open_ends(self, run: _Reopened) -> list[_OpenEnd]:
+        if run.taken is None:
+            return []
+        rows = self._connection.execute(sql.OPEN_ENDS, run.taken).fetchall()
+        later = run.taken["positions"]
+        return [_OpenEnd(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= later) for row in rows]
+
+    def _rewind(self, key: int, run: _Reopened, affected: dict[int, _Reopened]) -> None:
+        write = self._connection.execute
+        for end in self._open_ends(run):
+            redo = rules.redo_link(
+                is_later=end.is_later,
+                is_taken=end.is_taken,
+                is_reopened=end.child in affected,
+                has_ended=end.state in TERMINAL,
+            )
+            if redo is not Redo.LEAVE:
+                write(sql.DROP_END, (key, end.position))
+            if redo is Redo.AWAIT:
+                write(sql.LINK, (key, end.position, end.child, int(Told.NOT_YET)))
+                self._is_awaited(end.child)
+            elif redo is Redo.DROP:
+                write(sql.UNLINK, (key, end.position))
+        if run.taken is not None:
+            write(sql.PUT_BACK, run.taken)
+            write(sql.TAKE_BACK, run.taken)
+        write(sql.REOPEN_RUN, (self._now, self._now, key))
+        self._forget(key)
+
+
+def _taken(key: int, rewind: Rewind | None) -> dict[str, Any] | None:
+    if rewind is None or not rewind.failed:
+        return None
+    return {
+        "run": key, "first": min(rewind.failed), "failed": json.dumps(rewind.failed), "positions": rewind.positions,
+        "timers": rewind.timers,
+    }  # fmt: skip

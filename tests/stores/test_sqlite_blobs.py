@@ -1,0 +1,170 @@
+"""Large values in a SQLite file: kept apart, compressed, shared, and checked when they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from store_values import (
+    DONE,
+    append,
+    child_of,
+    claim_one,
+    do,
+    finish,
+    hold,
+    journal,
+    mailbox,
+    new_run,
+    rewind,
+    row,
+    signal,
+    start,
+)
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores.contract import INLINE, ForkRun, ReopenRun, RunFilter, StartRun
+from holdfast.stores.sqlite import SqliteStore, blobs
+
+pytestmark = pytest.mark.asyncio
+
+LARGE = json.dumps("words that come again and again, " * 5000).encode()
+DENSE = b'"' + os.urandom(INLINE + 1).hex().encode()[: INLINE + 1] + b'"'
+assert len(LARGE) > INLINE < len(DENSE)
+
+
+@pytest_asyncio.fixture
+async def big(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def kept(store: SqliteStore) -> list[tuple[int, int]]:
+    """The sizes of the payloads that are kept apart, and of what is kept of them."""
+    with sqlite3.connect(store.path) as connection:
+        return connection.execute("SELECT size, length(data) FROM blobs ORDER BY size").fetchall()
+
+
+@pytest.mark.parametrize("payload", [LARGE, DENSE], ids=["words", "dense"])
+async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, payload: bytes):
+    run = await hold(big, inputs=payload)
+    assert run.inputs == payload
+    assert await do(big, append(run, 0, payload=payload), signal(payload=payload)) == [DONE, DONE]
+    [history] = await big.histories([run.key])
+    assert [record.payload for record in history.records] == [payload]
+    assert [sent.payload for sent in history.signals] == [payload]
+    assert [sent.payload for _, sent in await big.new_signals(run.owner or 0, 0)] == [payload]
+    await do(big, finish(run, RunState.FAILED, output=payload, error=payload))
+    ended = await row(big)
+    assert (ended.inputs, ended.output, ended.error) == (payload, payload, payload)
+    assert await big.get_many(["r"]) == [ended]
+    [found] = await do(big, StartRun(new_run()))
+    assert found.run == ended
+    [size] = kept(big)
+    assert size[0] == len(payload)
+
+
+async def test_values_that_compress_take_less_room_and_others_no_more(big: SqliteStore):
+    noise = os.urandom(200_000)
+    await start(big, "a", inputs=LARGE)
+    await start(big, "b", inputs=noise)
+    sizes = dict(kept(big))
+    assert sizes[len(LARGE)] < len(LARGE) / 10
+    assert sizes[len(noise)] == len(noise) + 1
+    assert (await row(big, "b")).inputs == noise
+
+
+async def test_small_values_stay_where_they_are(big: SqliteStore):
+    run = await hold(big, inputs=b"x" * INLINE)
+    await do(big, append(run, 0, payload=b"y" * INLINE))
+    assert kept(big) == []
+    assert (await row(big)).inputs == b"x" * INLINE
+
+
+async def test_what_could_be_taken_for_a_reference_is_not(big: SqliteStore):
+    sly = b"\x00" + os.urandom(32)
+    run = await hold(big, inputs=sly)
+    await do(big, append(run, 0, payload=sly), signal(payload=sly))
+    [history] = await big.histories([run.key])
+    assert (await row(big)).inputs == history.records[0].payload == history.signals[0].payload == sly
+
+
+async def test_a_claimed_run_has_its_large_inputs(big: SqliteStore):
+    await start(big, inputs=LARGE)
+    await start(big, "small")
+    assert (await claim_one(big)).inputs == LARGE
+
+
+async def test_a_large_outcome_is_repeated_and_fenced_like_any_other(big: SqliteStore):
+    run = await hold(big)
+    op = append(run, 0, payload=LARGE)
+    assert await do(big, op) == [DONE]
+    assert await do(big, op, append(run, 1, payload=LARGE)) == [DONE, DONE]
+    assert await journal(big, run) == [0, 1]
+    assert len(kept(big)) == 1
+
+
+async def test_a_large_end_is_told_and_forked_without_a_copy(big: SqliteStore):
+    parent = await hold(big, "p")
+    [child] = await do(big, child_of(parent, claim_as=parent.owner))
+    await do(big, append(child.run, 0, payload=LARGE), finish(child.run, output=LARGE))
+    [end] = await mailbox(big, parent)
+    assert end.payload == LARGE
+    [forked] = await do(big, ForkRun("c", new_run("f"), 1))
+    [history] = await big.histories([forked.run.key])
+    assert history.records[0].payload == LARGE
+    assert len(kept(big)) == 1
+
+
+async def test_a_large_signal_comes_back_with_a_retry(big: SqliteStore):
+    run = await hold(big)
+    got = append(run, 0, kind=Kind.SIGNAL, name="go", payload=LARGE)
+    await do(big, got, finish(run, RunState.FAILED, rewind=rewind(0)), ReopenRun("r", 1.0))
+    [back] = await mailbox(big, run)
+    assert (back.name, back.payload) == ("go", LARGE)
+
+
+async def test_a_list_tells_the_size_of_large_values_and_does_not_read_them(big: SqliteStore, monkeypatch):
+    run = await hold(big, inputs=json.dumps("x" * 3_100_000).encode())
+    await do(big, finish(run, output=LARGE))
+    await start(big, "small", inputs=b"1")
+    monkeypatch.setattr(blobs, "_unpack", None)
+    small, large = await big.list_runs(RunFilter())
+    assert small.inputs == b"1"
+    assert json.loads(large.inputs) == "(3.1 MB, see holdfast show)"
+    assert json.loads(large.output or b"") == "(165 kB, see holdfast show)"
+
+
+async def test_a_list_has_whole_errors(big: SqliteStore):
+    run = await hold(big)
+    await do(big, finish(run, RunState.FAILED, error=LARGE))
+    [listed] = await big.list_runs(RunFilter())
+    assert listed.error == LARGE
+
+
+async def test_hashing_compressing_and_their_undoing_never_happen_on_the_event_loop(big: SqliteStore, monkeypatch):
+    threads: list[threading.Thread] = []
+    hashing = blobs._hash
+
+    def watched(payload: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return hashing(payload)
+
+    monkeypatch.setattr(blobs, "_hash", watched)
+    await start(big, inputs=LARGE)
+    run = await claim_one(big)
+    await do(big, signal(payload=LARGE))
+    await big.new_signals(run.owner or 0, 0)
+    await do(big, StartRun(new_run()))
+    await row(big)
+    assert len(threads) == 6
+    assert threading.main_thread() not in threads

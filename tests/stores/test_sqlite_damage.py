@@ -1,0 +1,145 @@
+"""Rows that cannot be read stop the run that they belong to, and no other, and are named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from store_values import (
+    ALL,
+    DONE,
+    FLOW,
+    a_worker,
+    append,
+    child_of,
+    do,
+    finish,
+    hold,
+    mailbox,
+    new_run,
+    row,
+    signal,
+    start,
+)
+
+from holdfast.codec import describe_error
+from holdfast.core.states import RunState
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.contract import RunFilter, StartRun
+from holdfast.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+
+LARGE = json.dumps("words " * 20_000).encode()
+NOT_TEXT = "CAST(x'ff' AS TEXT)"
+
+
+@pytest_asyncio.fixture
+async def frail(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def damage(store: SqliteStore, statement: str) -> None:
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute(statement).rowcount > 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        ("UPDATE records SET kind = 99 WHERE seq = 1", "unknown kind 99"),
+        ("UPDATE records SET payload = 'text' WHERE seq = 1", "not made of bytes"),
+        (f"UPDATE records SET preview = {NOT_TEXT} WHERE seq = 1", "UTF-8"),
+        ("DELETE FROM blobs", "large payload is missing"),
+        ("UPDATE blobs SET data = x'0100000000'", "large payload is damaged"),
+        ("UPDATE blobs SET data = x'002222'", "does not fit its hash"),
+        ("UPDATE blobs SET data = 'text'", "large payload is damaged"),
+    ],
+)
+async def test_a_record_that_cannot_be_read_is_named(frail: SqliteStore, harm: str, problem: str):
+    run, other = await hold(frail, "broken"), await hold(frail, "whole")
+    await do(frail, append(run, 0), append(run, 1, position=7, name="fetch", payload=LARGE), append(other, 0))
+    damage(frail, harm)
+    named = rf"record 1 of run 'broken' \('fetch' at position 7\) cannot be read: .*{problem}"
+    with pytest.raises(StoreCorrupt, match=named):
+        await frail.histories([run.key])
+    [history] = await frail.histories([other.key])
+    assert len(history.records) == 1
+
+
+async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(frail: SqliteStore, caplog):
+    run = await hold(frail, "broken")
+    other = await start(frail, "whole", claim_as=run.owner)
+    await do(frail, signal("broken", payload=LARGE), signal("whole"))
+    damage(frail, "DELETE FROM blobs")
+    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+        assert [key for key, _ in await frail.new_signals(run.owner or 0, 0)] == [other.key]
+    assert "signal 1 ('go') to run 'broken' cannot be read: its large payload is missing" in caplog.text
+    with pytest.raises(StoreCorrupt, match="signal 1"):
+        await frail.histories([run.key])
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        ("UPDATE runs SET tags = '{' WHERE id = 'broken'", "JSON list"),
+        ("UPDATE runs SET rewind = '[]' WHERE id = 'broken'", "retry takes back"),
+        ("UPDATE runs SET cancel = 'maybe' WHERE id = 'broken'", "unknown cancel 'maybe'"),
+        (f"UPDATE runs SET python = {NOT_TEXT} WHERE id = 'broken'", "UTF-8"),
+        ("DELETE FROM blobs", "large payload is missing"),
+    ],
+)
+async def test_a_run_whose_row_cannot_be_read_fails_and_the_others_are_claimed(
+    frail: SqliteStore, harm: str, problem: str, caplog
+):
+    parent = await hold(frail, "parent", workflow="family")
+    await start(frail, "first")
+    await do(frail, child_of(parent, "broken", inputs=LARGE))
+    await start(frail, "last")
+    damage(frail, harm)
+    worker = await frail.register_worker(a_worker(), 10.0)
+    claimed = await frail.claim(worker, **ALL, limit=9)
+    assert [run.id for run in claimed] == ["first", "last"]
+    [end] = await mailbox(frail, parent)
+    told = describe_error(end.payload)
+    assert (end.name, end.position, told.type) == ("failed", 0, "holdfast.errors.StoreCorrupt")
+    assert "'broken'" in told.message
+    assert problem in told.message
+    assert "'broken'" in caplog.text
+    with sqlite3.connect(frail.path) as connection:
+        [broken] = connection.execute("SELECT state, error, owner, ready FROM runs WHERE id = 'broken'")
+    assert broken == ("failed", end.payload, None, None)
+    assert await frail.claim(worker, **ALL, limit=9) == []
+
+
+async def test_a_run_whose_row_cannot_be_read_is_left_out_of_lists_and_counts(frail: SqliteStore, caplog):
+    for number in range(6):
+        await start(frail, f"r{number}")
+    damage(frail, "UPDATE runs SET state = 'odd' WHERE id = 'r1'")
+    damage(frail, "UPDATE runs SET tags = '{' WHERE id = 'r3'")
+    damage(frail, f"UPDATE runs SET waits_for = {NOT_TEXT} WHERE id = 'r4'")
+    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+        assert [run.id for run in await frail.list_runs(RunFilter(), limit=3)] == ["r5", "r2", "r0"]
+        assert await frail.count_runs() == {(FLOW, RunState.PENDING): 5}
+    for name in ("r1", "r3", "r4"):
+        assert f"run '{name}' cannot be read" in caplog.text
+
+
+async def test_a_lost_output_does_not_spoil_the_other_answers_of_a_commit(frail: SqliteStore, caplog):
+    run, other = await hold(frail, "broken"), await hold(frail, "whole")
+    await do(frail, finish(run, output=LARGE))
+    damage(frail, "DELETE FROM blobs")
+    answers = await do(frail, StartRun(new_run("broken")), append(other, 0))
+    assert answers[0].run.state is RunState.COMPLETED
+    assert answers[1] is DONE
+    assert "the output of run 'broken' cannot be read" in caplog.text
+    with pytest.raises(StoreCorrupt, match="the output of run 'broken' cannot be read: its large payload is missing"):
+        await row(frail, "broken")

@@ -1,0 +1,222 @@
+"""Runs that wait for others: links, and who is told of an end."""
+
+from __future__ import annotations
+
+import pytest
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    REFUSED,
+    TOLD,
+    a_worker,
+    append,
+    child_of,
+    claim_one,
+    do,
+    finish,
+    hold,
+    link,
+    mailbox,
+    new_run,
+    park,
+    release,
+    row,
+    start,
+    state_of,
+)
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores.contract import AwaitRun, CancelRun, ReopenRun, Run, RunFilter, StartRun, Store, Verdict
+
+pytestmark = pytest.mark.asyncio
+
+
+async def family(store: Store, **fields) -> tuple[Run, Run]:
+    """A held run, and one that it has started, is waiting for, and holds as well."""
+    parent = await hold(store, "p")
+    [answer] = await do(store, child_of(parent, claim_as=parent.owner, **fields))
+    assert (answer.created, answer.linked, answer.run.parent) == (True, True, "p")
+    return parent, answer.run
+
+
+async def told(store: Store, run: Run) -> list[tuple[str, bytes, float, int | None]]:
+    return [(s.name, s.payload, s.sent_at, s.position) for s in await mailbox(store, run)]
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
+async def test_the_end_of_a_run_is_put_into_the_mailbox_of_the_one_that_waits(store: Store, state: RunState):
+    parent, child = await family(store)
+    op = finish(child, state)
+    assert await do(store, op) == [TOLD]
+    assert await told(store, parent) == [(state, op.output or op.error, op.at, 0)]
+    [(key, signal)] = await store.new_signals(parent.owner or 0, 0)
+    assert (key, signal.position, signal.name) == (parent.key, 0, state)
+
+
+async def test_an_end_without_output_or_error_is_told_as_null(store: Store):
+    parent, child = await family(store)
+    await do(store, finish(child, output=None))
+    assert await told(store, parent) == [("completed", b"null", 1_000_002.0, 0)]
+
+
+async def test_a_parked_run_is_woken_by_the_end_that_it_waits_for(store: Store, clock):
+    parent, child = await family(store)
+    assert await do(store, park(parent, clock.now + 1000, children=(0,))) == [DONE]
+    await do(store, finish(child))
+    woken = await row(store, "p")
+    assert (woken.state, woken.wake_at) == (RunState.WAITING, clock.now)
+    assert (await claim_one(store)).id == "p"
+
+
+async def test_a_run_cannot_park_when_the_end_that_it_waits_for_is_there(store: Store):
+    parent, child = await family(store)
+    assert await do(store, finish(child), park(parent, None, children=(0,))) == [TOLD, REFUSED]
+    assert await do(store, park(parent, None, children=(0,))) == [REFUSED]
+    assert await state_of(store, "p") is RunState.RUNNING
+    assert await do(store, park(parent, None, "completed", children=(1, 2))) == [DONE]
+
+
+async def test_an_end_that_comes_in_the_same_batch_as_the_park_wakes_the_run(store: Store):
+    parent, child = await family(store)
+    assert await do(store, park(parent, None, children=(0,)), finish(child)) == [DONE, TOLD]
+    assert (await claim_one(store)).id == "p"
+
+
+async def test_an_end_is_told_once_however_often_the_finish_is_handed_in(store: Store):
+    parent, child = await family(store)
+    await do(store, finish(child))
+    assert await do(store, finish(child)) == [TOLD]
+    assert len(await told(store, parent)) == 1
+    [end] = await mailbox(store, parent)
+    assert await do(store, append(parent, 1, kind=Kind.CHILD, consume=end.id)) == [DONE]
+    assert await do(store, finish(child)) == [TOLD]
+    assert await told(store, parent) == []
+
+
+async def test_a_start_is_repeated_harmlessly_before_and_after_the_end(store: Store):
+    parent = await hold(store, "p")
+    op = child_of(parent, claim_as=parent.owner)
+    [first] = await do(store, op)
+    [again] = await do(store, op)
+    assert again == first
+    await do(store, finish(first.run))
+    [after] = await do(store, op)
+    assert (after.created, after.linked, after.run.state) == (True, True, RunState.COMPLETED)
+    assert len(await told(store, parent)) == 1
+
+
+async def test_a_run_that_had_ended_before_it_was_asked_for_is_answered_with_its_end(store: Store):
+    parent, other = await hold(store, "p"), await hold(store, "other")
+    await do(store, finish(other))
+    [answer] = await do(store, AwaitRun("other", link(parent)))
+    assert (answer.created, answer.linked, answer.run.output) == (False, False, b'"done"')
+    [again] = await do(store, StartRun(new_run("other", seed=b"x"), link=link(parent)))
+    assert (again.created, again.linked) == (False, False)
+    assert await told(store, parent) == []
+
+
+async def test_a_run_can_wait_for_one_that_somebody_else_has_started(store: Store):
+    parent, other = await hold(store, "p"), await hold(store, "other")
+    [found] = await do(store, AwaitRun("other", link(parent, 3)))
+    assert (found.run.id, found.created, found.linked, found.run.parent) == ("other", False, True, "")
+    assert await do(store, AwaitRun("nobody", link(parent, 4))) == [Verdict.UNKNOWN_RUN]
+    await do(store, finish(other))
+    assert [end[3] for end in await told(store, parent)] == [3]
+
+
+async def test_all_who_wait_for_a_run_are_told(store: Store):
+    one, two = await hold(store, "one"), await hold(store, "two")
+    other = await hold(store, "other")
+    await do(store, AwaitRun("other", link(one, 0)), AwaitRun("other", link(one, 5)), AwaitRun("other", link(two, 0)))
+    await do(store, finish(other))
+    assert [[end[3] for end in await told(store, run)] for run in (one, two)] == [[0, 5], [0]]
+
+
+async def test_a_run_that_only_starts_another_is_not_told_of_its_end(store: Store):
+    parent = await hold(store, "p")
+    [answer] = await do(store, StartRun(new_run("c", parent="p"), parent.owner, link=link(parent, awaited=False)))
+    assert (answer.created, answer.linked) == (True, False)
+    await do(store, finish(answer.run))
+    assert await told(store, parent) == []
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_a_run_that_is_no_longer_held_starts_nothing_and_waits_for_nothing(store: Store, awaited: bool):
+    parent = await hold(store, "p")
+    await start(store, "other")
+    await do(store, release(parent))
+    stale = link(parent, awaited=awaited)
+    assert await do(store, StartRun(new_run("c"), link=stale), AwaitRun("other", stale)) == [FENCED, FENCED]
+    assert await store.get("c") is None
+
+
+async def test_a_run_that_takes_its_workers_down_is_told_as_dead(store: Store, kill):
+    parent = await hold(store, "p")
+    worker = await store.register_worker(a_worker(), 10.0)
+    [answer] = await do(store, child_of(parent, claim_as=worker, max_deliveries=1))
+    kill(worker)
+    assert (await store.reap()).dead == ("c",)
+    dead = await row(store, "c")
+    assert [(name, payload) for name, payload, *_ in await told(store, parent)] == [("dead", dead.error)]
+    assert answer.linked
+
+
+async def test_a_run_that_is_cancelled_before_anybody_claimed_it_is_told(store: Store):
+    parent = await hold(store, "p")
+    await do(store, child_of(parent))
+    assert await do(store, CancelRun("c", 1_000_005.0)) == [DONE]
+    assert await told(store, parent) == [("cancelled", b"null", 1_000_005.0, 0)]
+
+
+async def test_an_end_that_comes_after_the_end_of_the_run_that_waited_is_kept_for_a_retry(store: Store):
+    parent, child = await family(store)
+    await do(store, finish(parent, RunState.FAILED))
+    await do(store, finish(child))
+    assert await told(store, parent) == []
+    assert await do(store, ReopenRun("p", 1_000_009.0)) == [DONE]
+    again = await claim_one(store)
+    [answer] = await do(store, StartRun(new_run("c"), link=link(again)))
+    assert (answer.linked, answer.run.state, answer.run.output) == (False, RunState.COMPLETED, b'"done"')
+
+
+async def test_a_taken_over_run_finds_its_links(store: Store):
+    parent, child = await family(store)
+    await do(store, release(parent))
+    again = await claim_one(store)
+    [answer] = await do(store, child_of(again))
+    assert (answer.created, answer.linked) == (True, True)
+    await do(store, finish(child))
+    assert [end[3] for end in await told(store, again)] == [0]
+
+
+async def test_a_place_that_comes_to_wait_for_another_run_hears_no_more_of_the_first(store: Store):
+    parent, child = await family(store)
+    other = await hold(store, "other")
+    [answer] = await do(store, AwaitRun("other", link(parent)))
+    assert answer.linked
+    await do(store, finish(child), finish(other, output=b"2"))
+    assert [payload for _, payload, *_ in await told(store, parent)] == [b"2"]
+
+
+async def test_an_end_that_was_told_goes_when_its_place_comes_to_wait_for_another_run(store: Store):
+    parent, child = await family(store)
+    other = await hold(store, "other")
+    await do(store, finish(child))
+    [answer] = await do(store, AwaitRun("other", link(parent)))
+    assert answer.linked
+    assert await told(store, parent) == []
+    assert await do(store, park(parent, None, children=(0,)), finish(other)) == [DONE, TOLD]
+    assert [name for name, *_ in await told(store, parent)] == ["completed"]
+
+
+async def test_thousands_of_runs_are_started_and_end_in_few_commits(store: Store):
+    parent = await hold(store, "p")
+    answers = await do(store, *[child_of(parent, f"c{n}", n, claim_as=parent.owner) for n in range(2000)])
+    assert all(answer.linked for answer in answers)
+    await do(store, park(parent, None, children=tuple(range(2000))))
+    await do(store, *[finish(answer.run) for answer in answers])
+    assert [signal.position for signal in await mailbox(store, parent)] == list(range(2000))
+    assert await store.next_wake(**ALL) is not None
+    assert len(await store.list_runs(RunFilter(parent="p"), limit=5000)) == 2000

@@ -1,0 +1,343 @@
+"""A person's retry: what it takes back, what it leaves, and which other runs it reopens."""
+
+from __future__ import annotations
+
+import pytest
+from store_values import (
+    DONE,
+    FENCED,
+    REFUSED,
+    append,
+    child_of,
+    claim_one,
+    do,
+    finish,
+    hold,
+    journal,
+    link,
+    mailbox,
+    new_run,
+    note,
+    rewind,
+    row,
+    signal,
+    start,
+    state_of,
+)
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores.contract import (
+    AwaitRun,
+    Cancel,
+    CancelRun,
+    PauseRun,
+    ReopenRun,
+    Run,
+    StartRun,
+    Store,
+    Verdict,
+)
+
+pytestmark = pytest.mark.asyncio
+
+FAILED = RunState.FAILED
+
+
+async def reopen(store: Store, run_id: str = "r", *, run_again: bool = False) -> Verdict:
+    [answer] = await do(store, ReopenRun(run_id, 1_000_009.0, run_again))
+    assert isinstance(answer, Verdict)
+    return answer
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.DEAD, RunState.CANCELLED])
+async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, state: RunState):
+    run = await hold(store)
+    await do(store, append(run, 1), finish(run, state))
+    assert await reopen(store) is DONE
+    opened = await row(store)
+    assert (opened.state, opened.deliveries, opened.error) == (RunState.PENDING, 0, None)
+    assert (opened.finished_at, opened.output, opened.owner, opened.rewind) == (None, None, None, None)
+    assert await journal(store, run) == [1]
+    again = await claim_one(store)
+    assert (again.id, again.epoch) == ("r", 2)
+
+
+async def test_an_end_keeps_what_a_retry_takes_back(store: Store):
+    run = await hold(store)
+    back = rewind(3, 7, positions=5, timers=2, undone=True, once=True)
+    await do(store, finish(run, FAILED, rewind=back))
+    assert (await row(store)).rewind == back
+
+
+async def test_reopening_takes_back_what_failed_and_what_was_issued_because_of_it(store: Store):
+    run = await hold(store)
+    ops = [
+        append(run, 0, position=0),
+        append(run, 1, position=1, ok=False),  # the failure, seen when 3 commands and 1 timer had been issued
+        append(run, 2, position=2),  # issued before: paid for
+        append(run, 3, position=0, kind=Kind.TIMER),
+        append(run, 4, position=3),  # issued after
+        append(run, 5, position=1, kind=Kind.TIMER),
+        append(run, 6, position=4, kind=Kind.COMPENSATION),
+        append(run, 7, position=0, kind=Kind.DEADLINE),
+    ]
+    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, positions=3, timers=1)))
+    assert await reopen(store) is DONE
+    assert await journal(store, run) == [0, 2, 3]
+    again = await claim_one(store)
+    assert await do(store, append(again, 8, position=1)) == [DONE]
+    assert await journal(store, run) == [0, 2, 3, 8]
+
+
+async def test_reopening_without_a_rewind_takes_nothing_back(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 1), append(run, 2, ok=False), finish(run, FAILED))
+    await reopen(store)
+    assert await journal(store, run) == [1, 2]
+
+
+async def test_reopening_lifts_a_deadline_that_has_passed(store: Store, clock):
+    run = await hold(store, deadline=1_000_001.0)
+    passed = append(run, 2, kind=Kind.DEADLINE)
+    await do(store, append(run, 1), passed, finish(run, FAILED, rewind=rewind(2)))
+    clock.advance(100)
+    await reopen(store)
+    assert await journal(store, run) == [1]
+    assert (await row(store)).deadline is None
+
+
+async def test_reopening_forgets_a_cancel_and_a_pause(store: Store):
+    run = await hold(store)
+    await do(store, CancelRun("r", 1.0), append(run, 1, kind=Kind.CANCEL), PauseRun("r", 2.0))
+    await do(store, finish(run, RunState.CANCELLED, rewind=rewind(1)))
+    assert await reopen(store) is DONE
+    opened = await row(store)
+    assert (opened.cancel, opened.paused_at) == (Cancel.NO, None)
+    assert await journal(store, run) == []
+    assert (await claim_one(store)).id == "r"
+
+
+async def test_a_run_that_was_cancelled_before_it_began_can_be_reopened(store: Store):
+    await start(store)
+    await do(store, CancelRun("r", 1.0))
+    assert await reopen(store) is DONE
+    assert (await claim_one(store)).epoch == 1
+
+
+async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
+    run = await hold(store)
+    await do(store, note(run, 1, intent=True), finish(run, FAILED))
+    await reopen(store)
+    [history] = await store.histories([run.key])
+    assert history.attempts[1].intent
+
+
+async def test_there_is_nothing_to_reopen_in_a_run_that_goes_on_or_has_completed(store: Store):
+    run = await hold(store)
+    assert await reopen(store) is Verdict.ENDED
+    await do(store, finish(run))
+    assert await reopen(store) is Verdict.ENDED
+    assert await reopen(store, "nobody") is Verdict.UNKNOWN_RUN
+
+
+async def test_a_reopened_run_is_fenced_for_the_worker_that_failed_it(store: Store):
+    run = await hold(store)
+    await do(store, finish(run, FAILED))
+    await reopen(store)
+    assert await do(store, append(run, 1), finish(run, FAILED)) == [FENCED, FENCED]
+
+
+async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
+    run = await hold(store)
+    ops = [append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1)), ReopenRun("r", 1.0), signal()]
+    assert await do(store, *ops) == [DONE] * 4
+    assert await journal(store, run) == []
+    assert await state_of(store) is RunState.PENDING
+    assert len(await mailbox(store, run)) == 1
+
+
+async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once=True)))
+    assert await reopen(store) is REFUSED
+    assert await journal(store, run) == [1]
+    assert (await row(store)).state is FAILED
+    assert await reopen(store, run_again=True) is DONE
+    assert await journal(store, run) == []
+
+
+async def test_what_was_undone_cannot_go_on(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, undone=True)))
+    assert await reopen(store, run_again=True) is Verdict.UNDONE
+    assert await journal(store, run) == [1]
+
+
+async def test_a_signal_whose_record_is_taken_back_is_in_the_mailbox_again(store: Store):
+    run = await hold(store)
+    await do(store, signal(name="go", payload=b"42"))
+    [sent] = await mailbox(store, run)
+    got = append(run, 2, kind=Kind.SIGNAL, name="go", payload=b"42", started_at=sent.sent_at, consume=sent.id)
+    await do(store, append(run, 1, ok=False), got, finish(run, FAILED, rewind=rewind(1, positions=2)))
+    assert await mailbox(store, run) == []
+    await reopen(store)
+    [back] = await mailbox(store, run)
+    assert (back.name, back.payload, back.sent_at, back.position) == ("go", b"42", sent.sent_at, None)
+    assert back.id > sent.id
+
+
+# Runs that this one has started
+
+
+async def failed_family(store: Store, *, parent_rewind=None, **ending) -> tuple[Run, Run]:
+    """A run that has failed because one that it had started has."""
+    parent = await hold(store, "p")
+    [answer] = await do(store, child_of(parent, claim_as=parent.owner))
+    child = answer.run
+    await do(store, append(child, 0, ok=False), finish(child, FAILED, **ending))
+    [end] = await mailbox(store, parent)
+    await do(store, append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id))
+    await do(store, finish(parent, FAILED, rewind=parent_rewind or rewind(0, positions=1)))
+    return parent, child
+
+
+async def test_a_retry_reopens_the_run_whose_failure_it_takes_back(store: Store):
+    parent, child = await failed_family(store, rewind=rewind(0))
+    assert await reopen(store, "p") is DONE
+    assert [await state_of(store, name) for name in "pc"] == [RunState.PENDING] * 2
+    assert [await journal(store, run) for run in (parent, child)] == [[], []]
+    again, once_more = await claim_one(store), await claim_one(store)
+    [answer] = await do(store, child_of(again))
+    assert (answer.linked, answer.run.id) == (True, "c")
+    await do(store, finish(once_more))
+    assert [(s.name, s.position) for s in await mailbox(store, parent)] == [("completed", 0)]
+
+
+@pytest.mark.parametrize(("ending", "answer"), [({"once": True}, REFUSED), ({"undone": True}, Verdict.UNDONE)], ids=str)
+async def test_nothing_changes_when_one_of_them_cannot_be_reopened(store: Store, ending, answer):
+    parent, child = await failed_family(store, rewind=rewind(0, **ending))
+    assert await reopen(store, "p") is answer
+    assert [await state_of(store, name) for name in "pc"] == [FAILED] * 2
+    assert [await journal(store, run) for run in (parent, child)] == [[0], [0]]
+    if answer is REFUSED:
+        assert await reopen(store, "p", run_again=True) is DONE
+        assert await state_of(store, "c") is RunState.PENDING
+
+
+async def test_a_retry_reaches_down_through_the_generations(store: Store):
+    top = await hold(store, "top")
+    [middle] = await do(store, child_of(top, "middle", claim_as=top.owner))
+    [leaf] = await do(store, child_of(middle.run, "leaf", claim_as=top.owner))
+    await do(store, append(leaf.run, 0, ok=False), finish(leaf.run, FAILED, rewind=rewind(0)))
+    for run in (middle.run, top):
+        [end] = await mailbox(store, run)
+        record = append(run, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
+        await do(store, record, finish(run, FAILED, rewind=rewind(0)))
+    assert await reopen(store, "top") is DONE
+    assert [await state_of(store, name) for name in ("top", "middle", "leaf")] == [RunState.PENDING] * 3
+
+
+async def test_a_run_that_is_going_on_already_is_awaited_again(store: Store):
+    parent, _ = await failed_family(store, rewind=rewind(0))
+    assert await reopen(store, "c") is DONE
+    child = await claim_one(store)
+    assert await reopen(store, "p") is DONE
+    await do(store, finish(child))
+    assert [(s.name, s.position) for s in await mailbox(store, parent)] == [("completed", 0)]
+
+
+async def test_a_run_that_has_completed_meanwhile_is_asked_again_how_it_ended(store: Store):
+    parent, _ = await failed_family(store, rewind=rewind(0))
+    await reopen(store, "c")
+    await do(store, finish(await claim_one(store)))
+    assert await reopen(store, "p") is DONE
+    assert await mailbox(store, parent) == []
+    [answer] = await do(store, child_of(await claim_one(store)))
+    assert (answer.linked, answer.run.output) == (False, b'"done"')
+
+
+async def test_a_run_that_somebody_else_has_started_is_left_as_it_is(store: Store):
+    parent, other = await hold(store, "p"), await hold(store, "other")
+    await do(store, AwaitRun("other", link(parent)))
+    await do(store, finish(other, FAILED))
+    [end] = await mailbox(store, parent)
+    record = append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
+    await do(store, record, finish(parent, FAILED, rewind=rewind(0)))
+    assert await reopen(store, "p") is DONE
+    assert await state_of(store, "other") is FAILED
+    [answer] = await do(store, AwaitRun("other", link(await claim_one(store))))
+    assert (answer.linked, answer.run.state) == (False, FAILED)
+
+
+async def test_a_run_that_had_failed_before_it_was_awaited_is_reopened_too(store: Store):
+    parent = await hold(store, "p")
+    begun = StartRun(new_run("c", parent="p"), parent.owner, link=link(parent, 0, awaited=False))
+    [started] = await do(store, begun)
+    await do(store, finish(started.run, FAILED))
+    [asked] = await do(store, AwaitRun("c", link(parent, 1)))
+    assert not asked.linked
+    record = append(parent, 0, position=1, kind=Kind.CHILD, ok=False)
+    await do(store, record, finish(parent, FAILED, rewind=rewind(0)))
+    assert await reopen(store, "p") is DONE
+    assert await state_of(store, "c") is RunState.PENDING
+
+
+async def failed_siblings(store: Store, **ending) -> Run:
+    """A run that failed because one of three others did; of the other two, one was cancelled, and one goes on."""
+    parent = await hold(store, "p")
+    starts = [child_of(parent, name, position=at, claim_as=parent.owner) for at, name in enumerate("abc")]
+    a, b, _ = [answer.run for answer in await do(store, *starts)]
+    await do(store, finish(a, FAILED))
+    [end] = await mailbox(store, parent)
+    record = append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
+    await do(store, record, finish(parent, FAILED, rewind=rewind(0, positions=3)))
+    await do(store, finish(b, RunState.CANCELLED, **ending))
+    return parent
+
+
+async def test_siblings_that_were_cancelled_with_the_run_are_reopened_too(store: Store):
+    await failed_siblings(store)
+    assert await reopen(store, "p") is DONE
+    assert [await state_of(store, name) for name in "pabc"] == [RunState.PENDING] * 3 + [RunState.RUNNING]
+    again = next(run for run in [await claim_one(store) for _ in range(3)] if run.id == "p")
+    for at, name in enumerate("abc"):
+        [answer] = await do(store, child_of(again, name, position=at))
+        assert answer.linked, name
+        await do(store, finish(await row(store, name)))
+    assert [(s.name, s.position) for s in await mailbox(store, again)] == [("completed", at) for at in range(3)]
+
+
+async def test_a_sibling_that_cannot_be_reopened_keeps_nobody_from_going_on(store: Store):
+    await failed_siblings(store, rewind=rewind(0, undone=True))
+    assert await reopen(store, "p") is DONE
+    assert [await state_of(store, name) for name in "ab"] == [RunState.PENDING, RunState.CANCELLED]
+    again = next(run for run in [await claim_one(store) for _ in range(2)] if run.id == "p")
+    [answer] = await do(store, child_of(again, "b", position=1))
+    assert (answer.linked, answer.run.state) == (False, RunState.CANCELLED)
+
+
+async def test_a_run_that_was_started_because_of_what_is_taken_back_is_left_as_it_is(store: Store):
+    parent = await hold(store, "p")
+    [answer] = await do(store, child_of(parent, "c", position=1, claim_as=parent.owner))
+    await do(store, append(parent, 0, position=0, ok=False), finish(answer.run, FAILED))
+    await do(store, finish(parent, FAILED, rewind=rewind(0, positions=1)))
+    assert await reopen(store, "p") is DONE
+    assert await state_of(store, "c") is FAILED
+    assert await mailbox(store, parent) == []
+
+
+async def test_a_cancel_whose_record_stays_is_not_forgotten(store: Store):
+    run = await hold(store, "p")
+    await do(store, CancelRun("p", 1_000_000.0), append(run, 0, kind=Kind.CANCEL), append(run, 1, ok=False))
+    await do(store, finish(run, FAILED, rewind=rewind(1)))
+    assert await reopen(store, "p") is DONE
+    assert (await row(store, "p")).cancel is Cancel.RECORDED
+    assert await do(store, CancelRun("p", 1_000_001.0)) == [Verdict.DUPLICATE]
+
+
+async def test_an_end_that_is_not_taken_back_is_left_alone(store: Store):
+    parent, child = await failed_family(store, parent_rewind=rewind(1), rewind=rewind(0))
+    assert await reopen(store, "p") is DONE
+    assert await journal(store, parent) == [0]
+    assert await state_of(store, child.id) is FAILED

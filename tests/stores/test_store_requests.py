@@ -1,0 +1,252 @@
+"""What anybody can ask of a run: to be cancelled, to pause, to go on."""
+
+from __future__ import annotations
+
+import pytest
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    REFUSED,
+    a_worker,
+    append,
+    claim_one,
+    do,
+    finish,
+    hold,
+    park,
+    release,
+    row,
+    signal,
+    start,
+    state_of,
+)
+
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.stores.contract import Cancel, CancelRun, PauseRun, Request, ResumeRun, Store, Verdict
+
+pytestmark = pytest.mark.asyncio
+
+AT = 1_000_004.0
+CANCEL, PAUSE, RESUME = CancelRun("r", AT), PauseRun("r", AT), ResumeRun("r", AT)
+
+
+async def claimable(store: Store) -> list[str]:
+    worker = await store.register_worker(a_worker("looks"), 10.0)
+    return [run.id for run in await store.claim(worker, **ALL, limit=9)]
+
+
+# Cancelling
+
+
+async def test_the_holder_of_a_run_is_asked_to_cancel_it(store: Store, elsewhere: Store):
+    run = await hold(store)
+    assert await store.requests(run.owner or 0) == []
+    assert await do(elsewhere, CANCEL) == [DONE]
+    assert await store.requests(run.owner or 0) == [Request(run.key, cancel=True, pause=False)]
+    asked = await row(store)
+    assert (asked.cancel, asked.state, asked.owner) == (Cancel.ASKED, RunState.RUNNING, run.owner)
+
+
+async def test_a_run_can_neither_finish_nor_park_before_a_cancel_is_recorded(store: Store):
+    run = await hold(store)
+    await do(store, CANCEL)
+    assert await do(store, finish(run), park(run), park(run, paused=True)) == [REFUSED] * 3
+    assert await state_of(store) is RunState.RUNNING
+    assert await do(store, append(run, 1, kind=Kind.CANCEL)) == [DONE]
+    assert (await row(store)).cancel is Cancel.RECORDED
+    assert await store.requests(run.owner or 0) == []
+    assert await do(store, park(run, 0.0)) == [DONE]
+    again = await claim_one(store)
+    assert await do(store, finish(again, RunState.CANCELLED)) == [DONE]
+    assert (await row(store)).cancel is Cancel.RECORDED
+
+
+async def test_the_order_within_a_batch_decides_between_a_cancel_and_an_end(store: Store):
+    one, two = await hold(store, "one"), await hold(store, "two")
+    assert await do(store, CancelRun("one", AT), finish(one)) == [DONE, REFUSED]
+    assert await do(store, finish(two), CancelRun("two", AT)) == [DONE, Verdict.ENDED]
+    answers = await do(store, append(one, 1, kind=Kind.CANCEL), finish(one, RunState.CANCELLED))
+    assert answers == [DONE, DONE]
+
+
+async def test_a_run_that_cannot_go_on_may_end_whatever_is_asked_of_it(store: Store):
+    run = await hold(store)
+    await do(store, CANCEL)
+    assert await do(store, finish(run, RunState.FAILED, heed_cancel=False)) == [DONE]
+    assert await state_of(store) is RunState.FAILED
+    assert await do(store, CANCEL) == [Verdict.ENDED]
+
+
+async def test_asking_twice_is_harmless(store: Store):
+    run = await hold(store)
+    assert await do(store, CANCEL, CANCEL) == [DONE, Verdict.DUPLICATE]
+    record = append(run, 1, kind=Kind.CANCEL)
+    assert await do(store, record) == [DONE]
+    assert await do(store, record, CANCEL) == [DONE, Verdict.DUPLICATE]
+    await do(store, finish(run, RunState.CANCELLED))
+    assert await do(store, CANCEL) == [Verdict.DUPLICATE]
+
+
+async def test_a_run_that_nobody_has_ever_claimed_is_cancelled_at_once(store: Store):
+    await start(store)
+    assert await do(store, CANCEL) == [DONE]
+    ended = await row(store)
+    assert (ended.state, ended.finished_at, ended.wake_at, ended.error) == (RunState.CANCELLED, AT, None, None)
+    assert await claimable(store) == []
+    assert await store.next_wake(**ALL) is None
+    assert await do(store, CANCEL) == [Verdict.DUPLICATE]
+
+
+async def test_a_run_that_was_released_is_cancelled_by_its_next_holder(store: Store):
+    run = await hold(store)
+    await do(store, release(run), CANCEL)
+    again = await claim_one(store)
+    assert (again.state, again.cancel) == (RunState.RUNNING, Cancel.ASKED)
+
+
+async def test_a_cancel_wakes_a_parked_run(store: Store, clock):
+    run = await hold(store)
+    await do(store, park(run, clock.now + 1000, "go"), CANCEL)
+    assert (await row(store)).wake_at == clock.now
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_cancel_can_be_meant_for_what_the_caller_has_started_itself(store: Store):
+    run = await hold(store)
+    assert await do(store, CancelRun("r", AT, seed=b"another")) == [REFUSED]
+    assert (await row(store)).cancel is Cancel.NO
+    assert await do(store, CancelRun("r", AT, seed=run.seed)) == [DONE]
+
+
+async def test_there_is_nothing_to_ask_of_a_run_that_ended_or_never_was(store: Store):
+    run = await hold(store)
+    await do(store, finish(run))
+    assert await do(store, CANCEL, PAUSE, RESUME) == [Verdict.ENDED] * 3
+    nobody = [CancelRun("nobody", AT), PauseRun("nobody", AT), ResumeRun("nobody", AT)]
+    assert await do(store, *nobody) == [Verdict.UNKNOWN_RUN] * 3
+
+
+# Pausing
+
+
+async def test_a_pending_run_is_paused_at_once_and_resumed(store: Store, clock):
+    await start(store)
+    assert await do(store, PAUSE) == [DONE]
+    assert (await row(store)).paused_at == AT
+    assert await claimable(store) == []
+    assert await store.next_wake(**ALL) is None
+    assert await do(store, PAUSE) == [Verdict.DUPLICATE]
+    assert await do(store, RESUME) == [DONE]
+    assert (await row(store)).paused_at is None
+    assert await do(store, RESUME) == [Verdict.DUPLICATE]
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_run_that_was_started_for_later_is_not_early_for_having_been_paused(store: Store, clock):
+    await start(store, available_at=clock.now + 60)
+    await do(store, PAUSE, RESUME)
+    assert await store.next_wake(**ALL) == clock.now + 60
+    await do(store, PAUSE)
+    clock.advance(61)
+    assert await claimable(store) == []
+    await do(store, RESUME)
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_parked_run_sleeps_through_signals_and_timers_while_it_is_paused(store: Store, clock):
+    run = await hold(store)
+    await do(store, park(run, clock.now + 5, "go"), PAUSE, signal())
+    clock.advance(10)
+    assert await claimable(store) == []
+    assert await do(store, RESUME) == [DONE]
+    resumed = await row(store)
+    assert (resumed.state, resumed.wake_at) == (RunState.WAITING, clock.now)
+    assert await claimable(store) == ["r"]
+
+
+async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Store, clock):
+    run = await hold(store)
+    await do(store, PAUSE)
+    assert await store.requests(run.owner or 0) == [Request(run.key, cancel=False, pause=True)]
+    await do(store, signal())
+    assert await do(store, park(run, clock.now, "go", paused=True)) == [DONE]
+    assert (await row(store)).state is RunState.WAITING
+    assert await store.requests(run.owner or 0) == []
+    assert await claimable(store) == []
+    await do(store, RESUME)
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_pause_that_was_lifted_is_not_carried_out(store: Store):
+    run = await hold(store)
+    await do(store, PAUSE, RESUME)
+    assert await store.requests(run.owner or 0) == []
+    assert await do(store, park(run, None, paused=True)) == [REFUSED]
+    assert await state_of(store) is RunState.RUNNING
+
+
+@pytest.mark.parametrize("how", ["parks", "is released", "is handed over", "dies"])
+async def test_a_paused_run_is_not_claimable_however_its_holder_leaves_it(store: Store, kill, clock, how: str):
+    run = await hold(store)
+    await do(store, PAUSE)
+    match how:
+        case "parks":
+            assert await do(store, park(run, clock.now)) == [DONE]
+        case "is released":
+            assert await do(store, release(run)) == [DONE]
+        case "is handed over":
+            await store.retire_worker(run.owner or 0)
+        case _:
+            kill(run.owner)
+            assert (await store.reap()).released == 1
+    assert (await row(store)).paused_at == AT
+    assert await store.next_wake(**ALL) is None
+    assert await claimable(store) == []
+    await do(store, RESUME)
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_cancel_lifts_a_pause(store: Store):
+    run = await hold(store)
+    await do(store, park(run), PAUSE)
+    assert await do(store, CANCEL) == [DONE]
+    assert ((await row(store)).paused_at, (await row(store)).cancel) == (None, Cancel.ASKED)
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_pause_after_a_cancel_is_lifted_by_asking_again(store: Store):
+    run = await hold(store)
+    await do(store, release(run), CANCEL, PAUSE)
+    assert await claimable(store) == []
+    assert await do(store, CANCEL) == [DONE]
+    assert await claimable(store) == ["r"]
+
+
+async def test_a_run_that_ends_on_its_way_to_a_pause_has_ended(store: Store):
+    run = await hold(store)
+    await do(store, PAUSE)
+    assert await do(store, finish(run)) == [DONE]
+    assert (await row(store)).paused_at is None
+    assert await do(store, RESUME) == [Verdict.ENDED]
+
+
+async def test_a_park_for_a_pause_is_fenced_and_repeated_like_any_other(store: Store):
+    run = await hold(store)
+    await do(store, PAUSE)
+    op = park(run, None, paused=True)
+    assert await do(store, op) == [DONE]
+    assert await do(store, op) == [DONE]
+    await do(store, RESUME)
+    await claim_one(store)
+    assert await do(store, op) == [FENCED]
+
+
+async def test_requests_are_told_to_whoever_holds_the_run(store: Store):
+    one, two = await hold(store, "one"), await hold(store, "two")
+    await do(store, CancelRun("one", AT), PauseRun("one", AT), PauseRun("two", AT))
+    assert await store.requests(one.owner or 0) == [Request(one.key, cancel=True, pause=True)]
+    assert await store.requests(two.owner or 0) == [Request(two.key, cancel=False, pause=True)]
+    await do(store, release(one))
+    assert await store.requests(one.owner or 0) == []

@@ -16,6 +16,7 @@ import pytest
 from holdfast import (
     Client,
     InputError,
+    RetryRefused,
     RunConflict,
     RunEnded,
     RunFailed,
@@ -142,7 +143,7 @@ def test_signals_are_sent_once_per_id_and_not_to_ended_runs():
             assert await client.signal("q", "answer", "yes", id="click") is False
             assert await client.wait("q", timeout=10) == "ready? yes"
             assert await handle.result() == "ready? yes"
-            with pytest.raises(RunEnded, match="has ended"):
+            with pytest.raises(RunEnded, match="has completed"):
                 await client.signal("q", "answer", "too late")
 
     asyncio.run(main())
@@ -179,7 +180,7 @@ def test_a_failed_run_goes_on_from_its_failed_step_when_retried():
             healed = True
             await client.retry("mending")
             assert await client.wait("mending", timeout=10) == "up"
-            with pytest.raises(UsageError, match="completed"):
+            with pytest.raises(RetryRefused, match="completed"):
                 await client.retry("mending")
 
     asyncio.run(main())

@@ -93,7 +93,7 @@ class World:
             return "fault", f"{type(execution.fault).__name__}: {execution.fault}"
         if execution.ending is None:
             return None
-        value, error = execution.ending
+        value, error, *_ = execution.ending
         return ("value", repr(value)) if error is None else ("error", f"{type(error).__name__}: {error}")
 
     @property

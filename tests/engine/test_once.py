@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import pytest
 from worlds import World, attempts, eventually, journal, until_parked, until_state
 
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
 from holdfast.authoring.registry import definitions
+from holdfast.stores.contract import Answer, Op
+from holdfast.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -233,3 +236,42 @@ async def test_the_intent_of_another_step_is_nothing_to_the_step_that_now_has_it
     await until_state(second, handle, "completed")
     assert paid_out == ["once"]
     assert await attempts(second, handle) == {}
+
+
+async def test_a_run_ends_although_the_intent_of_a_step_that_lost_a_race_is_still_being_written(
+    in_memory: World, monkeypatch: pytest.MonkeyPatch
+):
+    # The outcome that decides the race is handed in just before the intent, and so is committed with it. (Found by the
+    # simulator: the end waited for the note, and nobody looked again when the note was there.)
+    real = MemoryStore.commit
+
+    async def slow(self: MemoryStore, ops: Sequence[Op]) -> list[Answer]:
+        await asyncio.sleep(0.1)
+        return await real(self, ops)
+
+    @step
+    async def quick() -> None: ...
+
+    @step
+    async def winner() -> str:
+        await asyncio.sleep(0.05)  # while the outcome of `quick` is being written
+        return "won"
+
+    @step(effect="once")
+    async def pay() -> str:
+        return "paid"
+
+    async def slower() -> str:
+        await quick()
+        return await pay()
+
+    @workflow
+    async def flow() -> str:
+        tasks = [asyncio.create_task(one) for one in (winner(), slower())]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+
+    runtime = await in_memory.open()
+    monkeypatch.setattr(MemoryStore, "commit", slow)
+    handle = await runtime.start(flow)
+    assert await handle.result(timeout=10) == "won"

@@ -111,7 +111,7 @@ async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
     handle = await runtime.start(flow)
     driver = runtime._engine._by_id[handle.run_id]
     for n in range(3):
-        await eventually(lambda n=n: driver._next_seq == n and driver in runtime._engine._idle)
+        await eventually(lambda n=n: driver.journal.next_seq == n and driver in runtime._engine._idle)
         runtime._engine._idle.sweep(at_once=1)
         assert not driver.parking
         clock.advance(0.5)
@@ -412,7 +412,7 @@ async def test_a_clean_up_that_waits_is_parked_and_woken_without_a_second_deadli
     handle = await runtime.start(flow)
     await eventually(lambda: runtime._engine._idle)
     clock.advance(100)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._deadline_sent)
+    await eventually(lambda: runtime._engine._by_id[handle.run_id]._timers.deadline_sent)
     await until_parked(runtime, clock, handle)
     clock.advance(500)
     assert await handle.result() == "cleaned up"

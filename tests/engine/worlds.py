@@ -135,6 +135,14 @@ class World:
         self._folder = folder
         self._memory = MemoryStore(clock=self.clock.now)
         self._open: list[Runtime] = []
+        self._outside: list[Any] = []
+
+    async def outside(self) -> Any:
+        """An open store, as somebody who executes nothing has it."""
+        store = self.store()
+        await store.open()
+        self._outside.append(store)
+        return store
 
     def store(self, clock: Clock | None = None) -> Any:
         """The store, as another process would open it."""
@@ -191,6 +199,8 @@ class World:
     async def close(self) -> None:
         for runtime in self._open:
             await runtime.close()
+        for store in self._outside:
+            await store.close()
 
 
 # Looking at what is recorded
@@ -202,36 +212,64 @@ async def row(runtime: Runtime, handle: Handle[Any] | str) -> Run:
     return run
 
 
-async def journal(runtime: Runtime, handle: Handle[Any]) -> Sequence[Record]:
+async def journal(runtime: Runtime, handle: Handle[Any] | str) -> Sequence[Record]:
     [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
     return history.records
 
 
-async def attempts(runtime: Runtime, handle: Handle[Any]) -> dict[int, Attempt]:
+async def attempts(runtime: Runtime, handle: Handle[Any] | str) -> dict[int, Attempt]:
     [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
     return dict(history.attempts)
 
 
-async def state(runtime: Runtime, handle: Handle[Any]) -> str:
+async def state(runtime: Runtime, handle: Handle[Any] | str) -> str:
     return (await row(runtime, handle)).state.value
 
 
-async def until_state(runtime: Runtime, handle: Handle[Any], *states: str) -> None:
+async def until_state(runtime: Runtime, handle: Handle[Any] | str, *states: str) -> None:
     async def there() -> bool:
         return await state(runtime, handle) in states
 
     await eventually(there)
 
 
-async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any]) -> None:
-    """Let enough time pass for an idle run to leave memory, and see that it has."""
+async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any] | str, records: int = 0) -> None:
+    """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
     engine = runtime._engine
-    driver = await eventually(lambda: engine._by_id.get(handle.run_id))
-    await eventually(lambda: driver in engine._idle)
+    run_id = handle if isinstance(handle, str) else handle.run_id
+    driver = await eventually(lambda: engine._by_id.get(run_id))
+    await eventually(lambda: driver in engine._idle and driver.journal.next_seq >= records)
     clock.advance(1.1)
     engine._idle.sweep(at_once=0)  # instead of waiting for the next one
     await until_state(runtime, handle, "waiting")
     await eventually(lambda: driver.gone)
+
+
+async def until_ended(runtime: Runtime, handle: Handle[Any] | str) -> Run:
+    """The run's row, once it has ended."""
+
+    async def ended() -> Run | None:
+        run = await row(runtime, handle)
+        return run if run.state.is_terminal else None
+
+    return await eventually(ended)
+
+
+async def told(runtime: Runtime, handle: Handle[Any] | str) -> list[str]:
+    """The journal in words: kind and name of each record, and whether it is a failure."""
+    return [
+        f"{record.kind.label} {record.name}{'' if record.ok else ' failed'}"
+        for record in await journal(runtime, handle)
+    ]
+
+
+async def settled(runtime: Runtime) -> None:
+    """Wait until nothing is on its way in this runtime that needs only time to get done."""
+    quiet = 0
+    async with asyncio.timeout(PATIENCE):
+        while quiet < 5:
+            await asyncio.sleep(0.002)
+            quiet = 0 if runtime._engine.in_flight else quiet + 1
 
 
 def unavailable(message: str = "the disk is gone") -> StoreError:

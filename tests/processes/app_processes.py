@@ -89,6 +89,12 @@ class App:
         assert self.exit_code == 0, f"{self} ended with {self.exit_code}"
         return self
 
+    def dies(self) -> App:
+        """Wait until it has been killed, by itself or by somebody."""
+        until(lambda: self.exit_code is not None, f"{self.name} dies", seen=lambda: self)
+        assert self.exit_code == -signal.SIGKILL, f"{self} ended with {self.exit_code}"
+        return self
+
     def answers(self) -> list[Any]:
         """Wait until it has ended in good order; returns what it said, each line read as JSON."""
         return [json.loads(line) for line in self.ends().said if line != "ready"]

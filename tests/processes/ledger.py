@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.sqlite.schema import SCHEMA
 
-STEP, TIMER, SIGNAL = 1, 2, 3
+STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL = 1, 2, 3, 5, 7, 8
 """``Kind`` as it is stored."""
 ENDED = ("completed", "failed", "cancelled", "dead")
 
@@ -133,14 +133,16 @@ class Journal:
     signals: tuple[str, ...]
     """Names of signals that nobody has consumed."""
 
-    def key_of(self, position: int) -> str:
-        """The idempotency key of the step at this position: a promise to the outside world, so pinned here."""
-        return hashlib.blake2b(f"step:{position}".encode(), key=self.seed, digest_size=16).hexdigest()
+    def key_of(self, position: int, name: str) -> str:
+        """The idempotency key of a step: a promise to the outside world, so pinned here."""
+        # A fork's seed is a chain, of which the last link is its own.
+        return hashlib.blake2b(f"step:{position}:{name}".encode(), key=self.seed[-16:], digest_size=16).hexdigest()
 
     @property
     def steps(self) -> dict[str, Recorded]:
-        """The recorded steps by their key."""
-        return {self.key_of(record.position): record for record in self.records if record.kind == STEP}
+        """The recorded steps and compensations by their key."""
+        done = [record for record in self.records if record.kind in (STEP, COMPENSATION)]
+        return {self.key_of(record.position, record.name): record for record in done}
 
     def of_kind(self, kind: int) -> list[Recorded]:
         """The records of one kind."""
@@ -234,14 +236,15 @@ def check_crash(before: Moment, after: Moment, *, at_once: int = 1) -> None:
         assert now.records[: len(was.records)] == was.records, f"run {run_id}: a record was changed or lost"
         again = [line for line in later if line.key in was.steps]
         assert not again, f"run {run_id}: recorded before the crash, and carried out again: {again}"
-        for key, position in _open_positions(was, {line.key for line in later}):
+        for key, position in _open_positions(was, {line.key: line.step for line in later}):
             _check_next_attempt(was.attempts.get(position), [line for line in later if line.key == key])
 
 
-def _open_positions(journal: Journal, keys: set[str]) -> list[tuple[str, int]]:
-    """The positions of those steps among ``keys`` that belong to this run."""
-    positions = {journal.key_of(position): position for position in range(300)}
-    return [(key, positions[key]) for key in keys if key in positions]
+def _open_positions(journal: Journal, steps: dict[str, str]) -> list[tuple[str, int]]:
+    """The positions of those steps, given as key and name, that belong to this run."""
+    names = set(steps.values())
+    positions = {journal.key_of(position, name): position for position in range(300) for name in names}
+    return [(key, positions[key]) for key in steps if key in positions]
 
 
 def _check_next_attempt(noted: Noted | None, later: Sequence[Line]) -> None:

@@ -20,7 +20,7 @@ def journal(*records: Recorded, attempts: dict[int, Noted] | None = None, state:
 
 
 def line(position: int, phase: str, pid: int, attempt: int = 1) -> Line:
-    return Line(f"s{position}", "r", journal().key_of(position), phase, attempt, pid, 0.0, "")
+    return Line(f"s{position}", "r", journal().key_of(position, f"s{position}"), phase, attempt, pid, 0.0, "")
 
 
 def moment(lines: list[Line], run: Journal) -> Moment:

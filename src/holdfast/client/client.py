@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import time
 from collections.abc import Collection, Coroutine
+from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.client.handle import Handle, RunInfo, send_signal
+from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal
+from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.handle import Handle, RunInfo
 from holdfast.client.starting import StartOptions, accept, new_run
-from holdfast.codec import bind_by_name, to_plain
+from holdfast.codec import LARGEST, bind_by_name, to_plain
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, StoreError, UnknownWorkflow, UsageError
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import (
-    ReopenRun,
-    Run,
-    RunFilter,
-    SendSignal,
-    Started,
-    StartRun,
-    Store,
-    Verdict,
-    WorkflowSpec,
-)
+from holdfast.stores.contract import Change, Run, RunFilter, StartRun, Store, Verdict, WorkflowSpec
 from holdfast.stores.urls import open_store, store_url
 
 T = TypeVar("T")
@@ -37,10 +31,15 @@ class Client:
 
     It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
     ``async with Client(url) as client:``.
+
+    Args:
+        url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
+        max_value: the largest value that is sent, in bytes; 64 MiB unless given.
     """
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, *, max_value: int = LARGEST) -> None:
         self.url = store_url(url)
+        self.max_value = max_value
         self._options = StartOptions()
         self._connection = _Connections(self.url)
 
@@ -56,6 +55,7 @@ class Client:
         """The same client, with options for the runs that are started through it."""
         view = object.__new__(Client)
         view.url = self.url
+        view.max_value = self.max_value
         view._connection = self._connection
         view._options = StartOptions(id=id, queue=queue, delay=delay, priority=priority, tags=tuple(tags))
         return view
@@ -76,10 +76,9 @@ class Client:
         store = await self._connection.store()
         spec = await _spec(store, workflow)
         inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
-        new = new_run(spec, inputs, self._options, now=store.now())
-        [started] = await store.commit([StartRun(new)])
-        assert isinstance(started, Started)
-        return self.handle(accept(started, new).id)
+        new = new_run(spec, inputs, self._options, now=store.now(), max_value=self.max_value)
+        [answer] = await store.commit([StartRun(new)])
+        return self.handle(accept(answer, new).id)
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run and wait for its result, as plain data."""
@@ -103,39 +102,94 @@ class Client:
         state: RunState | str | Collection[RunState | str] = (),
         workflow: str | None = None,
         tag: str | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 50,
+        before: str | None = None,
     ) -> list[RunInfo]:
-        """Runs, newest first."""
+        """Runs that match, newest first.
+
+        Args:
+            state: one of the run states, or several.
+            workflow: the workflow's name.
+            tag: a tag of the run.
+            text: something in its id, its workflow's name, its tags or its error.
+            parent: the id of the run that started it.
+            created_after: created at this time or later (a time with a time zone).
+            created_before: created earlier than this.
+            limit: at most so many.
+            before: the id of the last run of the page before, to go on from there.
+        """
         states = [state] if isinstance(state, str) else state
         try:
-            where = RunFilter(states=[RunState(one) for one in states], workflow=workflow, tag=tag)
+            where = RunFilter(
+                states=[RunState(one) for one in states],
+                workflow=workflow,
+                tag=tag,
+                text=text,
+                parent=parent,
+                created_after=None if created_after is None else created_after.timestamp(),
+                created_before=None if created_before is None else created_before.timestamp(),
+            )
         except ValueError as error:
             raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
         store = await self._connection.store()
-        return [RunInfo.of(run) for run in await store.list_runs(where, limit=limit)]
+        key = None if before is None else (await self._connection.read(before)).key
+        return [RunInfo.of(run) for run in await store.list_runs(where, limit=limit, before=key)]
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """Send a value into a run. With an ``id``, sending it again changes nothing (and returns false)."""
-        return await send_signal(self._connection, run_id, name, value, id)
+        return await send_signal(self._connection, run_id, name, value, id, self.max_value)
+
+    async def cancel(self, run_id: str) -> bool:
+        """Ask for a run to be cancelled; false when that was asked before. ``RunEnded`` if it has ended."""
+        return await cancel_run(self._connection, run_id)
+
+    async def pause(self, run_id: str) -> bool:
+        """Keep a run from going on; false when it was paused before. Steps in flight may end, and are recorded."""
+        return await pause_run(self._connection, run_id)
+
+    async def resume(self, run_id: str) -> bool:
+        """Let a paused run go on; false when it was not paused."""
+        return await resume_run(self._connection, run_id)
 
     async def retry(self, run_id: str, *, run_again: bool = False) -> None:
-        """Let a failed or dead run go on: from its failed step if that is the last thing recorded.
+        """Let a failed, cancelled or dead run go on from where it went wrong.
 
-        If that step is a ``once`` whose outcome is unknown, ``run_again=True`` says that it did not happen.
+        The records that ended it are taken back from its journal, with what the workflow did because of them; a run
+        that it had started, and that failed, is retried as well. If a ``once`` step would thereby run a second time,
+        ``run_again=True`` says that it may. Raises ``RetryRefused`` if the run cannot go on.
+        """
+        await retry_run(self._connection, run_id, run_again=run_again)
+
+    async def fork(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+    ) -> Handle[Any]:
+        """A new run that shares what was recorded of another one before a step.
+
+        Args:
+            run_id: the run to begin like.
+            at: the step to go on from: its number (see ``holdfast show``), or its name if only one has it. It runs
+                again. Without it, everything that is recorded is shared.
+            with_output: what the step is taken to have returned; then it does not run again.
+            id: the id of the new run; made up unless given.
         """
         store = await self._connection.store()
-        [verdict] = await store.commit([ReopenRun(run_id, store.now(), run_again)])
-        if verdict is Verdict.REFUSED:
-            raise UsageError(
-                f"run {run_id!r} stopped at a `once` step whose outcome is unknown: retrying would run it a second "
-                f"time. "
-                f"Check whether it happened. If it did not, say so: `holdfast retry {run_id} --run-again`."
-            )
-        if verdict is Verdict.UNKNOWN_RUN:
-            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
-        if verdict is Verdict.ENDED:
-            run = await self._connection.read(run_id)
-            raise UsageError(f"run {run_id!r} is {run.state}; only a failed or dead run can be retried")
+        run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id, max_value=self.max_value)
+        return self.handle(run.id)
+
+    async def switch_off(self, workflow: str) -> bool:
+        """Stop a workflow everywhere: its runs stand still, what they are doing is interrupted, and none is started.
+
+        False when it was switched off before.
+        """
+        return await (await self._connection.store()).switch_off(workflow)
+
+    async def switch_on(self, workflow: str) -> bool:
+        """Let the runs of a workflow go on that was switched off; false when it was not."""
+        return await (await self._connection.store()).switch_on(workflow)
 
     # The same, for code without an event loop
 
@@ -162,6 +216,40 @@ class Client:
     def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """``signal`` without an event loop."""
         return self._sync(self.signal(run_id, name, value, id=id))
+
+    def cancel_sync(self, run_id: str) -> bool:
+        """``cancel`` without an event loop."""
+        return self._sync(self.cancel(run_id))
+
+    def pause_sync(self, run_id: str) -> bool:
+        """``pause`` without an event loop."""
+        return self._sync(self.pause(run_id))
+
+    def resume_sync(self, run_id: str) -> bool:
+        """``resume`` without an event loop."""
+        return self._sync(self.resume(run_id))
+
+    def retry_sync(self, run_id: str, *, run_again: bool = False) -> None:
+        """``retry`` without an event loop."""
+        self._sync(self.retry(run_id, run_again=run_again))
+
+    def fork_sync(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+    ) -> str:
+        """``fork`` without an event loop: returns the new run's id."""
+
+        async def fork() -> str:
+            return (await self.fork(run_id, at=at, with_output=with_output, id=id)).run_id
+
+        return self._sync(fork())
+
+    def switch_off_sync(self, workflow: str) -> bool:
+        """``switch_off`` without an event loop."""
+        return self._sync(self.switch_off(workflow))
+
+    def switch_on_sync(self, workflow: str) -> bool:
+        """``switch_on`` without an event loop."""
+        return self._sync(self.switch_on(workflow))
 
     def _sync(self, call: Coroutine[Any, Any, T]) -> T:
         async def once() -> T:
@@ -206,8 +294,11 @@ class _Connections:
     async def wait_for_end(self, run_id: str) -> Run:
         return await self._here().wait_for_end(run_id)
 
-    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
-        return await self._here().deliver(run_id, name, payload, dedup)
+    async def change(self, op: Change) -> Verdict:
+        return await self._here().change(op)
+
+    def now(self) -> float:
+        return self._here().now()
 
 
 class _Connection:
@@ -261,11 +352,14 @@ class _Connection:
         finally:
             self._arrivals.forget(run_id, future)
 
-    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
+    async def change(self, op: Change) -> Verdict:
         store = await self.store()
-        [verdict] = await store.commit([SendSignal(run_id, name, payload, dedup, store.now())])
+        [verdict] = await store.commit([op])
         assert isinstance(verdict, Verdict)
         return verdict
+
+    def now(self) -> float:
+        return time.time() if self._store is None else self._store.now()
 
     async def _watch(self) -> None:
         store = await self.store()

@@ -1,4 +1,4 @@
-"""A run that somebody follows: its state, its result, and a way to send it signals."""
+"""A run that somebody follows: its state, its result, and ways to influence it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.client.outcome import result_of
-from holdfast.codec import codec_for, describe_error, to_plain
+from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, send_signal
+from holdfast.client.outcome import Ended, result_of
+from holdfast.codec import describe_error, to_plain
 from holdfast.core.states import RunState
-from holdfast.errors import RunEnded, RunNotFound
-from holdfast.stores.contract import Run, Verdict
+from holdfast.stores.contract import Cancel, Run
 
 R = TypeVar("R")
 
-_values = codec_for(Any)
 
-
-class Link(Protocol):
+class Link(Reach, Protocol):
     """What a handle asks of the runtime or client that made it."""
 
-    async def wait_for_end(self, run_id: str) -> Run:
-        """The run's row, once it has ended."""
-        ...
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row now; ``RunNotFound`` if there is none."""
-        ...
-
-    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
-        """Put a signal into the run's mailbox."""
+    async def wait_for_end(self, run_id: str) -> Run | Ended:
+        """The run, once it has ended."""
         ...
 
 
@@ -51,6 +41,14 @@ class RunInfo:
     """Type and message of the exception that a failed or dead run ended with."""
     waits_for: str
     tags: tuple[str, ...]
+    paused: bool
+    """Somebody has paused it."""
+    cancelling: bool
+    """Somebody has asked for it to be cancelled, and it has not ended yet."""
+    parent: str | None
+    """The id of the run that started it."""
+    forked_from: str | None
+    """The id of the run whose beginning it shares."""
 
     @classmethod
     def of(cls, run: Run) -> RunInfo:
@@ -71,6 +69,10 @@ class RunInfo:
             error=error,
             waits_for=run.waits_for if run.state is RunState.WAITING else "",
             tags=run.tags,
+            paused=run.paused_at is not None,
+            cancelling=run.cancel is not Cancel.NO and not run.state.is_terminal,
+            parent=run.parent or None,
+            forked_from=run.forked_from or None,
         )
 
 
@@ -104,16 +106,21 @@ class Handle(Generic[R]):
         """Send a value into the run. With an ``id``, sending it again changes nothing (and returns false)."""
         return await send_signal(self._link, self.run_id, name, value, id)
 
+    async def cancel(self) -> bool:
+        """Ask for the run to be cancelled; false when that was asked before.
+
+        What it is doing is interrupted: ``asyncio.CancelledError`` is raised in its code, and in the steps in flight.
+        ``finally`` blocks run, and steps with a compensation are undone. ``RunEnded`` if there is nothing to cancel.
+        """
+        return await cancel_run(self._link, self.run_id)
+
+    async def pause(self) -> bool:
+        """Keep the run from going on; false when it was paused before. Steps in flight may end, and are recorded."""
+        return await pause_run(self._link, self.run_id)
+
+    async def resume(self) -> bool:
+        """Let a paused run go on; false when it was not paused."""
+        return await resume_run(self._link, self.run_id)
+
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r}>"
-
-
-async def send_signal(link: Link, run_id: str, name: str, value: Any, dedup: str | None) -> bool:
-    """Send a signal; false when one with this deduplication id was sent before."""
-    payload = _values.encode(value, f"signal {name!r}")
-    verdict = await link.deliver(run_id, name, payload, dedup)
-    if verdict is Verdict.UNKNOWN_RUN:
-        raise RunNotFound(f"signal {name!r} cannot be sent: there is no run {run_id!r}", run_id)
-    if verdict is Verdict.ENDED:
-        raise RunEnded(f"signal {name!r} cannot be sent: run {run_id!r} has ended", run_id)
-    return verdict is not Verdict.DUPLICATE

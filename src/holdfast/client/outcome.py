@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.states import RunState
@@ -19,14 +19,24 @@ _EXCEPTIONS: dict[RunState, type[RunUnsuccessful]] = {
 }
 
 
-def result_of(run: Run, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
+class Ended(NamedTuple):
+    """What must be known of a run to tell how it ended."""
+
+    id: str
+    workflow: str
+    state: RunState
+    output: bytes | None
+    error: bytes | None
+
+
+def result_of(run: Run | Ended, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
     """The recorded result of an ended run; raises when it has none."""
     if run.state is RunState.COMPLETED:
         return decode(run.output or b"null")
     raise unsuccessful(run, namespaces)
 
 
-def unsuccessful(run: Run, namespaces: Sequence[Mapping[str, object]] = ()) -> RunUnsuccessful:
+def unsuccessful(run: Run | Ended, namespaces: Sequence[Mapping[str, object]] = ()) -> RunUnsuccessful:
     """The exception for a run that ended without a result, caused by the workflow's own where that can be rebuilt."""
     reason = ""
     cause: BaseException | None = None
@@ -38,10 +48,14 @@ def unsuccessful(run: Run, namespaces: Sequence[Mapping[str, object]] = ()) -> R
             reason = reason.partition("\n")[0]  # the rest is told by the cause
         except CodecError:
             pass  # its class is not loaded here; its words are in the message
+    rewind = None if isinstance(run, Ended) else run.rewind
+    goes_on = f"`holdfast retry {run.id}` lets it go on; "
+    if rewind is not None and rewind.undone:
+        goes_on = "what it had done was undone; "
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]
     error = _EXCEPTIONS[run.state](
         f"run {run.id!r} of workflow {run.workflow!r} {words}{': ' if reason else '.'}{reason}\n"
-        f"`holdfast show {run.id}` tells what happened; `holdfast retry {run.id}` lets it go on; "
+        f"`holdfast show {run.id}` tells what happened; {goes_on}"
         f"start it under another id for a new run.",
         run.id,
         state=run.state.value,

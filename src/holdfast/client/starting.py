@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.outcome import unsuccessful
-from holdfast.codec import digest, render_id
+from holdfast.codec import LARGEST, check_size, digest, render_id
 from holdfast.core.states import RunState
 from holdfast.errors import RunConflict, UsageError
-from holdfast.stores.contract import NewRun, Run, Started, WorkflowSpec
+from holdfast.stores.contract import Answer, NewRun, Run, Started, Verdict, WorkflowSpec
+from holdfast.stores.rules import switched_off
 
 LONGEST_ID = 200
 
@@ -43,8 +44,10 @@ def new_run(
     now: float,
     starter: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    max_value: int = LARGEST,
 ) -> NewRun:
     """All that is to be written of a new run."""
+    check_size(inputs, f"the inputs of workflow {spec.name!r}", max_value)
     run_id = options.id
     if run_id is None and spec.id_template is not None:
         run_id = render_id(spec.id_template, inputs, spec.name, defaults or {})
@@ -72,11 +75,22 @@ def new_run(
     )
 
 
-def accept(started: Started, new: NewRun) -> Run:
+def accept(answer: Answer, new: NewRun) -> Run:
     """The run that the caller gets: the new one, or the one that was there and may be joined."""
-    run = started.run
-    if started.created:
+    if answer is Verdict.SWITCHED_OFF:
+        raise switched_off(new.workflow, f"run {new.id!r} was not started")
+    assert isinstance(answer, Started)
+    run = answer.run
+    if answer.created:
         return run
+    check_same(run, new)
+    if run.state.is_terminal and run.state is not RunState.COMPLETED:
+        raise unsuccessful(run)
+    return run
+
+
+def check_same(run: Run, new: NewRun) -> None:
+    """Refuse a run that was there under the id, and is another one than was meant."""
     if run.workflow != new.workflow:
         raise RunConflict(
             f"the id {run.id!r} belongs to a run of workflow {run.workflow!r}, not {new.workflow!r}", run.id
@@ -88,6 +102,3 @@ def accept(started: Started, new: NewRun) -> Run:
             f"use another id (an `id=` template that names every input that matters, or `.options(id=...)`).",
             run.id,
         )
-    if run.state.is_terminal and run.state is not RunState.COMPLETED:
-        raise unsuccessful(run)
-    return run

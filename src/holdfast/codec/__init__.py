@@ -2,8 +2,8 @@
 
 ``values`` is the contract; ``choose`` picks the codec for an annotation: ``typed`` (pydantic, by declared type) or
 ``tagged`` (a closed set of types, by what the value is). ``survival`` decides whether a value may be recorded at all.
-``inputs`` and ``ids`` do the same for a run's arguments and its id, ``faults`` for exceptions; ``canonical``
-compares, ``preview`` shows.
+``inputs`` and ``ids`` do the same for a run's arguments and its id, ``faults`` for exceptions; ``size`` bounds,
+``canonical`` compares, ``preview`` shows.
 
 There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
 """
@@ -16,13 +16,16 @@ from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encod
 from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
 from holdfast.codec.preview import preview
+from holdfast.codec.size import LARGEST, check_size
 from holdfast.codec.values import ValueCodec
 
 __all__ = [
+    "LARGEST",
     "ErrorInfo",
     "InputsCodec",
     "ValueCodec",
     "bind_by_name",
+    "check_size",
     "codec_for",
     "decode_error",
     "describe_error",

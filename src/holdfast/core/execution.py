@@ -22,16 +22,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.core import stand_ins
+from holdfast.core.chance import Chance
 from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunFuture, RunLoop, running_loop
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.undoing import Origin, UndoLog, origins_of
 from holdfast.core.where import waiting_at
 from holdfast.errors import (
     HoldfastError,
@@ -54,12 +55,16 @@ CONTEXT = 3
 UNREAD = object()
 """The value of a delivered outcome that has not been decoded yet."""
 
+_WAITS = (Kind.SIGNAL, Kind.CHILD)
+"""Commands that, once they have been begun, need nobody here."""
+
 
 class Outcome(NamedTuple):
     """What a command's future resolves to: the record, and its decoded value where somebody has decoded it already."""
 
     record: Record
-    value: Any = UNREAD
+    value: Any
+    origin: Origin
 
 
 class Ending(NamedTuple):
@@ -67,6 +72,12 @@ class Ending(NamedTuple):
 
     value: Any
     error: BaseException | None
+    is_cancelled: bool = False
+    """It gave in to the cancellation that somebody asked for."""
+    not_undone: tuple[str, Record] | None = None
+    """The step whose compensation failed, and the record of that."""
+    rewind: Rewind | None = None
+    """What a retry takes back."""
 
 
 class Command:
@@ -131,20 +142,33 @@ class Execution:
         """Exceptions that nobody awaited, to be logged by the engine."""
         self.open: dict[int, Command] = {}
         """Commands without an outcome, in the order they were issued."""
+        self.waits = 0
+        """How many of the open commands wait for a signal or for the end of another run, and so need nobody here."""
         self._main = main
-        self._seed = seed
+        self._chance = Chance(seed)
         self._recorded_python = recorded_python
         self._issued = 0
         self._new: list[Command] = []
         self._withdrawn: list[Command] = []
         self._holes: dict[int, tuple[Kind, str]] = {}
+        self._step_holes: dict[int, Any] = {}
+        """Calls of steps that were cancelled in flight, and may have been done all the same."""
         self._mailbox: dict[str, deque[Outcome]] = {}
         self._history: deque[Record] = deque(maxlen=CONTEXT)
         self._trail: deque[Command] = deque(maxlen=2 * CONTEXT + 2)
         self._draws = 0
+        self._seen = -1
+        """``seq`` of the last record that was delivered."""
+        self._undo = UndoLog()
         self._supervisor: asyncio.Task[None] | None = None
-        self._timed_out = False
+        self._stopped_by: tuple[Kind, Origin] | None = None
+        """The deadline or the cancellation that the workflow was interrupted for, whichever came first."""
+        self._cancelled_late = False
+        """The cancellation came when the workflow's own code had ended already."""
         self._settled = False
+        self._origins: list[Origin] = []
+        """The records that ended the workflow's code."""
+        self._is_undone = False
 
     # Driving
 
@@ -181,14 +205,18 @@ class Execution:
         loop.turned = 0
         if self.fault is not None:
             return
+        self._seen = record.seq
         if record.kind is Kind.TIMER:
             self._fire(record)
-        elif record.kind is Kind.DEADLINE:
-            loop.advance_time(record.at)
-            self._time_out()
+        elif record.kind.has_position:
+            self._resolve(record, Outcome(record, value, self._origin(record)))
         else:
-            self._resolve(record, Outcome(record, value))
+            loop.advance_time(record.at)
+            self._interrupt(record)
         self._history.append(record)
+
+    def _origin(self, record: Record) -> Origin:
+        return Origin(record.seq, self._issued, self.loop.timers_issued)
 
     def go_live(self) -> None:
         """The journal is used up: from here on outcomes are new."""
@@ -212,11 +240,27 @@ class Execution:
         self._withdrawn.clear()
 
     def leftover(self, record: Record) -> None:
-        """The workflow has ended, but its journal goes on with ``record``: drift, unless it belongs to a hole."""
-        if record.kind in (Kind.TIMER, Kind.DEADLINE) or record.position in self._holes:
+        """The workflow has ended, but its journal goes on with ``record``.
+
+        That is drift, unless the record belongs to a hole, or somebody cancelled the run before its end was recorded.
+        """
+        if record.kind is Kind.CANCEL:
+            self.deliver(record)
+        elif record.kind.has_position and record.position not in self._holes:
+            self.fault = self._drift(record)
+            self.ending = None
+        elif record.kind.has_position:
+            self._note_hole(record)
+            self._end_anew()
+
+    def _end_anew(self) -> None:
+        """The workflow has ended, and something came after that: it may have to be undone, or taken back by a retry."""
+        ending = self.ending
+        if ending is None or ending.error is None:
             return
-        self.fault = self._drift(record)
-        self.ending = None
+        self.ending = ending._replace(rewind=self._rewind())
+        if self._undo:
+            self._go_on_ending(ending.error, ending.is_cancelled)
 
     # What workflow code asks for
 
@@ -237,15 +281,26 @@ class Execution:
             command.future.set_result(waiting.popleft())
             return command.future
         self.open[position] = command
+        self.waits += kind in _WAITS
         self._new.append(command)
         return command.future
 
     def withdraw(self, command: Command) -> None:
         """The workflow cancelled this command: its position becomes a hole."""
-        if self.open.pop(command.position, None) is not None:
-            command.task = None
+        if self._close(command):
             self._holes[command.position] = (command.kind, command.name)
+            call = command.call
+            if command.kind is Kind.STEP and call is not None and (call.is_undoable or call.is_once):
+                self._step_holes[command.position] = call
             self._withdrawn.append(command)
+
+    def _close(self, command: Command) -> bool:
+        """The command is not open any more; false when it was not."""
+        if self.open.pop(command.position, None) is None:
+            return False
+        command.task = None
+        self.waits -= command.kind in _WAITS
+        return True
 
     def draw(self, purpose: str) -> bytes:
         """32 bytes that are random to the world and the same on every replay.
@@ -254,13 +309,21 @@ class Execution:
         between the same two commands.
         """
         self._draws += 1
-        return hashlib.blake2b(
-            f"{purpose}:{self._issued}:{self._draws}".encode(), key=self._seed, digest_size=32
-        ).digest()
+        return self._chance.draw(f"{purpose}:{self._issued}:{self._draws}", self._seen)
 
-    def idempotency_key(self, position: int) -> str:
+    def idempotency_key(self, position: int, name: str) -> str:
         """A key for the outside world that stays the same over attempts and replays of one step."""
-        return hashlib.blake2b(f"step:{position}".encode(), key=self._seed, digest_size=16).hexdigest()
+        # With the name: after a retry, another step may be at this position.
+        return self._chance.own(f"step:{position}:{name}").hex()
+
+    def child_seed(self, position: int) -> bytes:
+        """The seed of a run that the command at this position starts: who starts it again, starts the same."""
+        return self._chance.own(f"child:{position}")
+
+    @property
+    def next_position(self) -> int:
+        """The position of the command that is issued next."""
+        return self._issued
 
     def stray_error(self, context: dict[str, Any]) -> None:
         """An exception that no workflow code looked at."""
@@ -270,22 +333,85 @@ class Execution:
     # Inside
 
     async def _supervise(self) -> None:
+        is_cancelled = False
         try:
-            ending = Ending(await self._main(), None)
+            value, error = await self._main(), None
         except (RunParked, GeneratorExit):
             raise
         except asyncio.CancelledError as cancelled:
-            timed_out = RunTimedOut(f"run {self.run_id!r} did not end within its workflow's time-out")
-            ending = Ending(None, timed_out if self._timed_out else cancelled)
+            value, error = None, cancelled
+            if self._stopped_by is not None and self._stopped_by[0] is Kind.DEADLINE:
+                error = RunTimedOut(f"run {self.run_id!r} did not end within its workflow's time-out")
+            is_cancelled = self._stopped_by is not None and self._stopped_by[0] is Kind.CANCEL
         except (SystemExit, KeyboardInterrupt) as stop:
             # Let out of the loop, these would take the worker down with all its other runs.
-            ending = Ending(
-                None, UsageError(f"workflow code raised {stop!r}; raise an ordinary exception to fail the run")
-            )
-        except BaseException as error:
-            ending = Ending(None, error)
+            stopped = UsageError(f"workflow code raised {stop!r}; raise an ordinary exception to fail the run")
+            value, error = None, stopped
+        except BaseException as raised:
+            value, error = None, raised
         await self._settle()
-        self.ending = ending
+        if error is None and self._cancelled_late:
+            value, error, is_cancelled = None, asyncio.CancelledError(), True
+        await self._end(value, error, is_cancelled)
+
+    async def _end(self, value: Any, error: BaseException | None, is_cancelled: bool) -> None:
+        """The workflow's code has ended: undo what is to be undone, and tell how it ended."""
+        if error is None:
+            self.ending = Ending(value, None)
+            return
+        failed: tuple[str, Outcome] | None = None
+        while self._undo and failed is None:
+            record, call = self._undo.pop()
+            try:
+                name, undo = call.undo(record.payload or b"null")
+            except HoldfastError as unfit:  # the code no longer fits the journal
+                self.fault = unfit
+                return
+            outcome = await self.issue(Kind.COMPENSATION, name, undo)
+            if outcome.record.ok:
+                self._undo.undone += 1
+            else:
+                failed = record.name, outcome  # those before it may rest on it: a person has to look first
+        if failed is not None:
+            self._origins = [failed[1].origin]
+        elif isinstance(error, asyncio.CancelledError | RunTimedOut) and self._stopped_by is not None:
+            self._origins = [self._stopped_by[1]]
+        else:
+            self._origins = origins_of(error)
+        self._is_undone = failed is None and self._undo.undone > 0
+        self.ending = Ending(
+            None,
+            error,
+            is_cancelled,
+            None if failed is None else (failed[0], failed[1].record),
+            self._rewind(),
+        )
+
+    def _rewind(self) -> Rewind | None:
+        return self._undo.rewind(self._origins, undone=self._is_undone)
+
+    def _interrupt(self, record: Record) -> None:
+        """The run's deadline has passed, or somebody has cancelled it."""
+        if self._stopped_by is not None:
+            return  # it is being interrupted already; a second blow would hit its clean-up
+        if not self._settled:
+            self._stopped_by = (record.kind, self._origin(record))
+            if self._supervisor is not None:
+                self.loop.inside(self._supervisor.cancel)
+        elif record.kind is Kind.CANCEL:
+            # Its own code has ended: there is nothing left to interrupt, but something to undo, if it ended well.
+            self._stopped_by = (record.kind, self._origin(record))
+            self._cancelled_late = True
+            if self.ending is not None and self.ending.error is None:
+                self._go_on_ending(asyncio.CancelledError(), True)
+
+    def _go_on_ending(self, error: BaseException, is_cancelled: bool) -> None:
+        """There is something to undo after all."""
+        if self.ending is not None and self.ending.not_undone is not None:
+            return  # it stands where a person has to look first
+        self.ending = None
+        end = self._end(None, error, is_cancelled)
+        self._supervisor = self.loop.inside(partial(self.loop.create_task, end, context=contextvars.Context()))
 
     async def _settle(self) -> None:
         """End what the workflow left running, as ``asyncio.run`` does, before its end is recorded."""
@@ -321,6 +447,7 @@ class Execution:
                 self.fault = self._drift(record)
                 return
             loop.advance_time(record.at)
+            self._note_hole(record)
             if record.kind is Kind.SIGNAL:
                 self._deposit(record.name, outcome)
             return
@@ -328,30 +455,37 @@ class Execution:
             self.fault = self._drift(record, command)
             return
         loop.advance_time(record.at)
-        del self.open[record.position]
-        command.task = None
+        self._close(command)
+        self._note_failure(record, command.call)
+        if record.kind in (Kind.STEP, Kind.COMPENSATION) and command.call is not None:
+            self._undo.done(record, command.call)
         loop.inside(command.future.set_result, outcome)
+
+    def _note_failure(self, record: Record, call: Any) -> None:
+        # Not of a `once` step: whether that may run again is asked when it is what ended the run.
+        if not (record.ok or record.kind is Kind.COMPENSATION or getattr(call, "is_once", False)):
+            self._undo.failed(record)
+
+    def _note_hole(self, record: Record) -> None:
+        """What the workflow had cancelled has an outcome all the same."""
+        call = self._step_holes.pop(record.position, None)
+        self._note_failure(record, call)
+        if call is not None:
+            self._undo.done(record, call)
 
     def _deposit(self, name: str, outcome: Outcome) -> None:
         """A signal whose wait is gone goes to the oldest open wait for its name, else into the mailbox."""
         for command in self.open.values():
             if command.kind is Kind.SIGNAL and command.name == name:
-                del self.open[command.position]
-                command.task = None
+                self._close(command)
                 self._holes[command.position] = (Kind.SIGNAL, name)
                 self._withdrawn.append(command)
                 self.loop.inside(command.future.set_result, outcome)
                 return
         self._mailbox.setdefault(name, deque()).append(outcome)
 
-    def _time_out(self) -> None:
-        # Once the workflow's own code has ended there is nothing left to time out.
-        if self._supervisor is not None and not self._settled:
-            self._timed_out = True
-            self.loop.inside(self._supervisor.cancel)
-
     def _check_idle(self) -> None:
-        if self.ending is not None or self.open or self.loop.timers:
+        if self.fault is not None or self.ending is not None or self.open or self.loop.timers:
             return
         self.fault = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._location()}. Workflow "

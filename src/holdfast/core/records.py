@@ -103,8 +103,9 @@ class Rewind(NamedTuple):
     """What a retry takes back from the journal, so that the run goes on from where it went wrong.
 
     Known only to whoever executed the code, so it is written with the run's end. ``failed`` are the records that ended
-    the run. Whatever the workflow issued after it had seen the first of them, it issued because of that: those records
-    go as well. What had been issued before stays, also if its outcome came later: it is paid for.
+    the run, and failures that came after the first of them. Whatever the workflow issued after it had seen the first,
+    it issued because of that: those records go as well. What had been issued before stays, also if its outcome came
+    later: it is paid for.
     """
 
     failed: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""How a worker comes to runs: it claims those that are due, and fetches what was sent to those it holds.
+"""How a worker comes to runs: it starts some, claims those that are due, and fetches what was sent to those it holds.
 
 **Answers that got lost.** A claim, or the start of a run as already claimed, can be carried out by the store and
 reported as failed. The run is then held by a worker that does not know of it, and nobody else takes it up while that
@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from holdfast.codec import encode_error
@@ -20,9 +21,20 @@ from holdfast.core.states import RunState
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.writer import Writer
+from holdfast.engine.writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError
-from holdfast.stores.contract import FinishRun, History, ReleaseRun, Run, RunFilter, Store, Verdict
+from holdfast.stores.contract import (
+    Answer,
+    FinishRun,
+    History,
+    ReleaseRun,
+    Run,
+    RunFilter,
+    Started,
+    StartRun,
+    Store,
+    Verdict,
+)
 
 log = logging.getLogger("holdfast.engine")
 
@@ -31,6 +43,8 @@ PAUSE = 0.2
 
 BATCH = 64
 UNHEARD_PAGE = 500
+
+EMPTY = History((), {}, ())
 
 
 class Holder(Protocol):
@@ -57,6 +71,10 @@ class Holder(Protocol):
 
     def driver_of(self, key: int) -> Driver | None:
         """The driver of a run that is in memory."""
+        ...
+
+    def drivers(self) -> list[Driver]:
+        """The drivers of all runs in memory."""
         ...
 
     def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
@@ -91,6 +109,9 @@ class Claims:
         """When (monotonic) to look for what the store may have done without our knowing."""
         self.starved = False
         """Whether there was something to take, and no room for it."""
+        self._claiming = False
+        self._held_back: list[tuple[Run, WorkflowDefinition]] = []
+        """Runs that a parent has started while a claim was under way: perhaps it is that which has given them to us."""
         self.starting: Counter[str] = Counter()
         """Ids of runs that are being started here, and held from the moment the store has created them."""
 
@@ -115,6 +136,52 @@ class Claims:
         self._next_wake = _earlier(when, self._next_wake)
         self._parked_meanwhile = _earlier(when, self._parked_meanwhile)
 
+    # Starting
+
+    def start(self, op: StartRun, then: Done) -> None:
+        """Start a run, as already claimed if this worker can execute it now."""
+        new, holder = op.run, self._holder
+        definition = self._definitions.get(new.workflow)
+        mine = (
+            definition is not None
+            and not holder.draining
+            and new.available_at <= holder.clock.now()
+            and holder.room > 0
+            and self.serves(new.queue)
+        )
+        holder.expect(mine)
+        self.starting[new.id] += mine
+
+        def done(answer: Answer | BaseException) -> None:
+            holder.expect(-mine)
+            self.starting[new.id] -= mine
+            if not self.starting[new.id]:
+                del self.starting[new.id]
+            if isinstance(answer, BaseException):
+                self.doubt()
+            elif mine and isinstance(answer, Started) and self._is_new_here(answer):
+                # Taken up here and not by whoever asked: if that was cancelled meanwhile, the run is still ours.
+                assert definition is not None
+                if self._claiming and op.link is not None:
+                    holder.expect(1)
+                    self._held_back.append((answer.run, definition))
+                else:
+                    holder.take(answer.run, definition, EMPTY)
+            else:
+                holder.nudge()
+            then(answer)
+
+        holder.writer.submit(op._replace(claim_as=holder.worker if mine else None), done)
+
+    def _is_new_here(self, started: Started) -> bool:
+        """Whether nobody has executed any of a run that this worker holds.
+
+        A run that starts another one does so again whenever it comes back into memory, and finds it at work.
+        """
+        run = started.run
+        is_first = started.created and run.state is RunState.RUNNING and run.epoch == 1
+        return is_first and self._holder.driver_of(run.key) is None
+
     # Claiming
 
     async def take_due(self) -> None:
@@ -131,21 +198,32 @@ class Claims:
                 return
             limit = min(BATCH, holder.room)
             holder.expect(limit)
+            self._claiming = True
             try:
                 runs = await holder.store.claim(holder.worker, workflows=names, queues=self._queues, limit=limit)
                 histories = await self._read_histories(runs)
+                for run, history in zip(runs, histories, strict=True):
+                    if history is not None:
+                        holder.take(run, self._definitions[run.workflow], history)
             except StoreError:
                 self.doubt()
                 raise
             finally:
                 holder.expect(-limit)
+                self._claiming = False
+                self._take_held_back()
             if not runs:
                 # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
                 self._next_wake = holder.clock.now() + PAUSE
                 return
-            for run, history in zip(runs, histories, strict=True):
-                if history is not None:
-                    holder.take(run, self._definitions[run.workflow], history)
+
+    def _take_held_back(self) -> None:
+        """Take up the runs that were started while a claim was under way, unless that was what gave them to us."""
+        held_back, self._held_back = self._held_back, []
+        for run, definition in held_back:
+            self._holder.expect(-1)
+            if self._holder.driver_of(run.key) is None:
+                self._holder.take(run, definition, EMPTY)
 
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
         """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
@@ -160,14 +238,19 @@ class Claims:
         except StoreError:
             # They are ours by now, and nobody else would take them up while we live.
             for run in runs:
-                self._holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: None)
+                self._holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: self._holder.nudge())
             raise
 
     def _end_unread(self, run: Run, error: StoreCorrupt) -> None:
         holder, at = self._holder, self._holder.clock.now()
         ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
         op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
-        holder.writer.submit(op, lambda answer: holder.ended_unread(ended) if answer is Verdict.DONE else None)
+        holder.writer.submit(op, partial(self._ended_unread, ended))
+
+    def _ended_unread(self, ended: Run, answer: Answer | BaseException) -> None:
+        if answer in (Verdict.DONE, Verdict.TOLD):
+            self._holder.ended_unread(ended)
+            self._holder.nudge()
 
     # Doubts
 
@@ -185,12 +268,12 @@ class Claims:
         holder = self._holder
         now, before, unsure = holder.clock.monotonic(), None, False
         while True:
-            running = RunFilter(states=(RunState.RUNNING,))
-            page = await holder.store.list_runs(running, limit=UNHEARD_PAGE, before=before)
+            held = RunFilter(states=(RunState.RUNNING,), owner=holder.worker)
+            page = await holder.store.list_runs(held, limit=UNHEARD_PAGE, before=before)
             for run in page:
                 driver = holder.driver_of(run.key)
                 # A driver of an earlier epoch is only about to learn that its run ended, and somebody reopened it.
-                if run.owner != holder.worker or (driver is not None and driver.run.epoch == run.epoch):
+                if driver is not None and driver.run.epoch == run.epoch:
                     continue
                 if self.starting[run.id]:
                     unsure = True  # perhaps its answer is only on its way
@@ -220,6 +303,24 @@ class Claims:
             cursor = max(cursor, signal.id)
         # A signal for a run that is only just being taken up is asked for again next time.
         self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)
+
+    # Requests
+
+    async def fetch_requests(self) -> None:
+        """Tell the runs in memory what has been asked of them."""
+        holder = self._holder
+        if holder.is_empty:
+            return
+        for request in await holder.store.requests(holder.worker):
+            driver = holder.driver_of(request.key)
+            if driver is not None:
+                driver.ask(request)
+        off = await holder.store.switched_off()
+        if off:
+            for driver in holder.drivers():
+                if driver.run.workflow in off:
+                    log.warning("run %r stands still: workflow %r is switched off", driver.run.id, driver.run.workflow)
+                    driver.stand_still()
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.codec import InputsCodec, ValueCodec
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.contract import NewRun, Started, WorkflowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,36 @@ class StepCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def undo(self, payload: bytes) -> StepCall | None:
-        """The call that undoes this one, whose recorded output is ``payload``; nothing if it has no compensation."""
+    @property
+    def is_once(self) -> bool:
+        """Whether nobody may run it a second time."""
+        return self.step.effect is Effect.ONCE
+
+    @property
+    def is_undoable(self) -> bool:
+        """Whether it has a compensation."""
+        return self.step.compensation is not None
+
+    def undo(self, payload: bytes) -> tuple[str, StepCall]:
+        """Name and call of the compensation for this call, whose recorded output is ``payload``."""
         compensation = self.step.compensation
-        if compensation is None:
-            return None
+        assert compensation is not None
         output = self.step.output.decode(payload, f"the output of step {self.step.name!r}")
-        return StepCall(compensation.step, (), compensation.bind(output, self.args, self.kwargs))
+        arguments = compensation.bind(output, self.args, self.kwargs)
+        return compensation.step.name, StepCall(compensation.step, (), arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCall:
+    """A run that workflow code starts, or waits for."""
+
+    run_id: str
+    accept: Callable[[Started], None]
+    """Raises an error of Holdfast, to be recorded, if the run that is there is not the one that was meant."""
+    make: Callable[[float], NewRun] | None = None
+    """The run to be started at this time; ``None``: it was started before."""
+    seed: bytes | None = None
+    """Its seed, if it belongs to the call: then cancelling the call cancels it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,54 @@
 """One run held by this worker: its journal is replayed, its commands are carried out, their outcomes recorded.
 
 A driver is moved by callbacks alone, all on the process's loop: an outcome was committed, a timer is due, a signal
-came. Each outcome goes the same way: ``_record`` hands it to the writer; when it is durable, ``_recorded`` puts it
+came. Each outcome goes the same way: ``journal`` hands it to the writer; when it is durable, ``recorded`` puts it
 into the inbox; ``_pump`` takes one record from the inbox at a time, lets the workflow run until it is idle, and then
 ``_act``s on what the workflow asked for meanwhile. A replayed record differs only in that it is in the inbox from the
 start.
 
+Steps are carried out by ``steps``, timers kept by ``timing``, other runs started and awaited by ``children``. What was
+sent to the run, and the ends of runs that it waits for, lie in its ``mailbox``. Being asked to cancel, the driver
+records that, and the workflow's code is interrupted by the record. Being asked to pause, it starts nothing more, and
+parks when what is in flight has been recorded.
+
 The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
-*finished* (the workflow ended), *parked* (it waits for time or a signal only), *released* (this worker stops) and
-*lost* (a write was fenced: somebody else holds the run).
+*finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
+(this worker stops, or the workflow was switched off) and *lost* (a write was fenced: somebody else holds the run).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.codec import encode_error
+from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
-from holdfast.core.loop import RunTimer
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
-from holdfast.engine.clock import Alarm, Clock
+from holdfast.engine.children import Children
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.steps import AroundStep, StepRun
-from holdfast.engine.threads import Threads
-from holdfast.engine.writer import Writer
+from holdfast.engine.ending import End, end_of
+from holdfast.engine.hosting import Host
+from holdfast.engine.mailbox import Mailbox
+from holdfast.engine.recording import Recorder
+from holdfast.engine.steps import StepRun
+from holdfast.engine.timing import Timers
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
-from holdfast.stores.contract import Answer, AppendRecord, FinishRun, History, NoteAttempt, ParkRun, Run, Verdict
+from holdfast.stores.contract import (
+    Answer,
+    Cancel,
+    FinishRun,
+    History,
+    ParkRun,
+    ReleaseRun,
+    Request,
+    Run,
+    Verdict,
+)
 
 log = logging.getLogger("holdfast.engine")
 
@@ -41,41 +57,6 @@ REPLAY_SLICE = 500
 
 PARK_AFTER = 1.0
 """A run that waits for less than this many seconds stays in memory."""
-
-
-class Host(Protocol):
-    """What a driver needs of the engine that holds it."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    writer: Writer
-    threads: Threads
-    worker: int
-    draining: bool
-    execution: Callable[..., Execution]
-    """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
-    around_step: AroundStep | None
-    stragglers: set[asyncio.Task[Any]]
-    """Steps that were cancelled and have not ended yet."""
-
-    def run_idle(self, driver: Driver) -> None:
-        """The run waits for nothing but time and signals."""
-
-    def run_busy(self, driver: Driver) -> None:
-        """The run does not, any more."""
-
-    def run_over(self, driver: Driver, run: Run | None) -> None:
-        """The driver is gone; ``run`` is the ended run, if it ended here."""
-
-    def run_refused_park(self, driver: Driver) -> None:
-        """A signal that the run waits for is in the store already."""
-
-    def turning(self, run_id: str | None) -> None:
-        """Workflow code of this run starts (or stops) to occupy the loop."""
-
-    def holds_lease(self) -> bool:
-        """Whether nobody else can hold this worker's runs yet, so that a step may begin."""
-        ...
 
 
 class Driver:
@@ -89,24 +70,21 @@ class Driver:
         self.parking = False
         self.execution: Execution
         self._steps: dict[int, StepRun] = {}
+        self._children = Children(self)
         self._attempts: dict[int, Attempt] = {}
-        self._signals: dict[str, deque[Signal]] = {}
-        self._last_signal = 0
+        self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
-        self._next_seq = 0
-        self._in_writer = 0
+        self.journal = Recorder(self)
+        self._timers = Timers(self)
         self._to_start: list[Command] = []
-        self._answered: set[int] = set()
-        """Positions of signal waits for which a record is on its way."""
         self._resuming = True
         self._pumping = False
         self._mid_turn = False
         """The workflow has more to do than fits into one turn of the process's loop."""
         self._ending = False
-        self._reset_deliveries = run.deliveries > 0
-        self._alarm: Alarm | None = None
-        self._alarm_at = 0.0
-        self._deadline_sent = False
+        self._cancel_asked = run.cancel is Cancel.ASKED
+        self._cancel_sent = run.cancel is Cancel.RECORDED
+        self._pausing = False
         self.parked_until: float | None = None
 
     # Coming into memory
@@ -117,13 +95,13 @@ class Driver:
         try:
             args, kwargs = self.definition.inputs.decode(run.inputs)
         except HoldfastError as error:
-            self._finish(RunState.FAILED, None, encode_error(error))
+            self._finish(End(RunState.FAILED, None, encode_error(error)), heed_cancel=False)
             return
         self.execution = self.host.execution(
             run.id,
-            partial(self.definition.function, *args, **kwargs),
+            partial(self._main, args, kwargs),
             workflow=run.workflow,
-            start_time=run.created_at,
+            start_time=run.began_at,
             seed=run.seed,
             deadline=run.deadline,
             recorded_python=run.python,
@@ -131,12 +109,18 @@ class Driver:
         self._attempts = dict(history.attempts)
         self.add_signals(history.signals)
         self._inbox.extend((record, UNREAD) for record in history.records)
-        self._next_seq = history.records[-1].seq + 1 if history.records else 0
-        self._deadline_sent = run.deadline is not None and any(r.kind is Kind.DEADLINE for r in history.records)
+        self.journal.next_seq = history.records[-1].seq + 1 if history.records else 0
+        self._timers.deadline_sent = run.deadline is not None and any(r.kind is Kind.DEADLINE for r in history.records)
         if run.epoch == 1 and not history.records:
             self.execution.go_live()  # nobody has executed any of it before
         self.execution.start()
         self._pump()
+
+    async def _main(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The workflow's code. Its result is encoded in the same breath: one that cannot be is the code's failure."""
+        value = await self.definition.function(*args, **kwargs)
+        what = f"the result of workflow {self.definition.name!r}"
+        return check_size(self.definition.output.encode(value, what), what, self.host.max_value)
 
     # Turning
 
@@ -183,6 +167,8 @@ class Driver:
         for command in execution.take_withdrawn():
             if (step := self._steps.pop(command.position, None)) is not None:
                 step.cancel()
+            elif command.kind is Kind.CHILD:
+                self._children.withdrawn(command)
         self._log_stray_errors()
         if self._ending:
             return
@@ -190,22 +176,40 @@ class Driver:
             self._end()
             return
         self._to_start += execution.take_issued()
-        if self._resuming and self._fire_due():
+        if self._resuming and (self._heed_cancel() or (not self._pausing and self._timers.record_due())):
             return  # what is due comes before what was in flight, or a paid call starts only to be cancelled
-        self._resuming = False
-        self._answer_waits()
+        self._resuming = self._resuming and self._pausing
+        if not self._pausing:
+            self._answer_waits()
         self._start_commands()
-        self._set_alarm()
-        if self._is_idle():
+        self._timers.set_alarm()
+        self.rest()
+
+    def rest(self) -> None:
+        """See whether there is anything left to do here for now."""
+        if self.execution.ending is not None:
+            self._end()
+        elif self._pausing and self._is_still():
+            self.park()
+        elif self._is_idle():
             self.host.run_idle(self)
 
     def _start_commands(self) -> None:
-        if self.host.draining:
+        if self.host.draining or self._pausing:
             return
         commands, self._to_start = self._to_start, []
         for command in commands:
-            if command.kind is Kind.STEP and command.position in self.execution.open:
+            if command.position not in self.execution.open:
+                continue
+            if command.kind in (Kind.STEP, Kind.COMPENSATION):
                 self._start_step(command)
+            elif command.kind in (Kind.CHILD, Kind.START):
+                self._begin_child(command)
+
+    def _begin_child(self, command: Command) -> None:
+        if command.kind is Kind.START or not self._mailbox.has_end(command.position):
+            self.journal.expect()
+            self._children.begin(command)
 
     def _start_step(self, command: Command) -> None:
         step = StepRun(self, command, self._attempts.pop(command.position, None))
@@ -216,12 +220,12 @@ class Driver:
             self._record_unknown(command)
         else:
             self._steps[command.position] = step
-            self._submit(
-                NoteAttempt(self.run.key, self.run.epoch, step.note_intent()), partial(self._intent_noted, step)
-            )
+            self.journal.note(step.note_intent(), partial(self._intent_noted, step))
 
     def _intent_noted(self, step: StepRun) -> None:
-        if not step.withdrawn:
+        if step.withdrawn:
+            self.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
+        else:
             step.launch()
 
     def _record_unknown(self, command: Command) -> None:
@@ -231,7 +235,9 @@ class Driver:
             f"not run again: it may or may not have happened. Check first, then act on what you find.",
             command.name,
         )
-        self._record(Kind.STEP, command.position, command.name, ok=False, payload=encode_error(error), noted=True)
+        self.journal.record(
+            command.kind, command.position, command.name, ok=False, payload=encode_error(error), noted=True
+        )
 
     # Outcomes
 
@@ -251,8 +257,8 @@ class Driver:
         command = step.command
         if self.gone or self._steps.pop(command.position, None) is None:
             return
-        self._record(
-            Kind.STEP,
+        self.journal.record(
+            command.kind,
             command.position,
             command.name,
             ok=ok,
@@ -267,134 +273,61 @@ class Driver:
     def note(self, attempt: Attempt) -> None:
         """Keep what is known of a step in flight."""
         if not self.gone:
-            self._submit(NoteAttempt(self.run.key, self.run.epoch, attempt), None)
+            self.journal.note(attempt)
 
-    def _record(
-        self,
-        kind: Kind,
-        position: int,
-        name: str,
-        *,
-        ok: bool = True,
-        payload: bytes | None = None,
-        value: Any = UNREAD,
-        at: float | None = None,
-        started_at: float | None = None,
-        attempts: int = 1,
-        preview: str = "",
-        noted: bool = False,
-        consume: int | None = None,
-    ) -> None:
-        now = self.host.clock.now()
-        record = Record(
-            self._next_seq,
-            kind,
-            position,
-            name,
-            ok,
-            payload,
-            now if at is None else at,
-            now if started_at is None else started_at,
-            attempts,
-            self.host.worker,
-            self.run.epoch,
-            preview,
-        )
-        self._next_seq += 1
-        reset, self._reset_deliveries = self._reset_deliveries, False
-        self._submit(AppendRecord(self.run.key, record, consume, noted, reset), partial(self._recorded, record, value))
-
-    def _recorded(self, record: Record, value: Any) -> None:
+    def recorded(self, record: Record, value: Any) -> None:
+        """A record is durable: the workflow may see it."""
         self._inbox.append((record, value))
         self._pump()
 
-    def _submit(self, op: AppendRecord | NoteAttempt, then: Any) -> None:
-        self._in_writer += 1
-        self.host.run_busy(self)
-        self.host.writer.submit(op, partial(self._committed, then))
-
-    def _committed(self, then: Any, answer: Answer | BaseException) -> None:
-        self._in_writer -= 1
-        if self.gone:
-            return
-        if isinstance(answer, BaseException):
-            self.fail(answer)
-        elif answer is not Verdict.DONE:
-            self.lose()
-        elif then is not None:
-            then()
-        elif self._is_idle():
-            self.host.run_idle(self)
-
-    # Timers
-
-    def _set_alarm(self) -> None:
-        when = self._next_due()
-        if self._alarm is not None:
-            if when == self._alarm_at:
-                return
-            self._alarm.cancel()
-            self._alarm = None
-        if when is not None:
-            self._alarm_at = when
-            self._alarm = self.host.clock.call_at(when, self._on_alarm)
-
-    def _next_due(self) -> float | None:
-        timer = self.execution.loop.next_timer()
-        deadline = None if self._deadline_sent else self.run.deadline
-        if timer is None:
-            return deadline
-        return timer.when() if deadline is None else min(deadline, timer.when())
-
-    def _on_alarm(self) -> None:
-        self._alarm = None
-        if not self.gone and not self.parking and not self._ending:
-            self._fire_due()
-            self._set_alarm()
-
-    def _fire_due(self) -> bool:
-        """Record the timers that are due; true when there were any."""
-        now = self.host.clock.now()
-        due: Sequence[RunTimer] = self.execution.loop.take_due(now)
-        for timer in due:
-            self._record(Kind.TIMER, timer.position, timer.name, at=max(now, timer.when()))
-        deadline = self.run.deadline
-        if deadline is None or deadline > now or self._deadline_sent:
-            return bool(due)
-        self._deadline_sent = True
-        self._record(Kind.DEADLINE, 0, "deadline", at=now)
-        return True
-
-    # Signals
+    # What comes from outside
 
     def add_signals(self, signals: Sequence[Signal]) -> None:
         """Signals that are in the store for this run; those known already are passed over."""
-        for signal in signals:
-            if signal.id > self._last_signal:
-                self._last_signal = signal.id
-                self._signals.setdefault(signal.name, deque()).append(signal)
-        if (
-            hasattr(self, "execution")
-            and not self.execution.loop.replaying
-            and not (self.parking or self._ending or self.gone)
-        ):
+        self._mailbox.add(signals)
+        if self.takes_in:
             self._answer_waits()
 
+    def ask(self, request: Request) -> None:
+        """Somebody wants the run to be cancelled, or paused. Whatever is not heeded now is asked again."""
+        if request.cancel:
+            self._cancel_asked = True
+            if self._is_live():
+                self._heed_cancel()
+        elif request.pause and self._is_here():
+            self._pausing = True
+            if not self.execution.loop.replaying:  # else as soon as it is where it was
+                self.rest()
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether what happens now is recorded now."""
+        return self._is_live() and not self._pausing
+
+    def _is_live(self) -> bool:
+        """Whether the run goes on by what happens now, and not by what is recorded."""
+        return self._is_here() and not self.execution.loop.replaying
+
+    def _is_here(self) -> bool:
+        """Whether the run's code is in memory, and neither ends nor leaves."""
+        return hasattr(self, "execution") and not (self.parking or self._ending or self.gone)
+
+    def _heed_cancel(self) -> bool:
+        """Record that the run is to be cancelled, if somebody has asked for it; true when that is new."""
+        if not self._cancel_asked or self._cancel_sent:
+            return False
+        self._cancel_sent = True
+        self._pausing = False
+        self.journal.record(Kind.CANCEL, 0, "cancel")
+        return True
+
     def _answer_waits(self) -> None:
-        """Give each open wait, oldest first, the oldest signal of its name."""
-        if not self._signals:
-            return
-        for command in list(self.execution.open.values()):
-            if command.kind is not Kind.SIGNAL or command.position in self._answered:
+        """Record what has come for the open waits."""
+        for command, signal in self._mailbox.answers(self.execution):
+            if command.kind is Kind.CHILD:
+                self._children.ended(command, signal)
                 continue
-            waiting = self._signals.get(command.name)
-            if not waiting:
-                continue
-            signal = waiting.popleft()
-            if not waiting:
-                del self._signals[command.name]
-            self._answered.add(command.position)
-            self._record(
+            self.journal.record(
                 Kind.SIGNAL,
                 command.position,
                 command.name,
@@ -405,85 +338,95 @@ class Driver:
 
     # Leaving memory
 
-    def _is_idle(self) -> bool:
-        """Whether the run waits for nothing but time and signals."""
+    def _is_still(self) -> bool:
+        """Whether nothing is under way."""
         return not (
             self.gone
             or self.parking
             or self._ending
             or self._steps
-            or self._in_writer
+            or self.journal.on_its_way
             or self._inbox
-            or self._to_start
             or self._pumping
-            or any(command.kind is not Kind.SIGNAL for command in self.execution.open.values())
+            or self._mid_turn
         )
+
+    def _is_idle(self) -> bool:
+        """Whether the run waits for nothing but time, signals and other runs."""
+        return self._is_still() and not self._to_start and len(self.execution.open) == self.execution.waits
 
     def is_parkable(self, now: float) -> bool:
         """Whether it is worth while to take the run out of memory."""
-        due = self._next_due()
+        due = self._timers.next_due()
         return self._is_idle() and (due is None or due - now > PARK_AFTER)
 
     def park(self) -> None:
-        """Leave memory until the next timer or signal."""
+        """Leave memory until the next timer or signal, or the next end of another run; if paused, until resumed."""
         self.parking = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        names = [command.name for command in self.execution.open.values()]
-        wake_at = self._next_due()
-        waits_for = _waits_in_words(names, wake_at)
-        op = ParkRun(self.run.key, self.run.epoch, wake_at, tuple(dict.fromkeys(names)), waits_for, self._next_seq)
+        self.host.run_busy(self)
+        self._timers.stop()
+        waits = [command for command in self.execution.open.values() if command.kind in (Kind.SIGNAL, Kind.CHILD)]
+        wake_at = self._timers.next_due()
+        op = ParkRun(
+            self.run.key,
+            self.run.epoch,
+            wake_at,
+            tuple(dict.fromkeys(command.name for command in waits if command.kind is Kind.SIGNAL)),
+            _waits_in_words(waits, wake_at),
+            self.journal.next_seq,
+            tuple(command.position for command in waits if command.kind is Kind.CHILD),
+            self._pausing,
+        )
         self.host.writer.submit(op, self._parked)
 
     def _parked(self, answer: Answer | BaseException) -> None:
         if self.gone:
             return
         if answer is Verdict.DONE:
-            self.parked_until = self._next_due()
+            self.parked_until = None if self._pausing else self._timers.next_due()
             self._leave(None)
         elif answer is Verdict.REFUSED:
-            self.parking = False
-            self._answer_waits()  # the engine may have heard of the signal while the park was on its way
-            self._set_alarm()
+            # There is something to do: what the run waits for has come, it was resumed, or it is to be cancelled.
+            self.parking = self._pausing = False
+            self._act()
             self.host.run_refused_park(self)
         else:
             self.lose()
 
     def _end(self) -> None:
-        """The workflow's code has ended: record how."""
+        """The workflow's code has ended: record how, once what is on its way has arrived."""
         ending = self.execution.ending
         assert ending is not None
-        if ending.error is not None:
-            self._finish(RunState.FAILED, None, encode_error(ending.error))
-            return
-        try:
-            output, _ = self.definition.output.record(ending.value, f"the result of workflow {self.definition.name!r}")
-        except HoldfastError as error:
-            self._finish(RunState.FAILED, None, encode_error(error))
-        else:
-            self._finish(RunState.COMPLETED, output, None)
+        if not self.journal.on_its_way and not self._ending:
+            self._finish(end_of(ending, self.run.id), ending.rewind)
 
     def fail(self, error: BaseException) -> None:
         """The run cannot go on with this code: its journal stays as it is."""
         if not self._ending and not self.gone:
             log.error("run %r of workflow %r cannot go on: %s", self.run.id, self.run.workflow, type(error).__name__)
-            self._finish(RunState.FAILED, None, encode_error(error))
+            self._finish(End(RunState.FAILED, None, encode_error(error)), heed_cancel=False)
 
-    def _finish(self, state: RunState, output: bytes | None, error: bytes | None) -> None:
+    def _finish(self, end: End, rewind: Rewind | None = None, *, heed_cancel: bool = True) -> None:
         self._ending = True
         self._cancel_steps()
         at = self.host.clock.now()
-        ended = replace(self.run, state=state, output=output, error=error, finished_at=at, owner=None)
-        op = FinishRun(self.run.key, self.run.epoch, state, output, error, at)
+        ended = replace(self.run, **end._asdict(), finished_at=at, owner=None, rewind=rewind)
+        op = FinishRun(self.run.key, self.run.epoch, *end, at, rewind, heed_cancel)
         self.host.run_busy(self)
         self.host.writer.submit(op, partial(self._finished, ended))
 
     def _finished(self, ended: Run, answer: Answer | BaseException) -> None:
         if self.gone:
             return
-        if answer is Verdict.DONE:
+        if answer in (Verdict.DONE, Verdict.TOLD):
             self._leave(ended)
+            if answer is Verdict.TOLD:
+                self.host.nudge()
+        elif answer is Verdict.REFUSED:
+            # Somebody was told that the run will be cancelled: it must not be completed after that.
+            self._ending = False
+            self._cancel_asked = True
+            self._heed_cancel()
         else:
             self.lose()
 
@@ -498,6 +441,13 @@ class Driver:
         if not self.gone:
             self._leave(None)
 
+    def stand_still(self) -> None:
+        """The workflow was switched off: stop at once, and give the run back until it is switched on again."""
+        if not self.gone:
+            # It may be switched on by then, and nobody tells of our own writes: look again.
+            self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch), lambda _: self.host.nudge())
+            self._leave(None)
+
     def abandon(self) -> None:
         """The event loop is gone: unwind the workflow's code, and touch nothing else."""
         self.gone = True
@@ -506,20 +456,18 @@ class Driver:
 
     def vanish(self) -> None:
         """As ``abandon``, where the loop is still there: nothing of the run goes on."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._timers.stop()
         self._cancel_steps()
         self.abandon()
 
     @property
     def in_flight(self) -> int:
         """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
-        return len(self._steps) + self._in_writer + len(self._inbox) + self._mid_turn
+        return len(self._steps) + self.journal.on_its_way + len(self._inbox) + self._mid_turn
 
     def _leave(self, ended: Run | None) -> None:
         self.gone = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._timers.stop()
         self._cancel_steps()
         if hasattr(self, "execution"):
             self.execution.leave()
@@ -528,7 +476,7 @@ class Driver:
     def _cancel_steps(self) -> None:
         steps, self._steps = self._steps, {}
         for step in steps.values():
-            step.cancel()
+            step.cancel(lost=True)
 
     def _log_stray_errors(self) -> None:
         errors, self.execution.stray_errors = self.execution.stray_errors, []
@@ -536,8 +484,11 @@ class Driver:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))
 
 
-def _waits_in_words(signals: Sequence[str], wake_at: float | None) -> str:
-    words = [f"signal {name!r}" for name in dict.fromkeys(signals)]
+def _waits_in_words(waits: Sequence[Command], wake_at: float | None) -> str:
+    words = [f"signal {name!r}" for name in dict.fromkeys(one.name for one in waits if one.kind is Kind.SIGNAL)]
+    runs = [command.call.run_id for command in waits if command.kind is Kind.CHILD]
+    if runs:
+        words.append(f"run {runs[0]!r}" if len(runs) == 1 else f"{len(runs)} runs, such as {runs[0]!r}")
     if wake_at is not None:
         words.append("a timer")
     return " or ".join(words)

@@ -17,10 +17,11 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
+from holdfast.codec import LARGEST
 from holdfast.core.execution import Execution
-from holdfast.core.states import RunState
 from holdfast.engine import quiet
 from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
@@ -30,17 +31,17 @@ from holdfast.engine.idle import IdleRuns
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep
 from holdfast.engine.threads import Threads
-from holdfast.engine.writer import Writer
+from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import (
     Answer,
+    Change,
     History,
+    Link,
     NewRun,
     NewWorker,
     Run,
-    SendSignal,
-    Started,
     StartRun,
     Store,
     Verdict,
@@ -53,8 +54,6 @@ REAP_EVERY = 0.2
 
 STRAGGLER_PATIENCE = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
-
-EMPTY = History((), {}, ())
 
 
 class JournalEngine:
@@ -71,6 +70,7 @@ class JournalEngine:
         threads: int = 64,
         clock: Clock | None = None,
         interrupt_after: float = INTERRUPT_AFTER,
+        max_value: int = LARGEST,
         pulse: type[Pulse] = Pulse,
         execution: Callable[..., Execution] = Execution,
         around_step: AroundStep | None = None,
@@ -78,6 +78,7 @@ class JournalEngine:
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.draining = False
+        self.max_value = max_value
         self.worker = 0
         self.execution = execution
         self.around_step = around_step
@@ -245,51 +246,20 @@ class JournalEngine:
 
     # What the runtime asks for
 
-    async def start(self, new: NewRun, *, join_orphan: bool) -> Started:
+    async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
         """Create a run, and begin to execute it here if this worker can."""
         if new.workflow not in self._published:
             await self._publish()
-        definition = self._definitions.get(new.workflow)
-        mine = (
-            definition is not None
-            and not self.draining
-            and new.available_at <= self.clock.now()
-            and self.room > 0
-            and self._claims.serves(new.queue)
-        )
-        op = StartRun(new, claim_as=self.worker if mine else None, join_orphan=join_orphan)
-        future: asyncio.Future[Started] = self.loop.create_future()
-        self._coming += mine
-        starting = self._claims.starting
-        starting[new.id] += mine
+        return await self.writer.answer_to(partial(self._claims.start, StartRun(new, join_orphan=join_orphan)))
 
-        def done(answer: Answer | BaseException) -> None:
-            self._coming -= mine
-            starting.subtract([new.id] * mine)
-            if not starting[new.id]:
-                del starting[new.id]
-            if isinstance(answer, BaseException):
-                self._claims.doubt()
-                if not future.done():
-                    future.set_exception(answer)
-                return
-            assert isinstance(answer, Started)
-            # Taken up here and not after the await: if the caller was cancelled meanwhile, the run is still ours.
-            run = answer.run
-            if answer.created and run.state is RunState.RUNNING and definition is not None:
-                self.take(run, definition, EMPTY)
-            else:
-                self.nudge()
-            if not future.done():
-                future.set_result(answer)
+    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
+        """Start a run for a held one, and execute it here if this worker can."""
+        self._claims.start(StartRun(new, link=link), done)
 
-        self.writer.submit(op, done)
-        return await future
-
-    async def signal(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
-        """Put a signal into a run's mailbox."""
+    async def change(self, op: Change) -> Verdict:
+        """Change a run from outside."""
         try:
-            answer = await self.writer.perform(SendSignal(run_id, name, payload, dedup, self.clock.now()))
+            answer = await self.writer.perform(op)
         except StoreError:
             self._claims.doubt()
             raise
@@ -328,9 +298,12 @@ class JournalEngine:
                 try:
                     reaped = await self.store.reap(self.worker)
                     if changed or self._look_again or reaped.workers or claims.is_due() or claims.in_doubt():
-                        self._look_again = True  # until it has worked
-                        await self._look()
                         self._look_again = False
+                        try:
+                            await self._look()
+                        except BaseException:
+                            self._look_again = True  # until it has worked
+                            raise
                     changed = await self.store.changed(claims.until_due(REAP_EVERY))
                     failing = False
                 except StoreError as error:
@@ -358,6 +331,7 @@ class JournalEngine:
                 await self._claims.give_back_unheard()
             await self._claims.take_due()
             await self._claims.fetch_signals()
+            await self._claims.fetch_requests()
             await self._check_arrivals()
 
     async def _check_arrivals(self) -> None:
@@ -387,10 +361,17 @@ class JournalEngine:
         """The driver of a run that is in memory."""
         return self._drivers.get(key)
 
+    def drivers(self) -> list[Driver]:
+        """The drivers of all runs in memory."""
+        return list(self._drivers.values())
+
     def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
         """Take a run into memory that the store has given us."""
         if run.owner != self.worker or self._coming_back:
             return  # it was given to the worker that we were before we were declared dead, and is another's by now
+        known = self._drivers.get(run.key)
+        if known is not None and known.run.epoch == run.epoch:
+            return  # both a claim and a parent that starts it again have been given it
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
         self._by_id[run.id] = driver
@@ -403,6 +384,7 @@ class JournalEngine:
     def ended_unread(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
         self._arrivals.arrived(run)
+        self.nudge()  # somebody here may have been waiting for it
 
     # What drivers tell (see `driver.Host`)
 

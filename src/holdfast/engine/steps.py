@@ -18,12 +18,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec import codec_for, describe_error, encode_error, preview
+from holdfast.codec import check_size, codec_for, describe_error, encode_error, preview
 from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Attempt
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
+from holdfast.stores.contract import Change, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -53,7 +54,7 @@ class StepContext:
     @property
     def idempotency_key(self) -> str:
         """Stable over attempts, crashes and replays of this step: hand it to whatever you call."""
-        return self._run.driver.execution.idempotency_key(self._run.command.position)
+        return self._run.driver.execution.idempotency_key(self._run.command.position, self.name)
 
     def heartbeat(self, progress: Any = None) -> None:
         """Keep ``progress`` for the next attempt, should this one fail or its process die.
@@ -62,6 +63,10 @@ class StepContext:
         Raises ``FenceLost`` or ``asyncio.CancelledError`` in a step that should stop.
         """
         self._run.beat(self, progress)
+
+    async def change_run(self, op: Change) -> Verdict:
+        """Signal, cancel, pause or resume another run: what workflow code does through a child's handle."""
+        return await self._run.driver.host.change(op)
 
 
 current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("holdfast_step")
@@ -80,6 +85,7 @@ class StepRun:
         self.call: StepCall = command.call
         self.task: asyncio.Task[None] | None = None
         self.withdrawn = False
+        self._lost = False
         self._noted = known is not None
         if known is not None and known.name not in ("", self.call.step.name):
             known = None  # left by a step that a retry has taken out of the run's past
@@ -99,8 +105,9 @@ class StepRun:
         """Start on the process's loop, in the caller's context."""
         self.task = self._loop.create_task(self.carry_out(), context=self.command.context)
 
-    def cancel(self) -> None:
-        """Nobody wants the outcome any more."""
+    def cancel(self, *, lost: bool = False) -> None:
+        """Nobody wants the outcome any more; or (``lost``) the run is not held here any more."""
+        self._lost = lost
         self.withdrawn = True
         if self.task is not None and not self.task.done():
             # Its clean-up may take a while, and asyncio itself holds tasks only weakly.
@@ -217,7 +224,9 @@ class StepRun:
         step = self.call.step
         if error is None:
             try:
-                payload, decoded = step.output.record(value, f"the output of step {step.name!r}")
+                what = f"the output of step {step.name!r}"
+                payload, decoded = step.output.record(value, what)
+                check_size(payload, what, self.driver.host.max_value)
             except UnrecordableValue as refused:
                 error = refused
             else:
@@ -241,6 +250,8 @@ class StepRun:
 
     def beat(self, context: StepContext, progress: Any) -> None:
         """A heartbeat, from whatever thread the step runs in."""
+        if self.withdrawn and not self._lost:  # asked first: a cancelled run may have ended, and so be gone as well
+            raise asyncio.CancelledError(f"the workflow no longer waits for step {context.name!r}")
         if self.driver.gone:
             raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
         if self.withdrawn:

@@ -15,10 +15,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.engine.clock import Clock
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.stores.contract import Answer, Op, ReopenRun, SendSignal, StartRun, Store
+from holdfast.stores.contract import (
+    Answer,
+    CancelRun,
+    ForkRun,
+    Op,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    SendSignal,
+    StartRun,
+    Store,
+)
 
 log = logging.getLogger("holdfast.engine")
 
@@ -27,8 +39,19 @@ Done = Callable[[Answer | BaseException], None]
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
-ASKED_BY_PEOPLE = (StartRun, SendSignal, ReopenRun)
-"""Operations whose caller is told of a failure instead of being kept waiting."""
+_ASKED_BY_PEOPLE = (StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, ForkRun)
+
+
+def asked_by_people(op: Op) -> bool:
+    """Whether the caller is told of a failure instead of being kept waiting.
+
+    A run that starts another one, or cancels one that it has started, is kept waiting: it must not lose its place.
+    """
+    if isinstance(op, StartRun):
+        return op.link is None
+    if isinstance(op, CancelRun):
+        return op.seed is None
+    return isinstance(op, _ASKED_BY_PEOPLE)
 
 
 class Writer:
@@ -48,11 +71,15 @@ class Writer:
         self._queue.append((op, done))
         if not self._is_pumping:
             self._begin()
-        elif isinstance(op, ASKED_BY_PEOPLE):
+        elif asked_by_people(op):
             self._asked.set()
 
     async def perform(self, op: Op) -> Answer:
         """Commit ``op`` and return the store's answer."""
+        return await self.answer_to(partial(self.submit, op))
+
+    async def answer_to(self, submit: Callable[[Done], None]) -> Answer:
+        """The store's answer to what ``submit`` hands in."""
         future: asyncio.Future[Answer] = self._loop.create_future()
 
         def done(answer: Answer | BaseException) -> None:
@@ -63,7 +90,7 @@ class Writer:
             else:
                 future.set_result(answer)
 
-        self.submit(op, done)
+        submit(done)
         return await future
 
     async def flush(self) -> None:
@@ -129,7 +156,7 @@ class Writer:
         """The store failed: tell those who asked, keep the runs' operations for the next try, and wait a while."""
         held: list[tuple[Op, Done]] = []
         for op, done in batch:
-            if isinstance(op, ASKED_BY_PEOPLE):
+            if asked_by_people(op):
                 _tell(done, error)
             else:
                 held.append((op, done))
@@ -144,7 +171,7 @@ class Writer:
     async def _rest(self, seconds: float) -> None:
         """Let time pass, but no longer than until somebody asks who is not to be kept waiting."""
         self._asked.clear()
-        if any(isinstance(op, ASKED_BY_PEOPLE) for op, _ in self._queue):
+        if any(asked_by_people(op) for op, _ in self._queue):
             return  # they came while the store was failing
         ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._asked.wait())]
         try:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 
-import flows  # noqa: F401 - makes the workflows known
+import control_flows  # noqa: F401 - makes the workflows known
+import flows  # noqa: F401
 import killing
 
 from holdfast import Runtime

@@ -1,0 +1,99 @@
+"""Forking: a new run that shares the recorded beginning of another one, up to a step.
+
+The fork's journal is a copy of what its origin had seen before that step's outcome. So the code is replayed to exactly
+the same point; from there it goes its own way: the step runs again, or is taken to have returned ``with_output``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.codec import LARGEST, check_size, codec_for
+from holdfast.core.chance import SEED, fork_seed
+from holdfast.core.records import Kind, Record
+from holdfast.errors import RunConflict, RunNotFound, UsageError
+from holdfast.stores.contract import ForkRun, NewRun, Run, Started, Store, Verdict
+from holdfast.stores.rules import switched_off
+
+GIVEN = object()
+"""The ``with_output`` of a fork whose step runs again."""
+
+
+async def fork_run(
+    store: Store,
+    run_id: str,
+    *,
+    at: int | str | None,
+    with_output: Any = GIVEN,
+    new_id: str | None = None,
+    max_value: int = LARGEST,
+    fresh: bytes | None = None,
+) -> Run:
+    """Create the fork; it begins when a worker takes it up. ``fresh`` is its own part of the seed: random bytes."""
+    source = await store.get(run_id)
+    if source is None:
+        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    [history] = await store.histories([source.key])
+    now = store.now()
+    if at is None:
+        if with_output is not GIVEN:
+            raise UsageError("fork: with_output is the output of a step: say which with `at`")
+        keep, record = _behind(history.records), None
+    else:
+        old = find_step(history.records, at, run_id)
+        # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
+        keep, record = _behind([one for one in history.records if one.seq < old.seq]), None
+        if with_output is not GIVEN:
+            what = f"the output of step {old.name!r}"
+            payload = check_size(codec_for(Any).encode(with_output, what), what, max_value)
+            record = Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
+    new = NewRun(
+        id=new_id or f"{run_id}-fork-{secrets.token_hex(3)}",
+        workflow=source.workflow,
+        inputs=source.inputs,
+        digest=source.digest,
+        seed=fork_seed(source.seed, keep, fresh or secrets.token_bytes(SEED)),
+        created_at=now,
+        queue=source.queue,
+        priority=source.priority,
+        deadline=None if source.deadline is None else now + source.deadline - source.created_at,
+        max_deliveries=source.max_deliveries,
+        tags=source.tags,
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        began_at=source.began_at,
+        forked_from=run_id,
+    )
+    [answer] = await store.commit([ForkRun(run_id, new, keep, record)])
+    if answer is Verdict.SWITCHED_OFF:
+        raise switched_off(source.workflow, f"run {run_id!r} was not forked")
+    if not isinstance(answer, Started):
+        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    if not answer.created:
+        raise RunConflict(f"the id {new.id!r} is taken: give the fork another one", new.id)
+    return answer.run
+
+
+def _behind(records: Sequence[Record]) -> int:
+    """The ``seq`` of the next record."""
+    return records[-1].seq + 1 if records else 0
+
+
+def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:
+    """The record of the step with this number (as ``holdfast show`` tells it) or name."""
+    steps = [record for record in records if record.kind in (Kind.STEP, Kind.CHILD, Kind.SIGNAL)]
+    if isinstance(at, int):
+        found = [record for record in steps if record.position + 1 == at]
+    else:
+        found = [record for record in steps if record.name == at]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{record.position + 1} ({record.name})" for record in steps[:20]) or "none"
+    if found:
+        numbers = ", ".join(str(record.position + 1) for record in found[:20])
+        raise UsageError(
+            f"run {run_id!r} has {len(found)} steps named {at!r}: say which by its number, one of {numbers}"
+        )
+    raise UsageError(f"run {run_id!r} has no recorded step {at!r}; recorded: {known}{' …' if len(steps) > 20 else ''}")

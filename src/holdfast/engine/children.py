@@ -1,0 +1,128 @@
+"""Runs that a held run starts or waits for.
+
+A run that is awaited costs three writes: it is started, it ends, and its end is recorded in the journal of the run
+that waits. Starting it needs no record: its id and its seed follow from the command's position, so that whoever starts
+it again finds it. The start also makes a *link*, through which the store puts the end into the waiting run's mailbox
+(see the store contract); the run that waits may be parked meanwhile, or in the hands of another worker.
+
+A run that is only started (``Kind.START``) goes its own way; the record says that it is there.
+
+A command that the workflow withdraws cancels the run that it started, and only if it did start it: a run that was there
+before, or that was started on its own, belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.codec import check_size, encode_error
+from holdfast.core.execution import Command
+from holdfast.core.records import Kind, Signal
+from holdfast.core.states import RunState
+from holdfast.engine.definitions import ChildCall
+from holdfast.engine.writer import Done
+from holdfast.errors import HoldfastError, RunConflict, RunNotFound
+from holdfast.stores.contract import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
+from holdfast.stores.rules import switched_off
+
+if TYPE_CHECKING:
+    from holdfast.engine.driver import Driver
+
+
+class Children:
+    """What a driver knows of the runs that its run starts or waits for."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def begin(self, command: Command) -> None:
+        """Start the run, or link to it."""
+        driver, call = self._driver, command.call
+        assert isinstance(call, ChildCall)
+        run = driver.run
+        link = Link(run.key, run.epoch, command.position, awaited=command.kind is Kind.CHILD)
+        if call.make is None:
+            driver.host.writer.submit(AwaitRun(call.run_id, link), partial(self._begun, command, None))
+        else:
+            new = call.make(driver.host.clock.now())
+            self._start(command, new, link, partial(self._begun, command, new))
+
+    def _start(self, command: Command, new: NewRun, link: Link, done: Done) -> None:
+        driver = self._driver
+        try:
+            check_size(new.inputs, f"the inputs of workflow {new.workflow!r}", driver.host.max_value)
+        except HoldfastError as error:
+            driver.journal.answered()
+            self._record(command, ok=False, payload=encode_error(error))
+        else:
+            driver.host.start_child(new, link, done)
+
+    def _begun(self, command: Command, new: NewRun | None, answer: Answer | BaseException) -> None:
+        driver = self._driver
+        driver.journal.answered()
+        if driver.gone:
+            return
+        if isinstance(answer, BaseException):
+            driver.fail(answer)
+        elif answer is Verdict.FENCED:
+            driver.lose()
+        else:
+            if command.position in driver.execution.open:
+                self._take(command, new, answer)
+            driver.rest()
+
+    def _take(self, command: Command, new: NewRun | None, answer: Started | Verdict) -> None:
+        """The store has the run (or none)."""
+        call: ChildCall = command.call
+        try:
+            if answer is Verdict.SWITCHED_OFF:
+                raise switched_off(command.name, f"run {call.run_id!r} was not started")
+            if not isinstance(answer, Started):
+                raise RunNotFound(f"there is no run {call.run_id!r} to wait for", call.run_id)
+            call.accept(answer)
+            if new is not None and answer.run.digest != new.digest:
+                # It has this command's seed, and so was started from here: before a retry, after which the code went
+                # another way. Its result is not the one that was asked for.
+                raise RunConflict(
+                    f"run {call.run_id!r} was started with other inputs, before its parent was retried: "
+                    f"a fork of the parent starts runs of its own",
+                    call.run_id,
+                )
+        except HoldfastError as error:
+            self._record(command, ok=False, payload=encode_error(error))
+            return
+        if command.kind is Kind.START:
+            self._record(command, ok=True, payload=json.dumps(call.run_id).encode())
+        elif not answer.linked:
+            run = answer.run
+            self._record_end(command, run.state, run.output if run.state is RunState.COMPLETED else run.error, None)
+
+    def ended(self, command: Command, signal: Signal) -> None:
+        """The end of a run that was waited for is in the mailbox."""
+        self._record_end(command, RunState(signal.name), signal.payload, signal.id)
+
+    def _record_end(self, command: Command, state: RunState, payload: bytes | None, consume: int | None) -> None:
+        ok = state is RunState.COMPLETED
+        if not ok:
+            payload = child_failure(command.call.run_id, state, payload)
+        self._record(command, ok=ok, payload=payload or b"null", consume=consume)
+
+    def _record(self, command: Command, *, ok: bool, payload: bytes, consume: int | None = None) -> None:
+        preview = command.call.run_id
+        self._driver.journal.record(
+            command.kind, command.position, command.name, ok=ok, payload=payload, preview=preview, consume=consume
+        )
+
+    def withdrawn(self, command: Command) -> None:
+        """The workflow no longer waits."""
+        host, call = self._driver.host, command.call
+        if command.kind is Kind.CHILD and call.seed is not None:
+            # Also for one whose start has not been answered: the store carries both out in this order.
+            host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.nudge())
+
+
+def child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:
+    """What is recorded of a run that ended without a result: enough to raise what its own caller would have seen."""
+    return json.dumps({"child": run_id, "state": state, "error": None if error is None else error.decode()}).encode()

@@ -1,0 +1,420 @@
+"""The switch: a workflow that is switched off stands still everywhere, and goes on with its record kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from worlds import (
+    FlakyStore,
+    VirtualClock,
+    World,
+    eventually,
+    journal,
+    row,
+    settled,
+    state,
+    told,
+    until_ended,
+    until_parked,
+    until_state,
+)
+
+from holdfast import (
+    Client,
+    RunCancelled,
+    RunFailed,
+    WorkflowSwitchedOff,
+    step,
+    wait_for_signal,
+    workflow,
+)
+from holdfast.client.control import retry_run
+from holdfast.client.forking import fork_run
+from holdfast.stores.contract import ReleaseRun
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.hang = True
+        bench = self
+
+        @step
+        async def work(name: str) -> str:
+            bench.log.append(name)
+            if name == "slow" and bench.hang:
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    bench.log.append("interrupted")
+            return name.upper()
+
+        self.work = work
+
+
+async def test_a_running_run_stands_still_and_goes_on_when_switched_on(world: World):
+    bench = Bench()
+
+    @workflow
+    async def flow() -> list[str]:
+        return [await bench.work("a"), await bench.work("slow"), await bench.work("b")]
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: "slow" in bench.log)
+    assert await switch.switch_off("flow")
+    assert not await switch.switch_off("flow")
+    await eventually(lambda: "interrupted" in bench.log)
+    await until_state(runtime, handle, "pending")
+    await asyncio.sleep(0.05)
+    assert not runtime._engine._drivers
+    assert await told(runtime, handle) == ["step work"]
+    bench.hang = False
+    assert await switch.switch_on("flow")
+    assert not await switch.switch_on("flow")
+    assert await handle.result() == ["A", "SLOW", "B"]
+    assert bench.log == ["a", "slow", "interrupted", "slow", "b"]
+    assert (await row(runtime, handle)).deliveries == 0
+
+
+async def test_no_run_is_started(world: World):
+    bench = Bench()
+
+    @workflow(id="run-{n}")
+    async def flow(n: int) -> str:
+        return await bench.work("a")
+
+    runtime = await world.open()
+    assert await (await runtime.start(flow, 1)).result() == "A"
+    switch = await world.outside()
+    await switch.switch_off("flow")
+    with pytest.raises(WorkflowSwitchedOff, match=r"'flow' is switched off: run 'run-2' was not started"):
+        await runtime.start(flow, 2)
+    assert await runtime._engine.store.get("run-2") is None
+    assert await (await runtime.start(flow, 1)).result() == "A"  # what is there is found
+    with pytest.raises(WorkflowSwitchedOff, match="was not forked"):
+        await fork_run(switch, "run-1", at=1)
+    await switch.switch_on("flow")
+    assert await (await runtime.start(flow, 2)).result() == "A"
+
+
+async def test_a_client_switches_and_is_refused_as_well(world: World, tmp_path: Any):
+    if world.kind == "memory":
+        pytest.skip("a client in another process cannot see it")
+
+    @workflow
+    async def flow() -> Any:
+        return await wait_for_signal("go")
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    await eventually(lambda: runtime._engine._idle)
+    async with Client(f"sqlite:///{tmp_path}/runs.db") as client:
+        assert [await client.switch_off("flow"), await client.switch_off("flow")] == [True, False]
+        await until_state(runtime, handle, "pending")
+        with pytest.raises(WorkflowSwitchedOff):
+            await client.start("flow")
+        assert await client.signal(handle.run_id, "go", 1)
+        assert [await client.switch_on("flow"), await client.switch_on("flow")] == [True, False]
+        assert await client.wait(handle.run_id, timeout=10) == 1
+
+
+async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock: VirtualClock):
+    @workflow
+    async def by_signal() -> Any:
+        return await wait_for_signal("go")
+
+    @workflow
+    async def by_time() -> str:
+        await asyncio.sleep(100)
+        return "slept"
+
+    runtime = await world.open()
+    switch = await world.outside()
+    one, two = await runtime.start(by_signal), await runtime.start(by_time)
+    await until_parked(runtime, clock, one)
+    await until_parked_too(runtime, two)
+    for name in ("by_signal", "by_time"):
+        await switch.switch_off(name)
+    await one.signal("go", 1)
+    clock.advance(200)
+    await asyncio.sleep(0.05)
+    await settled(runtime)
+    assert [await state(runtime, one), await state(runtime, two)] == ["waiting", "waiting"]
+    assert await journal(runtime, one) == await journal(runtime, two) == []
+    for name in ("by_signal", "by_time"):
+        await switch.switch_on(name)
+    assert [await one.result(), await two.result()] == [1, "slept"]
+
+
+async def until_parked_too(runtime: Any, handle: Any) -> None:
+    await eventually(lambda: handle.run_id not in runtime._engine._by_id)
+    assert await state(runtime, handle) == "waiting"
+
+
+async def test_other_workflows_are_not_affected(world: World):
+    @workflow
+    async def off() -> Any:
+        return await wait_for_signal("go")
+
+    @workflow
+    async def on() -> Any:
+        return await wait_for_signal("go")
+
+    runtime = await world.open()
+    switch = await world.outside()
+    stopped, going = await runtime.start(off), await runtime.start(on)
+    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await switch.switch_off("off")
+    await until_state(runtime, stopped, "pending")
+    for handle in (stopped, going):
+        await handle.signal("go", 1)
+    assert await going.result() == 1
+    assert (await row(runtime, going)).epoch == 1
+    assert await (await started_and_told(runtime, on)).result() == 2
+    assert await state(runtime, stopped) == "pending"
+
+
+async def started_and_told(runtime: Any, flow: Any) -> Any:
+    handle = await runtime.start(flow)
+    await handle.signal("go", 2)
+    return handle
+
+
+async def test_all_engines_stop(world: World):
+    @workflow
+    async def flow() -> Any:
+        return await wait_for_signal("go")
+
+    engines = [await world.open() for _ in range(3)]
+    handles = [await engine.start(flow) for engine in engines]
+    for engine in engines:
+        await eventually(lambda engine=engine: engine._engine._idle)
+    switch = await world.outside()
+    await switch.switch_off("flow")
+    for handle in handles:
+        await until_state(engines[0], handle, "pending")
+    await switch.switch_on("flow")
+    for n, handle in enumerate(handles):
+        await handle.signal("go", n)
+        assert await handle.result() == n
+
+
+async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_retry_takes_back(world: World):
+    seen: list[str] = []
+
+    @workflow
+    async def child() -> str:
+        return "child"
+
+    @workflow
+    async def parent(how: str) -> str:
+        try:
+            return await (child() if how == "called" else (await child.start()).result())
+        except WorkflowSwitchedOff as error:
+            seen.append(str(error))
+            raise
+
+    runtime = await world.open()
+    switch = await world.outside()
+    await switch.switch_off("child")
+    handles = [await runtime.start(parent.options(id=how), how) for how in ("called", "started")]
+    for handle in handles:
+        with pytest.raises(RunFailed, match="WorkflowSwitchedOff"):
+            await handle.result()
+    assert all("'child' is switched off" in one for one in seen)
+    assert await runtime._engine.store.get("called:child-1") is None
+    await switch.switch_on("child")
+    for handle in handles:
+        await retry_run(runtime, handle.run_id)
+        assert await handle.result() == "child"
+
+
+async def test_a_parent_waits_while_its_child_stands_still(world: World):
+    bench = Bench()
+
+    @workflow
+    async def child() -> str:
+        return await bench.work("slow")
+
+    @workflow
+    async def parent() -> str:
+        return await child()
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(parent.options(id="p"))
+    await eventually(lambda: bench.log)
+    await switch.switch_off("child")
+    await until_state(runtime, "p:child-1", "pending")
+    assert await state(runtime, handle) in ("running", "waiting")
+    bench.hang = False
+    await switch.switch_on("child")
+    assert await handle.result() == "SLOW"
+
+
+async def test_children_of_a_parent_that_stands_still_go_on(world: World):
+    @workflow
+    async def child() -> Any:
+        return await wait_for_signal("go")
+
+    @workflow
+    async def parent() -> Any:
+        return await child()
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(parent.options(id="p"))
+    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await switch.switch_off("parent")
+    await until_state(runtime, handle, "pending")
+    kid = runtime._handle(child, "p:child-1")
+    assert not (await row(runtime, kid)).state.is_terminal
+    await kid.signal("go", 1)
+    assert await kid.result() == 1
+    assert await state(runtime, handle) == "pending"
+    await switch.switch_on("parent")
+    assert await handle.result() == 1
+
+
+async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(world: World):
+    log: list[str] = []
+
+    @step
+    async def clean_up() -> None:
+        log.append("cleaned up")
+
+    @workflow
+    async def flow() -> None:
+        try:
+            await wait_for_signal("never")
+        finally:
+            await clean_up()
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: runtime._engine._idle)
+    await switch.switch_off("flow")
+    await until_state(runtime, handle, "pending")
+    assert await handle.cancel()
+    await asyncio.sleep(0.05)
+    assert (await state(runtime, handle), log) == ("pending", [])
+    await switch.switch_on("flow")
+    with pytest.raises(RunCancelled):
+        await handle.result()
+    assert log == ["cleaned up"]
+
+
+async def test_undoing_stands_still_as_well(world: World):
+    bench = Bench()
+
+    @step(compensate=lambda: bench.log.append("undone"))
+    async def booked() -> None: ...
+
+    @step(compensate=bench.work.definition.function)
+    async def slow_to_undo(name: str) -> None: ...
+
+    @workflow
+    async def flow() -> None:
+        await booked()
+        await slow_to_undo("slow")
+        raise ValueError("no")
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: bench.log)
+    await switch.switch_off("flow")
+    await until_state(runtime, handle, "pending")
+    assert bench.log == ["slow", "interrupted"]
+    bench.hang = False
+    await switch.switch_on("flow")
+    await until_ended(runtime, handle)
+    assert bench.log == ["slow", "interrupted", "slow", "undone"]
+
+
+async def test_a_once_step_in_flight_is_of_unknown_outcome(world: World):
+    calls: list[str] = []
+
+    @step(effect="once")
+    async def pay() -> None:
+        calls.append("pay")
+        await asyncio.sleep(60)
+
+    @workflow
+    async def flow() -> str:
+        try:
+            await pay()
+        except Exception as error:
+            return type(error).__name__
+        return ""
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: calls)
+    await switch.switch_off("flow")
+    await until_state(runtime, handle, "pending")
+    await switch.switch_on("flow")
+    assert await handle.result() == "StepOutcomeUnknown"
+    assert calls == ["pay"]
+
+
+async def test_switched_on_again_before_the_run_is_given_back(world: World):
+    releasing, let_release = asyncio.Event(), asyncio.Event()
+    bench = Bench()
+
+    @workflow
+    async def flow() -> str:
+        return await bench.work("slow")
+
+    async def before(ops: Any) -> None:
+        if any(isinstance(op, ReleaseRun) for op in ops):
+            releasing.set()
+            await let_release.wait()
+
+    store = FlakyStore(world.store())
+    store.before_commit = before
+    runtime = await world.open(store=store)
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: bench.log)
+    await switch.switch_off("flow")
+    await releasing.wait()
+    await switch.switch_on("flow")
+    await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
+    bench.hang = False
+    let_release.set()
+    assert await handle.result() == "SLOW"
+
+
+async def test_a_worker_that_comes_later_finds_it_switched_off(world: World):
+    bench = Bench()
+
+    @workflow
+    async def flow() -> str:
+        return await bench.work("a")
+
+    elsewhere = await world.open(queues=["other"])
+    handle = await elsewhere.start(flow)
+    switch = await world.outside()
+    await switch.switch_off("flow")
+    assert list(await switch.switched_off()) == ["flow"]
+    await world.open()
+    await asyncio.sleep(0.05)
+    assert (await state(elsewhere, handle), bench.log) == ("pending", [])
+    await switch.switch_on("flow")
+    assert await handle.result() == "A"
+    assert dict(await switch.switched_off()) == {}

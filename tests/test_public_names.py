@@ -9,10 +9,10 @@ import holdfast
 PUBLIC = set(
     """
     Client Effect Handle RunInfo RunState Runtime Step Workflow
-    current_run current_step map now random step uuid4 wait_for_signal workflow
-    DefinitionError ForbiddenInWorkflow HoldfastError InputError NonDeterminismError RunCancelled RunConflict RunDead
-    RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown StepTimedOut StoreError UnknownWorkflow
-    UnrecordableValue UsageError
+    current_run current_step map now parallel random step uuid4 wait_for_signal workflow
+    CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError NonDeterminismError RetryRefused
+    RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
+    StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.authoring.inside import current_run, current_step, map, now, random, uuid4, wait_for_signal
+    from holdfast.authoring.parallel import parallel
     from holdfast.authoring.runtime import Runtime
     from holdfast.authoring.step import Step, step
     from holdfast.authoring.workflow import Workflow, workflow
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from holdfast.client.handle import Handle, RunInfo
     from holdfast.core.states import Effect, RunState
     from holdfast.errors import (
+        CompensationFailed,
         DefinitionError,
         ForbiddenInWorkflow,
         HoldfastError,
         InputError,
         NonDeterminismError,
+        RetryRefused,
         RunCancelled,
         RunConflict,
         RunDead,
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
         UnknownWorkflow,
         UnrecordableValue,
         UsageError,
+        ValueTooLarge,
+        WorkflowSwitchedOff,
     )
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "holdfast.authoring.inside": ("current_run", "current_step", "map", "now", "random", "uuid4", "wait_for_signal"),
+    "holdfast.authoring.parallel": ("parallel",),
     "holdfast.authoring.runtime": ("Runtime",),
     "holdfast.authoring.step": ("Step", "step"),
     "holdfast.authoring.workflow": ("Workflow", "workflow"),
@@ -50,11 +56,13 @@ _HOMES = {
     "holdfast.client.handle": ("Handle", "RunInfo"),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.errors": (
+        "CompensationFailed",
         "DefinitionError",
         "ForbiddenInWorkflow",
         "HoldfastError",
         "InputError",
         "NonDeterminismError",
+        "RetryRefused",
         "RunCancelled",
         "RunConflict",
         "RunDead",
@@ -69,12 +77,15 @@ _HOMES = {
         "UnknownWorkflow",
         "UnrecordableValue",
         "UsageError",
+        "ValueTooLarge",
+        "WorkflowSwitchedOff",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Client",
+    "CompensationFailed",
     "DefinitionError",
     "Effect",
     "ForbiddenInWorkflow",
@@ -82,6 +93,7 @@ __all__ = [
     "HoldfastError",
     "InputError",
     "NonDeterminismError",
+    "RetryRefused",
     "RunCancelled",
     "RunConflict",
     "RunDead",
@@ -100,11 +112,14 @@ __all__ = [
     "UnknownWorkflow",
     "UnrecordableValue",
     "UsageError",
+    "ValueTooLarge",
     "Workflow",
+    "WorkflowSwitchedOff",
     "current_run",
     "current_step",
     "map",
     "now",
+    "parallel",
     "random",
     "step",
     "uuid4",

@@ -16,7 +16,6 @@ import pytest
 import uvloop
 
 from holdfast import (
-    ForbiddenInWorkflow,
     RunFailed,
     Runtime,
     UsageError,
@@ -161,22 +160,18 @@ async def test_context_variables_of_the_caller_reach_its_steps(url: str):
 
 
 @pytest.mark.asyncio
-async def test_a_workflow_called_in_a_workflow_is_refused_even_if_it_catches_that(url: str):
+async def test_a_workflow_called_in_a_workflow_is_a_run_of_its_own(url: str):
     @workflow
-    async def inner() -> int:
-        return 1
+    async def inner() -> str:
+        return current_run().id
 
-    @workflow
-    async def outer() -> int:
-        try:
-            return await inner()
-        except Exception:
-            return await double(1)
+    @workflow(id="outer-of-inner")
+    async def outer() -> str:
+        return await inner()
 
-    async with Runtime(url):
-        with pytest.raises(RunFailed, match="was called inside another workflow") as failed:
-            await outer()
-        assert isinstance(failed.value.__cause__, ForbiddenInWorkflow)
+    async with Runtime(url) as runtime:
+        assert await outer() == "outer-of-inner:inner-1"
+        assert (await runtime.read("outer-of-inner:inner-1")).parent == "outer-of-inner"
 
 
 @pytest.mark.asyncio

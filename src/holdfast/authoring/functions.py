@@ -1,18 +1,49 @@
-"""Reading the functions that users decorate."""
+"""Reading the functions and classes that users decorate."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from holdfast.errors import DefinitionError
 
 
+class DefinedAt(NamedTuple):
+    """Where something was defined."""
+
+    file: str
+    line: int
+    qualname: str
+
+
+def defined_at(function: Callable[..., Any]) -> DefinedAt | None:
+    """Where a function was defined; for the function that runs a class workflow, where the class was."""
+    known: DefinedAt | None = getattr(function, "holdfast_defined_at", None)
+    if known is not None:
+        return known
+    code = getattr(function, "__code__", None)
+    return None if code is None else DefinedAt(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def class_defined_at(cls: type[Any]) -> DefinedAt:
+    """Where a class that is being decorated was defined."""
+    # Before Python 3.13 a class does not know its line; but whoever decorates it stands there.
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_globals.get("__name__") == cls.__module__:
+            line: int = getattr(cls, "__firstlineno__", frame.f_lineno)
+            return DefinedAt(frame.f_code.co_filename, line, cls.__qualname__)
+        frame = frame.f_back
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or f"<{cls.__module__}>"
+    return DefinedAt(file, getattr(cls, "__firstlineno__", 1), cls.__qualname__)
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """``file:line`` of a function, for messages."""
-    code = getattr(function, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+    found = defined_at(function)
+    return repr(function) if found is None else f"{found.file}:{found.line}"
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A workflow's name does not contain its module, so that a script (`__main__.etl`)
 
 from __future__ import annotations
 
-from holdfast.authoring.functions import place_of
+from holdfast.authoring.functions import defined_at, place_of
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError
 
@@ -14,7 +14,7 @@ definitions: dict[str, WorkflowDefinition] = {}
 
 
 def register(definition: WorkflowDefinition) -> None:
-    """Make a workflow known. Defining the same function again (a reload, a notebook cell) replaces it."""
+    """Make a workflow known. Defining the same function or class again (a reload, a notebook cell) replaces it."""
     known = definitions.get(definition.name)
     if known is not None and not _same_place(known, definition):
         raise DefinitionError(
@@ -26,6 +26,8 @@ def register(definition: WorkflowDefinition) -> None:
 
 
 def _same_place(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
-    a, b = one.function.__code__, other.function.__code__
-    interactive = a.co_filename.startswith("<") or "ipykernel" in a.co_filename
-    return interactive or (a.co_filename == b.co_filename and a.co_qualname == b.co_qualname)
+    a, b = defined_at(one.function), defined_at(other.function)
+    if a is None or b is None:
+        return one.function is other.function
+    interactive = a.file.startswith("<") or "ipykernel" in a.file
+    return interactive or (a.file == b.file and a.qualname == b.qualname)

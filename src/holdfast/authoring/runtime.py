@@ -19,10 +19,11 @@ from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
+from holdfast.codec import LARGEST
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Run, Verdict
+from holdfast.stores.contract import Change, Run, Verdict
 from holdfast.stores.urls import open_store, store_url
 
 log = logging.getLogger("holdfast")
@@ -43,6 +44,7 @@ class Runtime:
         concurrency: how many runs may be in memory at once.
         queues: take runs only from these queues; from all unless given.
         workflows: execute only the workflows of these names; all that this process knows unless given.
+        max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
     """
 
     def __init__(
@@ -53,10 +55,16 @@ class Runtime:
         concurrency: int = 1000,
         queues: Collection[str] | None = None,
         workflows: Collection[str] | None = None,
+        max_value: int = LARGEST,
     ) -> None:
         self.url = store_url(url)
         self._engine = JournalEngine(
-            open_store(self.url), _served(workflows), lease=lease, concurrency=concurrency, queues=queues
+            open_store(self.url),
+            _served(workflows),
+            lease=lease,
+            concurrency=concurrency,
+            queues=queues,
+            max_value=max_value,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,9 +105,10 @@ class Runtime:
             now=engine.clock.now(),
             starter=engine.worker,
             defaults=definition.defaults,
+            max_value=engine.max_value,
         )
-        started = await engine.start(new, join_orphan=new.generated_id and not options.new)
-        return self._handle(workflow, accept(started, new).id)
+        answer = await engine.start(new, join_orphan=new.generated_id and not options.new)
+        return self._handle(workflow, accept(answer, new).id)
 
     def _handle(self, workflow: Workflow[..., R], run_id: str) -> Handle[R]:
         definition = workflow.definition
@@ -135,9 +144,13 @@ class Runtime:
             raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
         return run
 
-    async def deliver(self, run_id: str, name: str, payload: bytes, dedup: str | None) -> Verdict:
-        """Put a signal into a run's mailbox."""
-        return await self._engine.signal(run_id, name, payload, dedup)
+    async def change(self, op: Change) -> Verdict:
+        """Change a run from outside."""
+        return await self._engine.change(op)
+
+    def now(self) -> float:
+        """The time."""
+        return self._engine.clock.now()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

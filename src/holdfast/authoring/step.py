@@ -2,6 +2,13 @@
 
 In workflow code a call is a command: it is carried out by the engine, its outcome is committed to the journal, and only
 then does the workflow see it, decoded from the recorded bytes. Anywhere else a call is a plain call.
+
+With a number, ``@step(2, depends_on=1)``, it is a step of a class workflow (see ``classes``): the graph calls it.
+
+**Further decorators.** A decorator that says more about a step, such as ``@parallel``, may stand above ``@step`` or
+below it. It makes a ``Mark`` and hands it to ``put_mark``. Above, there is a ``Step`` already, and the mark is applied
+to it; below, there is only a function, which keeps the mark until ``@step`` finds it there. Either way the mark is
+asked once for the step that is to take the place of the one it is given.
 """
 
 from __future__ import annotations
@@ -9,8 +16,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from dataclasses import replace
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from holdfast.authoring.compensation import compensation_of
+from holdfast.authoring.declared import Declared, References, declare, refuse_without_number
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
 from holdfast.codec import codec_for, decode_error
@@ -18,8 +28,9 @@ from holdfast.core.execution import UNREAD, Execution, Outcome, current_executio
 from holdfast.core.records import Kind
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
+from holdfast.core.undoing import mark_origin
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.errors import DefinitionError, UnreadableRecord
+from holdfast.errors import DefinitionError, UnreadableRecord, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,9 +41,11 @@ RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseEx
 class Step(Generic[P, R]):
     """A function that became a step. Call it as before; in workflow code, ``await`` the call."""
 
-    def __init__(self, definition: StepDefinition) -> None:
+    def __init__(self, definition: StepDefinition, declared: Declared | None = None) -> None:
         self.definition = definition
         self.name = definition.name
+        self.declared = declared
+        """Its place in the graph of a class workflow; ``None`` for a step that workflow functions call."""
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -40,10 +53,52 @@ class Step(Generic[P, R]):
         execution = current_execution()
         if execution is None:
             return self.definition.function(*args, **kwargs)
+        if self.declared is not None:
+            raise UsageError(
+                f"step {self.name!r} has the number {self.declared.number}: it is called by the class workflow that "
+                f"it belongs to. To call it in a workflow function, write `@step` without a number."
+            )
         return _invoke(execution, self.definition, args, kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> Step[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Callable[..., Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        # As functions do it; but a step without `self` that is kept in a class is no method of it.
+        is_method = self.declared is not None or self.definition.parameters[:1] == ("self",)
+        return self if instance is None or not is_method else functools.partial(cast(Any, self), instance)
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
+
+
+class Mark(Protocol):
+    """What a further decorator has to say about a step."""
+
+    @property
+    def decorator(self) -> str:
+        """How the decorator is written, for messages."""
+        ...
+
+    def applied_to(self, step: Step[..., Any], /) -> Step[..., Any]:
+        """The step that takes the place of this one."""
+        ...
+
+
+def put_mark(mark: Mark, target: Any) -> Any:
+    """Apply a mark to a step, or leave it on a function for the ``@step`` above."""
+    if isinstance(target, Step):
+        return mark.applied_to(target)  # pyright: ignore[reportUnknownArgumentType]
+    if not inspect.isfunction(target):
+        raise DefinitionError(f"{mark.decorator} goes on a method of a class workflow, not on {target!r}")
+    target.holdfast_marks = [*marks_of(target), mark]  # type: ignore[attr-defined]
+    return target
+
+
+def marks_of(function: Callable[..., Any]) -> list[Mark]:
+    """The marks that wait for ``@step``, the lowest first."""
+    return getattr(function, "holdfast_marks", [])
 
 
 async def _invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -53,7 +108,7 @@ async def _invoke(execution: Execution, step: StepDefinition, args: tuple[Any, .
 
 def _read(execution: Execution, step: StepDefinition, outcome: Outcome) -> Any:
     """The value of a recorded outcome, or its exception."""
-    record, value = outcome
+    record, value = outcome.record, outcome.value
     if value is not UNREAD:
         return value
     payload = record.payload or b"null"
@@ -65,6 +120,7 @@ def _read(execution: Execution, step: StepDefinition, outcome: Outcome) -> Any:
         # Not something to catch: the code no longer fits the journal.
         execution.fault = execution.fault or unreadable
         raise
+    mark_origin(error, outcome.origin)
     error.add_note(f"raised in step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}")
     raise error
 
@@ -84,11 +140,17 @@ def step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    compensate: Callable[..., Any] | None = None,
 ) -> _StepDecorator: ...
+@overload
 def step(
-    function: Callable[..., Any] | None = None,
+    number: int,
     /,
     *,
+    depends_on: References = (),
+    after: References = (),
+    when: Callable[..., Any] | None = None,
+    each: str | None = None,
     name: str | None = None,
     retries: int = 0,
     backoff: Duration = 1.0,
@@ -97,11 +159,36 @@ def step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    compensate: Callable[..., Any] | str | None = None,
+) -> _StepDecorator: ...
+def step(
+    first: Callable[..., Any] | int | None = None,
+    /,
+    *,
+    depends_on: References = (),
+    after: References = (),
+    when: Callable[..., Any] | None = None,
+    each: str | None = None,
+    name: str | None = None,
+    retries: int = 0,
+    backoff: Duration = 1.0,
+    max_backoff: Duration = 60.0,
+    retry_on: RetryOn | None = None,
+    give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    timeout: Duration | None = None,
+    effect: Effect | str = Effect.IDEMPOTENT,
+    compensate: Callable[..., Any] | str | None = None,
 ) -> Any:
     """Make a function a step: its outcome is recorded, and never computed again for the same run.
 
     Args:
-        function: an async function, or a plain one (which runs in a thread).
+        first: an async function, or a plain one (which runs in a thread); or, in a class workflow, the step's number.
+        depends_on: in a class workflow, the steps whose outputs this one takes: a number, the name of a method, or
+            several of them.
+        after: in a class workflow, steps that must only have ended before.
+        when: in a class workflow, a plain function that tells whether the step runs at all. Its parameters are named
+            like earlier steps or inputs; the only other one takes the output of the only dependency.
+        each: in a class workflow, the parameter that takes the items of a list one by one; the output is a list, too.
         name: what the journal calls it; the function's name unless given.
         retries: how many more attempts after a failed one.
         backoff: seconds before the first retry; each further wait is twice as long, with jitter.
@@ -112,12 +199,28 @@ def step(
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``current_step().idempotency_key`` to make
             that harmless) or ``once`` (never again: see ``StepOutcomeUnknown``).
+        compensate: what undoes this step if the run fails or is cancelled: a function, or a step with retries and a
+            time-out of its own; in a class workflow, also the name of a method. A parameter that is named like one of
+            this step's takes that argument, and the one other parameter without a default takes this step's output.
     """
+    declared: Declared | None = None
+    if first is not None and not callable(first) and not isinstance(first, staticmethod | classmethod):
+        declared = declare(first, depends_on, after, when, each, compensate)
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
-        return _define(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
+        made = _define(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
+        where = f"step {made.name!r} ({place_of(function)})"
+        if declared is None:
+            refuse_without_number(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
+        if declared is None and compensate is not None:
+            undo = compensation_step(compensate, where)
+            made = replace(made, compensation=compensation_of(made, undo, where))
+        step: Step[..., Any] = Step(made, declared)
+        for mark in marks_of(function):
+            step = mark.applied_to(step)
+        return step
 
-    return decorate if function is None else decorate(function)
+    return decorate if first is None or declared is not None else decorate(cast(Any, first))
 
 
 class _StepDecorator:
@@ -142,7 +245,13 @@ def _define(
     give_up_on: type[BaseException] | Sequence[type[BaseException]],
     timeout: Duration | None,
     effect: Effect | str,
-) -> Step[..., Any]:
+) -> StepDefinition:
+    if isinstance(function, staticmethod | classmethod):
+        method = cast(Any, function)
+        raise DefinitionError(
+            f"@step goes on an ordinary function, and {method.__qualname__!r} is a {type(method).__name__}: in a class "
+            f"workflow a step takes `self`; anywhere else put @step below @{type(method).__name__}"
+        )
     if isinstance(function, Step) or not callable(function):
         raise DefinitionError(f"@step goes on a function, not on {function!r}")
     label = name or getattr(function, "__name__", None)
@@ -172,19 +281,42 @@ def _define(
         give_up_on=_exception_types(give_up_on, f"{where}: give_up_on"),
     )
     hints = hints_of(function)
-    return Step(
-        StepDefinition(
-            name=label,
-            function=function,
-            is_async=is_async(function),
-            output=codec_for(hints.get("return", inspect.Signature.empty)),
-            parameters=tuple(inspect.signature(function).parameters),
-            namespace=getattr(function, "__globals__", {}),
-            retry=retry,
-            timeout=seconds(timeout, f"{where}: timeout"),
-            effect=kind,
-        )
+    return StepDefinition(
+        name=label,
+        function=function,
+        is_async=is_async(function),
+        output=codec_for(hints.get("return", inspect.Signature.empty)),
+        parameters=tuple(inspect.signature(function).parameters),
+        namespace=getattr(function, "__globals__", {}),
+        retry=retry,
+        timeout=seconds(timeout, f"{where}: timeout"),
+        effect=kind,
     )
+
+
+def compensation_step(given: Any, where: str) -> StepDefinition:
+    """What ``compensate=`` names, as a step."""
+    if isinstance(given, Step):
+        step = cast("Step[..., Any]", given)
+        if step.declared is not None:
+            raise DefinitionError(
+                f"{where}: compensate={step.name!r} is step {step.declared.number} of a class workflow, which runs "
+                f"anyway: write it without a number"
+            )
+        return step.definition
+    if isinstance(given, str):
+        raise DefinitionError(
+            f"{where}: compensate={given!r} names a method, which only a numbered step of a class workflow can do: "
+            f"pass the function"
+        )
+    if not callable(given):
+        raise DefinitionError(f"{where}: compensate= is a function or a step, not {given!r}")
+    return plain_step(given)
+
+
+def plain_step(function: Callable[..., Any]) -> StepDefinition:
+    """A function as a step with no options."""
+    return _define(function, None, 0, 1.0, 60.0, None, (), None, Effect.IDEMPOTENT)
 
 
 def _exception_types(given: Any, what: str) -> tuple[type[BaseException], ...]:

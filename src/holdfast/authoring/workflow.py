@@ -1,14 +1,19 @@
-"""``@workflow``: an async function whose runs survive the process."""
+"""``@workflow``: an async function, or a class of numbered steps, whose runs survive the process."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from holdfast.authoring.children import call_child, start_child
+from holdfast.authoring.classes.graph import Graph, build_graph
+from holdfast.authoring.classes.members import read_members
+from holdfast.authoring.classes.running import runner_of
 from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.functions import hints_of, is_async, class_defined_at, place_of
 from holdfast.authoring.registry import register
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Handle
@@ -32,19 +37,19 @@ class Workflow(Generic[P, R]):
         functools.update_wrapper(self, definition.function)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it durably, and return its result."""
+        """Run it durably, and return its result. In workflow code, it is a child of the calling run."""
+        execution = current_execution()
+        if execution is not None:
+            return await call_child(execution, self, args, kwargs)
         return await (await self.start(*args, **kwargs)).result()
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Start a run (or join the one that is there) and return a handle to it."""
+        """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
         from holdfast.authoring.runtime import current_runtime
 
         execution = current_execution()
         if execution is not None:
-            execution.loop.refuse(
-                f"workflow {self.name!r} was called inside another workflow",
-                f"await its steps directly, or the plain coroutine of `{self.name}.definition.function(...)`",
-            )
+            return await start_child(execution, self, args, kwargs)
         return await (await current_runtime()).start(self, *args, **kwargs)
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,10 +86,19 @@ class Workflow(Generic[P, R]):
         """The options of this view of the workflow."""
         return self._options
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
+        """``class Other(ThisWorkflow)`` inherits from the class that this workflow was made of."""
+        cls = getattr(self.definition.function, "holdfast_class", None)
+        if cls is None:
+            raise DefinitionError(f"workflow {self.name!r} is a function: only a class workflow can be a base class")
+        return (cls,)
+
     def __repr__(self) -> str:
         return f"<workflow {self.name!r}>"
 
 
+@overload
+def workflow(function: type[Any], /) -> Workflow[..., Any]: ...
 @overload
 def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
@@ -95,7 +109,7 @@ def workflow(
     queue: str = "default",
     timeout: Duration | None = None,
     tags: Collection[str] = (),
-) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+) -> _WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
     /,
@@ -106,13 +120,14 @@ def workflow(
     timeout: Duration | None = None,
     tags: Collection[str] = (),
 ) -> Any:
-    """Make an async function a workflow: every run of it survives the process.
+    """Make an async function, or a class of numbered steps, a workflow: every run of it survives the process.
 
     Args:
-        function: an ``async def``. Its steps are recorded; the rest of it must do the same thing every time.
+        function: an ``async def``. Its steps are recorded; the rest of it must do the same thing every time. Or a class
+            whose methods have ``@step(1)``, ``@step(2, depends_on=1)`` and so on.
         id: a template for the run's id, such as ``"etl-{customer}"``; its fields are the workflow's inputs. Starting a
             workflow twice with the same id is the same run.
-        name: what the store calls it; the function's name unless given.
+        name: what the store calls it; the function's or class's name unless given.
         queue: the queue its runs wait in.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: words to find its runs by.
@@ -124,6 +139,15 @@ def workflow(
     return decorate if function is None else decorate(function)
 
 
+class _WorkflowDecorator(Protocol):
+    """The type of ``@workflow(...)``; only for type checkers."""
+
+    @overload
+    def __call__(self, function: type[Any], /) -> Workflow[..., Any]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+
+
 def _define(
     function: Callable[..., Any],
     id_template: str | None,
@@ -133,7 +157,54 @@ def _define(
     tags: Collection[str],
 ) -> Workflow[..., Any]:
     label = name or function.__name__
-    where = f"workflow {label!r} ({place_of(function)})"
+    numbers: dict[str, int] = {}
+    if isinstance(function, type):
+        function, graph, where = _of_class(function, label, id_template)
+        signature, hints = graph.signature()
+        hints["return"], numbers = graph.result(function.__name__), graph.numbers
+        namespace = getattr(sys.modules.get(function.__module__), "__dict__", {})
+    else:
+        where = f"workflow {label!r} ({place_of(function)})"
+        _refuse_what_is_not_async(function, where)
+        signature, hints = inspect.signature(function), hints_of(function)
+        namespace = getattr(function, "__globals__", {})
+    if isinstance(tags, str):
+        raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
+    definition = WorkflowDefinition(
+        name=label,
+        function=function,
+        inputs=InputsCodec(label, signature, hints),
+        output=codec_for(hints.get("return", inspect.Signature.empty)),
+        namespace=namespace,
+        id_template=_checked_template(id_template, signature, where),
+        defaults={
+            parameter.name: parameter.default
+            for parameter in signature.parameters.values()
+            if parameter.default is not inspect.Parameter.empty
+        },
+        queue=queue,
+        timeout=seconds(timeout, f"{where}: timeout"),
+        tags=tuple(tags),
+        numbers=numbers,
+    )
+    register(definition)
+    return Workflow(definition)
+
+
+def _of_class(cls: type[Any], label: str, id_template: str | None) -> tuple[Callable[..., Any], Graph, str]:
+    """The function that runs a class workflow, with the name and the place of the class."""
+    place = class_defined_at(cls)
+    where = f"workflow {label!r} ({place.file}:{place.line})"
+    fields = () if id_template is None else _fields_of(id_template, where)
+    graph = build_graph(read_members(cls, where), fields, where)
+    function: Any = runner_of(graph)
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(function, attribute, getattr(cls, attribute))
+    function.holdfast_defined_at, function.holdfast_class, function.holdfast_graph = place, cls, graph
+    return function, graph, where
+
+
+def _refuse_what_is_not_async(function: Callable[..., Any], where: str) -> None:
     if inspect.isasyncgenfunction(function):
         raise DefinitionError(
             f"{where} is an async generator; a workflow returns one result: return it instead of yielding"
@@ -144,38 +215,20 @@ def _define(
             f"    @workflow\n    async def {function.__name__}{_plain(inspect.signature(function))}:\n"
             f"        ... = await some_step(...)\n"
         )
-    if isinstance(tags, str):
-        raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
-    signature = inspect.signature(function)
-    hints = hints_of(function)
-    definition = WorkflowDefinition(
-        name=label,
-        function=function,
-        inputs=InputsCodec(label, signature, hints),
-        output=codec_for(hints.get("return", inspect.Signature.empty)),
-        namespace=getattr(function, "__globals__", {}),
-        id_template=_checked_template(id_template, signature, where),
-        defaults={
-            parameter.name: parameter.default
-            for parameter in signature.parameters.values()
-            if parameter.default is not inspect.Parameter.empty
-        },
-        queue=queue,
-        timeout=seconds(timeout, f"{where}: timeout"),
-        tags=tuple(tags),
-    )
-    register(definition)
-    return Workflow(definition)
+
+
+def _fields_of(template: str, where: str) -> tuple[str, ...]:
+    try:
+        return template_fields(template)
+    except InputError as error:
+        raise DefinitionError(f"{where}: {error}") from None
 
 
 def _checked_template(template: str | None, signature: inspect.Signature, where: str) -> str | None:
     """A template whose fields are all inputs; anything else is an error now, not at the first start."""
     if template is None:
         return None
-    try:
-        fields = template_fields(template)
-    except InputError as error:
-        raise DefinitionError(f"{where}: {error}") from None
+    fields = _fields_of(template, where)
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for field in fields:
         if field not in signature.parameters and not takes_any:

@@ -1,0 +1,175 @@
+"""Workflows that workflow code calls: each is a run of its own, with its own journal, in its own queue.
+
+``await child(...)`` starts it and waits; cancelling the call cancels it. ``await child.start(...)`` starts it on its
+own: the handle may be waited for, signalled and cancelled, and the run lives on when its starter ends. Either way the
+run's id follows from the id of the run that starts it and from the place of the call, unless the child has a template
+or is given one. So a call that is made again after a crash finds the run that it has started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.handle import Handle
+from holdfast.client.outcome import Ended, result_of, unsuccessful
+from holdfast.client.starting import LONGEST_ID, accept, check_same, new_run
+from holdfast.codec import codec_for, decode_error
+from holdfast.core.execution import Execution, Outcome
+from holdfast.core.records import Kind
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.states import RunState
+from holdfast.core.undoing import mark_origin
+from holdfast.engine import steps
+from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
+from holdfast.errors import RunEnded, StoreUnavailable, UsageError
+from holdfast.stores.contract import Change, NewRun, Run, SendSignal, Started, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.authoring.workflow import Workflow
+
+
+async def call_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a workflow as a child of the calling run, and return its result."""
+    new, make = _new_child(execution, workflow, args, kwargs)
+
+    def check(answer: Started) -> None:
+        if not answer.created:
+            check_same(answer.run, new)
+
+    call = ChildCall(new.id, check, make, new.seed)
+    ended = await _end_of(execution, workflow.definition, call)
+    return _result(workflow.definition)(ended)
+
+
+async def start_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Handle[Any]:
+    """Start a workflow on its own from workflow code."""
+    new, make = _new_child(execution, workflow, args, kwargs)
+
+    def check(answer: Started) -> None:
+        accept(answer, new)
+
+    definition = workflow.definition
+    outcome = await execution.issue(Kind.START, definition.name, ChildCall(new.id, check, make))
+    if not outcome.record.ok:
+        raise _error(outcome, definition)
+    run_id = json.loads(outcome.record.payload or b"null")
+    decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
+    return Handle(_InWorkflow(execution, definition), run_id, decode, [definition.namespace])  # type: ignore[arg-type]
+
+
+def _new_child(
+    execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any
+) -> tuple[NewRun, Callable[[float], NewRun]]:
+    """The run to be started, and how it is made once it is known when."""
+    definition, options = workflow.definition, workflow.start_options
+    spec, position = definition.spec(), execution.next_position
+    if options.id is None and spec.id_template is None:
+        options = replace(options, id=_child_id(execution.run_id, spec.name, position))
+    inputs = definition.inputs.encode(args, kwargs)
+    seed = execution.child_seed(position)
+
+    def make(now: float) -> NewRun:
+        return replace(
+            new_run(spec, inputs, options, now=now, defaults=definition.defaults), seed=seed, parent=execution.run_id
+        )
+
+    return make(0.0), make
+
+
+def _child_id(parent: str, name: str, position: int) -> str:
+    run_id = f"{parent}:{name}-{position + 1}"
+    if len(run_id) <= LONGEST_ID:
+        return run_id
+    return f"{name[:100]}-{hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()}"
+
+
+async def _end_of(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> Ended:
+    outcome = await execution.issue(Kind.CHILD, definition.name, call)
+    record = outcome.record
+    if record.ok:
+        return Ended(call.run_id, definition.name, RunState.COMPLETED, record.payload, None)
+    failure = json.loads(record.payload or b"null")
+    if "child" not in failure:
+        raise _error(outcome, definition)
+    ended = Ended(
+        failure["child"],
+        definition.name,
+        RunState(failure["state"]),
+        None,
+        None if failure["error"] in (None, "null") else failure["error"].encode(),
+    )
+    error = unsuccessful(ended, [definition.namespace])
+    mark_origin(error, outcome.origin)
+    raise error
+
+
+def _result(definition: WorkflowDefinition) -> Callable[[Ended], Any]:
+    decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
+    return lambda ended: result_of(ended, decode, [definition.namespace])
+
+
+def _error(outcome: Outcome, definition: WorkflowDefinition) -> Exception:
+    error = decode_error(outcome.record.payload or b"null", [definition.namespace])
+    mark_origin(error, outcome.origin)
+    return error
+
+
+class _InWorkflow:
+    """What a handle asks for in workflow code: everything is a recorded command."""
+
+    def __init__(self, execution: Execution, definition: WorkflowDefinition) -> None:
+        self._execution = execution
+        self._definition = definition
+
+    async def wait_for_end(self, run_id: str) -> Ended:
+        """The run, once it has ended. No longer waiting for it does not cancel it."""
+        return await _end_of(self._execution, self._definition, ChildCall(run_id, lambda _: None))
+
+    async def read(self, run_id: str) -> Run:
+        """Refused: what a run is doing now is not the same on replay."""
+        raise UsageError(
+            f"the state of run {run_id!r} was asked for in workflow code, where it would differ on replay: ask in a "
+            f"step, with a Client"
+        )
+
+    async def change(self, op: Change) -> Verdict:
+        """Change a run, as a recorded step."""
+        outcome = await self._execution.issue(Kind.STEP, _CHANGE.name, StepCall(_CHANGE, (op,), {}))
+        if not outcome.record.ok:
+            raise _error(outcome, self._definition)
+        verdict = Verdict(json.loads(outcome.record.payload or b"null"))
+        if verdict is Verdict.ENDED:  # told here: who asks outside reads the run again to tell how
+            ended = RunEnded(f"run {op.run_id!r} has ended: it can be neither signalled nor changed", op.run_id)
+            mark_origin(ended, outcome.origin)
+            raise ended
+        return verdict
+
+    def now(self) -> float:
+        """The run's time."""
+        return self._execution.loop.time()
+
+
+async def _change_run(op: Change) -> str:
+    """Carried out as a step: send a signal to another run, or cancel, pause or resume it."""
+    me = steps.current.get()
+    if isinstance(op, SendSignal) and op.dedup is None:
+        op = op._replace(dedup=me.idempotency_key)  # a step may run again after a crash: it counts once
+    return (await me.change_run(op)).value
+
+
+_CHANGE = StepDefinition(
+    name="change run",
+    function=_change_run,
+    is_async=True,
+    output=codec_for(str),
+    parameters=("change",),
+    namespace={},
+    # A store that fails for a while keeps a run's place: it is not something that happened to the workflow.
+    retry=RetryPolicy(retries=sys.maxsize, backoff=0.05, max_backoff=2.0, retry_on=(StoreUnavailable,)),
+)

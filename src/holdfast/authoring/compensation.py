@@ -1,0 +1,57 @@
+"""``compensate=``: what undoes a step, and where it gets its arguments from.
+
+Binding is by name, and fixed when the step is declared, so that nothing about it can go wrong on the day when a run has
+to be undone: a parameter that is named like one of the step's takes that argument, and the one other parameter without
+a default takes the step's output.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from holdfast.engine.definitions import Compensation, StepDefinition
+from holdfast.errors import DefinitionError
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def compensation_of(step: StepDefinition, undo: StepDefinition, where: str) -> Compensation:
+    """The compensation ``undo`` of ``step``; ``where`` says in messages which step is meant."""
+    label = f"{where}: its compensation {undo.name!r}"
+    if undo.compensation is not None:
+        raise DefinitionError(
+            f"{label} has a compensation itself ({undo.compensation.step.name!r}), and nothing is undone twice: "
+            f"drop compensate= from {undo.name!r}"
+        )
+    signature = inspect.signature(step.function)
+    taken: list[str] = []
+    others: list[str] = []
+    for parameter in inspect.signature(undo.function).parameters.values():
+        if parameter.kind not in _BY_NAME:
+            raise DefinitionError(
+                f"{label} has the parameter `{parameter}`; its arguments are given by name, so it takes only ordinary "
+                f"parameters: name what it needs"
+            )
+        if parameter.name in signature.parameters:
+            taken.append(parameter.name)
+        elif parameter.default is inspect.Parameter.empty:
+            others.append(parameter.name)
+    if len(others) > 1:
+        names = " and ".join([", ".join(map(repr, others[:-1])), repr(others[-1])])
+        known = ", ".join(step.parameters) or "none"
+        raise DefinitionError(
+            f"{label} takes {names}, and only one parameter can take the step's output. Name the others like the "
+            f"parameters of the step that they are to take ({known}), or give them defaults."
+        )
+    takes_output = others[0] if others else None
+
+    def bind(output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments = {name: given.arguments[name] for name in taken}
+        if takes_output is not None:
+            arguments[takes_output] = output
+        return arguments
+
+    return Compensation(undo, bind)

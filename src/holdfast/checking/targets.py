@@ -1,0 +1,56 @@
+"""Which files a target names: a file, a folder or a module. Nothing is imported to find out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checking.modules import Unreadable
+
+_NOT_OURS = {"__pycache__", "node_modules", "site-packages"}
+
+
+def files_of(target: str) -> Iterator[Path]:
+    """The files that a target names: itself, those in a folder, or those of a module."""
+    path = Path(target)
+    if path.is_dir():
+        yield from _in_folder(path)
+    elif path.exists() or target.endswith(".py") or os.sep in target:
+        yield path  # if it is not there, reading it says so
+    elif (module := _module(target)) is not None:
+        yield from files_of(str(module))
+    else:
+        raise Unreadable(
+            f"there is no file, folder or module {target!r}: name a file or a folder by its path, and a module as in "
+            f"`pkg.jobs`"
+        )
+
+
+def _module(name: str) -> Path | None:
+    """Where a module lies. ``importlib`` would import the packages around it."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    for root in dict.fromkeys([os.getcwd(), *sys.path]):
+        place = Path(root or ".").joinpath(*parts)
+        if (place / "__init__.py").is_file():
+            return place
+        file = place.with_name(f"{place.name}.py")
+        if file.is_file():
+            return file
+    return None
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    """The Python files under a folder, without hidden folders and virtual environments."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            one
+            for one in folders
+            if not one.startswith(".")
+            and one not in _NOT_OURS
+            and not os.path.exists(os.path.join(root, one, "pyvenv.cfg"))
+        )
+        yield from (Path(root, name) for name in sorted(names) if name.endswith(".py"))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_project import Project, make_project, seed
+from cli_project import SEED_FAMILIES, Project, make_project, seed
 
 
 @pytest.fixture
@@ -44,6 +44,20 @@ def history(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Proj
     assert worker.wait(timeout=30) == 9
     project.start("order", 8)
     return project
+
+
+@pytest.fixture(scope="session")
+def relatives(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """As the template, and runs that have started others, were undone, or returned a lot. Only for reading."""
+    project = Project(shutil.copytree(template.folder, tmp_path_factory.mktemp("relatives") / "project"))
+    seed(project, SEED_FAMILIES)
+    return project
+
+
+@pytest.fixture
+def undone(relatives: Project, tmp_path: Path) -> Project:
+    """The same, to be changed."""
+    return Project(shutil.copytree(relatives.folder, tmp_path / "undone"))
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_signal_wakes_a_waiting_run_that_a_worker_serves(seeded: Project, unti
         worker.communicate(timeout=20)
     refused = seeded("signal", "order-7", "approved", "true")
     assert refused.code == 1
-    assert "run 'order-7' has ended" in refused.err
+    assert "it has completed" in refused.err
 
 
 def test_a_signal_for_a_run_that_nobody_serves_says_so(seeded: Project):
@@ -68,4 +68,4 @@ def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project, until
 def test_retry_refuses_a_run_that_has_not_failed(seeded: Project):
     done = seeded("retry", "etl-acme")
     assert (done.code, done.out) == (1, "")
-    assert "run 'etl-acme' is completed; only a failed or dead run can be retried" in done.err
+    assert "run 'etl-acme' is completed; only a failed, cancelled or dead run can be retried" in done.err

@@ -147,3 +147,25 @@ def test_replay_touches_no_store(exported: Project):
     before = exported.database.read_bytes()
     assert exported("replay", "etl-acme.json", "app").code == 0
     assert exported.database.read_bytes() == before
+
+
+def test_runs_with_children_and_compensations_are_replayed_without_a_store(undone: Project):
+    assert undone.here("pause", "nap-3600").code == 0
+    for run in ("small", "broken", "trip-bad", "nap-3600"):
+        assert undone.here("export", run, "-o", str(undone.folder / f"{run}.json")).code == 0
+    undone.database.unlink()
+    told = {
+        "small": "the code fits: it ends completed, with the recorded result",
+        "broken": "the code fits: it fails as recorded, with RunFailed: run 'broken-leaf-2' of workflow 'leaf' failed",
+        "trip-bad": "the code fits: it fails as recorded, with ValueError: [red]no such[/red] customer",
+        "nap-3600": "the code fits: it goes on, and waits for",
+    }
+    for run, expected in told.items():
+        done = undone("replay", f"{run}.json", "app")
+        assert (done.code, done.err) == (0, "")
+        assert expected in done.out
+    assert not undone.database.exists()
+    rewrite(undone, "@step(compensate=release)\ndef reserve", "@step\ndef reserve")
+    drifted = undone("replay", "trip-bad.json", "app")
+    assert drifted.code == 1
+    assert "2 of 3 records replayed" in drifted.out

@@ -42,6 +42,10 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
         "seconds",
         "waits_for",
         "wake_at",
+        "paused",
+        "cancelling",
+        "parent",
+        "forked_from",
         "error",
     }
     bad = runs[4]
@@ -69,7 +73,7 @@ def test_a_state_that_does_not_exist_is_a_usage_error_that_lists_the_states(hist
 
 
 def test_a_missing_database_is_not_created(project: Project):
-    for command in (["runs"], ["show", "x"], ["signal", "x", "go"], ["retry", "x"]):
+    for command in (["runs"], ["show", "x"], ["signal", "x", "go"], ["retry", "x"], ["cancel", "x"], ["kill"]):
         done = project(*command)
         assert done.code == 1
         assert done.out == ""

@@ -106,3 +106,66 @@ def test_an_unknown_id_suggests_ids_like_it(history: Project):
     assert "there is no run 'etl-acm'" in done.err
     assert "Did you mean etl-acme" in done.err
     assert "`holdfast runs` lists those" in history("show", "zzz").err
+
+
+def test_show_tells_the_runs_that_a_run_has_started(relatives: Project):
+    out = relatives.here("show", "small").out
+    assert re.search(r"^ +1  start nap .* ok\n +run 'nap-3600', now (pending|waiting)$", out, re.M)
+    assert re.search(r"^ +3  child leaf .* ok\n +run 'small-leaf-0'$", out, re.M)
+    listed = out[out.index("runs it started or waited for") :]
+    assert re.search(r"^ +nap-3600 +nap +(pending|waiting)$", listed, re.M)
+    assert re.search(r"^ +small-leaf-1 +leaf +completed$", listed, re.M)
+    assert re.search(r"^parent +small$", relatives.here("show", "small-leaf-0").out, re.M)
+
+
+def test_show_sums_up_many_runs(relatives: Project):
+    out = relatives.here("show", "many").out
+    assert re.search(r"^3…22  child leaf ×20 .* ok, the last at \+", out, re.M)
+    assert "      22 runs: 21 completed, 1 " in out
+    assert "`holdfast runs --parent many`" in out
+    # The two that it found there already are told of as well.
+    assert re.search(r"^ +nap-0 +nap +completed  \(not started by it\)$", relatives.here("show", "broken").out, re.M)
+
+
+def test_show_tells_what_was_undone_and_what_a_retry_would_do(relatives: Project):
+    out = relatives.here("show", "trip-bad").out
+    assert re.search(r"^ +3  undoing: release +\+[\d.]+ ms +[\d.]+ ms +\d+  ok\n +room='room in rome'$", out, re.M)
+    assert re.search(r'File ".*app.py", line \d+, in check\n +raise ValueError', out), "the step that failed first"
+    assert re.search(r"^retry +not possible: its compensations have undone what it had done$", out, re.M)
+    assert re.search(r"^fork +`holdfast fork trip-bad --at STEP` goes on from one of its steps", out, re.M)
+
+    broken = relatives.here("show", "broken").out
+    assert re.search(r"^ +5  child leaf .* failed\n +run 'broken-leaf-2'\n +ValueError: ", broken, re.M)
+    told = "`holdfast retry broken` takes back the end of child 5 (leaf); run 'broken-leaf-2' is retried as well"
+    assert f"retry      {told}\n" in broken
+    mailer = relatives.here("show", "mailer").out
+    assert "retry      takes back step 1 (letter). A `once` step would run a second time: check whether" in mailer
+    assert "`holdfast retry mailer --run-again`" in mailer
+    assert "\nretry " not in relatives.here("show", "small").out
+
+
+def test_show_tells_large_values_by_their_size(relatives: Project):
+    out = relatives.here("show", "large").out
+    assert len(out) < 2000
+    assert re.search(r"^result +2.9 MiB, see it with --json: 'yyy", out, re.M)
+    assert re.search(r"^ +1  fill .* ok, 2.9 MiB$", out, re.M)
+
+
+def test_show_as_json_tells_of_relatives_and_retries(relatives: Project):
+    small = relatives.here("show", "small", "--json").json
+    assert [one["id"] for one in small["children"]] == ["nap-3600", "nap-0", "small-leaf-0", "small-leaf-1"]
+    assert {one["parent"] for one in small["children"]} == {"small"}
+    assert [(one["kind"], one["run"]) for one in small["journal"]][::3] == [
+        ("start", "nap-3600"),
+        ("child", "small-leaf-1"),
+    ]
+    assert (small["parent"], small["forked_from"], small["paused"], small["cancel"], small["retry"]) == (
+        None, None, False, None, None,
+    )  # fmt: skip
+    broken = relatives.here("show", "broken", "--json").json
+    assert (broken["retry"]["possible"], broken["retry"]["needs_run_again"]) == (True, False)
+    assert relatives.here("show", "mailer", "--json").json["retry"]["needs_run_again"] is True
+    assert broken["journal"][-1]["error"]["type"] == "builtins.ValueError"
+    assert broken["retry"]["takes_back"] == [broken["journal"][-1]["seq"]]
+    trip = relatives.here("show", "trip-bad", "--json").json
+    assert (trip["retry"]["possible"], trip["journal"][-1]["kind"]) == (False, "compensation")

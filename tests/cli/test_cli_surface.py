@@ -5,7 +5,8 @@ from cli_project import Project
 
 import holdfast
 
-COMMANDS = ["demo", "worker", "runs", "show", "signal", "retry", "export", "replay", "doctor"]
+CHANGING = ["cancel", "pause", "resume", "retry", "fork", "kill"]
+COMMANDS = ["demo", "worker", "runs", "show", "signal", *CHANGING, "export", "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):
@@ -28,6 +29,14 @@ def test_every_command_has_help_with_an_example(project: Project, command: str):
     done = project(command, "--help")
     assert done.code == 0
     assert f"Example:\n    holdfast {command}" in done.out
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_every_changing_command_tells_what_its_json_is(project: Project, command: str):
+    told = " ".join(project.here(command, "--help").out.split())
+    assert "--json A JSON object" in told
+    assert "changed" in told
+    assert "stalled" in told
 
 
 def test_the_version_is_told(project: Project):

@@ -29,6 +29,14 @@ def test_the_journal_and_the_doctor_fit_into_80_columns(history: Project):
     assert max(len(line) for line in lines_of(history.on_a_terminal("doctor"))) <= 80
 
 
+def test_what_a_retry_would_do_is_wrapped_at_words(relatives: Project):
+    text = relatives.on_a_terminal("show", "mailer")
+    lines = lines_of(text[text.index("retry") :])
+    assert max(len(line) for line in lines) <= 80
+    told = " ".join(" ".join(lines).split())
+    assert "If it may run again: `holdfast retry mailer --run-again`" in told
+
+
 def test_the_demo_draws_a_table_in_place_whose_last_state_tells_the_story(project: Project):
     text = project.on_a_terminal("demo", "--fast")
     assert "● running" in text

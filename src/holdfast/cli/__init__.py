@@ -7,14 +7,14 @@ quick, and a command loads only what it needs. Errors of Holdfast are shown as o
 from __future__ import annotations
 
 import io
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from holdfast import __version__
+from holdfast.cli.moments import moment
 from holdfast.errors import HoldfastError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,15 +40,29 @@ class _Group(click.Group):
 
 
 def _tell_error(error: HoldfastError) -> None:
-    from holdfast.cli.wording import printable
+    from holdfast.cli.wording import tell_error
 
-    colour = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"error: {printable(str(error))}", fg="red", err=True, color=colour)
+    tell_error(error)
 
 
 def _url(command: F) -> F:
     option = click.option("--url", metavar="URL", help="The store; HOLDFAST_URL or ./.holdfast/runs.db unless given.")
     return option(command)
+
+
+def _json(command: F) -> F:
+    """For a command that changes runs."""
+    option = click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="A JSON object for each run, one to a line: id, workflow, state, changed, paused, cancelling, stalled "
+        "(why it does not go on), message, error, and what only this command has to tell.",
+    )
+    return option(command)
+
+
+_ids = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 
 
 def _example(*lines: str) -> str:
@@ -114,22 +128,37 @@ def worker(target: str, queues: tuple[str, ...], concurrency: int, lease: float,
     work(target, url=url, queues=queues or None, concurrency=concurrency, lease=lease, grace=grace)
 
 
-@main.command(epilog=_example("holdfast runs --state failed --state dead", "holdfast runs --workflow etl --json"))
+@main.command(
+    epilog=_example(
+        "holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json"
+    )
+)
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(_STATES), help="Only runs in this state; may be repeated."
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", metavar="T", help="Only runs with this tag.")
+@click.option("--text", metavar="TEXT", help="Only runs with this in their id, workflow, tags or error.")
+@click.option("--parent", metavar="ID", help="Only runs that this run has started.")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="WHEN",
+    help="Only runs created then or later: 2026-11-15, 2026-11-15T08:30, or 90m, 2h, 3d ago.",
+)
+@click.option("--until", type=moment, metavar="WHEN", help="Only runs created before then.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, for programs.")
 @_url
-def runs(
-    states: Sequence[str], workflow: str | None, tag: str | None, limit: int, as_json: bool, url: str | None
-) -> None:
-    """List runs, newest first."""
-    from holdfast.cli.runs import show_runs
+def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
+    """List runs, newest first.
 
-    show_runs(url, states=states, workflow=workflow, tag=tag, limit=limit, as_json=as_json)
+    What there is no room for is a page further: the list ends with the command that shows it.
+    """
+    from holdfast.cli.runs import Wanted, show_runs
+
+    show_runs(url, Wanted(**wanted), as_json=as_json)
 
 
 @main.command(epilog=_example("holdfast show etl-acme", "holdfast show etl-acme --json"))
@@ -139,7 +168,8 @@ def runs(
 def show(run_id: str, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a run.
 
-    Its journal, who executed what and when, what was replayed, what it waits for, and how it ended.
+    Its journal, who executed what and when, what was replayed, what it waits for, which runs it started, how it ended,
+    and what a retry would do.
     """
     from holdfast.cli.show import show_run
 
@@ -167,19 +197,112 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, url: st
     send_signal(url, run_id, name, value, dedup)
 
 
+@main.command(epilog=_example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
+@_ids
+@click.option(
+    "--wait", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Until they have ended; exits with 1 if not."
+)
+@_json
+@_url
+def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str | None) -> None:
+    """Cancel runs.
+
+    A run that nobody has begun is cancelled at once. Else its worker interrupts what it is doing, its `finally` blocks
+    run, and steps with a compensation are undone. A paused run goes on, to be cancelled.
+    """
+    from holdfast.cli.control import cancel_runs
+
+    sys.exit(cancel_runs(url, run_ids, wait=wait, as_json=as_json))
+
+
+@main.command(epilog=_example("holdfast pause etl-acme"))
+@_ids
+@_json
+@_url
+def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
+    """Keep runs from going on, until they are resumed.
+
+    Steps in flight may end, and are recorded. Signals are kept, and timers that pass meanwhile are seen to afterwards.
+    """
+    from holdfast.cli.control import pause_runs
+
+    sys.exit(pause_runs(url, run_ids, as_json=as_json))
+
+
+@main.command(epilog=_example("holdfast resume etl-acme"))
+@_ids
+@_json
+@_url
+def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
+    """Let paused runs go on."""
+    from holdfast.cli.control import resume_runs
+
+    sys.exit(resume_runs(url, run_ids, as_json=as_json))
+
+
 @main.command(epilog=_example("holdfast retry etl-acme"))
 @click.argument("run_id", metavar="ID")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
+@_json
 @_url
-def retry(run_id: str, run_again: bool, url: str | None) -> None:
-    """Let a failed or dead run go on.
+def retry(run_id: str, run_again: bool, as_json: bool, url: str | None) -> None:
+    """Let a failed, cancelled or dead run go on.
 
-    Its journal is kept: nothing that was recorded runs again. If the last record is a failed step, that step is tried
-    anew. A `once` step whose outcome is unknown is run again only if you say that it did not happen.
+    The records that ended it are taken back, with what came of them; the rest is kept, and does not run again.
+    `holdfast show ID` tells what that would be. A `once` step is run a second time only if you say that it may.
     """
-    from holdfast.cli.changes import retry_run
+    from holdfast.cli.retrying import retry_run
 
-    retry_run(url, run_id, run_again)
+    sys.exit(retry_run(url, run_id, run_again=run_again, as_json=as_json))
+
+
+@main.command(
+    epilog=_example(
+        "holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b"
+    )
+)
+@click.argument("run_id", metavar="ID")
+@click.option("--at", metavar="STEP", help="Go on from this step: its number in `show`, or its name. It runs again.")
+@click.option("--output", metavar="JSON", help="What that step is taken to have returned; then it does not run.")
+@click.option("--id", "new_id", metavar="NEW", help="The id of the new run; made up unless given.")
+@_json
+@_url
+def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as_json: bool, url: str | None) -> None:
+    """Start a new run that shares what was recorded of another.
+
+    All that was recorded before STEP is shared, and does not run again; without STEP, all that there is. The other run
+    is left as it is.
+    """
+    from holdfast.cli.forks import fork
+
+    sys.exit(fork(url, run_id, at=at, output=output, new_id=new_id, as_json=as_json))
+
+
+@main.command(epilog=_example("holdfast kill etl", "holdfast kill etl --lift", "holdfast kill"))
+@click.argument("workflow", required=False)
+@click.option("--lift", is_flag=True, help="Switch it on again: its runs go on.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
+    "WORKFLOW, an array of what is switched off.",
+)
+@_url
+def kill(workflow: str | None, lift: bool, as_json: bool, url: str | None) -> None:
+    """Switch a workflow off, everywhere and at once.
+
+    Its runs stand still: what they are doing is interrupted, and none is started or taken up until the switch is
+    lifted. Nothing that was recorded is lost. Without a WORKFLOW, tells what is switched off.
+    """
+    from holdfast.cli.switching import show_switched_off, switch
+
+    if workflow is not None:
+        switch(url, workflow, on=lift, as_json=as_json)
+    elif lift:
+        raise click.UsageError("--lift needs the name of a WORKFLOW; `holdfast kill` lists what is switched off.")
+    else:
+        show_switched_off(url, as_json=as_json)
 
 
 @main.command(epilog=_example("holdfast export etl-acme > etl-acme.json", "holdfast export etl-acme -o etl-acme.json"))
@@ -214,6 +337,27 @@ def replay(file: str, target: str) -> None:
 
     try:
         code = replay_file(file, target)
+    except HoldfastError as error:
+        _tell_error(error)
+        code = 2
+    sys.exit(code)
+
+
+@main.command(epilog=_example("holdfast check app.py", "holdfast check jobs/ pkg.flows --json"))
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array, for programs.")
+def check(targets: tuple[str, ...], as_json: bool) -> None:
+    """Look for what does not replay in workflow code.
+
+    TARGET is a file, a folder or a module. Its source is read; nothing is imported, nothing runs. Each finding is a
+    line with its place, what is wrong, and the way out. `# holdfast: ignore` on the line silences it, and `# holdfast:
+    ignore[clock]` only that kind. Exits with 0 if nothing is found, with 1 if something is, and with 2 if something
+    cannot be read.
+    """
+    from holdfast.cli.checking import check_targets
+
+    try:
+        code = check_targets(targets, as_json=as_json)
     except HoldfastError as error:
         _tell_error(error)
         code = 2

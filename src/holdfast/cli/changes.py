@@ -1,4 +1,4 @@
-"""``holdfast signal`` and ``holdfast retry``: the commands that change a run."""
+"""``holdfast signal``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from holdfast.cli.liveness import why_stalled
+from holdfast.cli.liveness import look_around, why_stalled
 from holdfast.cli.opening import existing_store, find_run
-from holdfast.cli.wording import counted, one_line
 from holdfast.client.client import Client
-from holdfast.core.records import Kind
 
 
 def send_signal(url: str | None, run_id: str, name: str, value: str | None, dedup: str | None) -> None:
@@ -33,25 +31,5 @@ async def _send(url: str | None, run_id: str, name: str, value: Any, dedup: str 
         else:
             print(f"a signal with id {dedup!r} was sent to run {run_id!r} before: nothing changed")
         run = await find_run(store, run_id)
-        if note := why_stalled(run, await store.workers(), store.now()):
+        if note := why_stalled(run, await look_around(store)):
             print(f"it is kept until the run goes on; {note}")
-
-
-def retry_run(url: str | None, run_id: str, run_again: bool) -> None:
-    """Reopen a failed or dead run, and say how it goes on."""
-    asyncio.run(_retry(url, run_id, run_again))
-
-
-async def _retry(url: str | None, run_id: str, run_again: bool) -> None:
-    async with existing_store(url) as store, Client(url) as client:
-        before = await find_run(store, run_id)
-        [history] = await store.histories([before.key])
-        await client.retry(run_id, run_again=run_again)
-        run = await find_run(store, run_id)
-        last = history.records[-1] if history.records else None
-        anew = last is not None and last.kind is Kind.STEP and not last.ok
-        kept = counted(len(history.records) - anew, "record")
-        step = f", and step {last.position + 1} ({one_line(last.name)}) is tried anew" if anew and last else ""
-        print(f"run {run_id!r} goes on (it was {before.state}): its journal keeps {kept}{step}")
-        if note := why_stalled(run, await store.workers(), store.now()):
-            print(note)

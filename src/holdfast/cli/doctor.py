@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import __version__
-from holdfast.cli.liveness import is_alive, place_of
+from holdfast.cli.liveness import how_to_switch_on, is_alive, place_of
 from holdfast.cli.sqlite_file import (
     FileFacts,
     commit_times,
@@ -33,7 +33,8 @@ from holdfast.cli.sqlite_file import (
     read_facts,
     write_settings,
 )
-from holdfast.cli.wording import console, counted, duration, echo_json, one_line
+from holdfast.cli.switching import unfinished
+from holdfast.cli.wording import ago, console, counted, duration, echo_json, one_line
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.contract import Store, Worker
@@ -196,7 +197,7 @@ def _commit(folder: Path) -> Check:
 
 def _work(store: Store) -> Iterator[Check]:
     try:
-        workers, counts, now = asyncio.run(_read(store))
+        workers, counts, off, now = asyncio.run(_read(store))
     except HoldfastError as error:
         yield Check("runs", FAIL, str(error))
         return
@@ -207,14 +208,17 @@ def _work(store: Store) -> Iterator[Check]:
         states[state] += count
     told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
     yield Check("runs", OK, told or "none yet")
-    yield from _unserved(counts, alive)
+    yield from _unserved(counts, alive, off)
+    yield from _switched_off(counts, off, now)
     yield from _unsuccessful(states)
 
 
-async def _read(store: Store) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], float]:
+async def _read(
+    store: Store,
+) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], Mapping[str, float], float]:
     await store.open()
     try:
-        return await store.workers(), await store.count_runs(), store.now()
+        return await store.workers(), await store.count_runs(), await store.switched_off(), store.now()
     finally:
         await store.close()
 
@@ -230,8 +234,18 @@ def _workers(workers: Sequence[Worker], alive: Sequence[Worker], work: bool) -> 
     return Check("workers", OK, message)
 
 
-def _unserved(counts: Mapping[tuple[str, RunState], int], alive: Sequence[Worker]) -> Iterator[Check]:
-    served = {name for worker in alive for name in worker.workflows}
+def _switched_off(counts: Mapping[tuple[str, RunState], int], off: Mapping[str, float], now: float) -> Iterator[Check]:
+    for workflow, since in sorted(off.items()):
+        message = (
+            f"workflow {workflow!r}, {ago(now - since)} ({counted(unfinished(counts, workflow), 'unfinished run')})"
+        )
+        yield Check("switched off", WARN, message, how_to_switch_on(workflow).partition(": ")[2])
+
+
+def _unserved(
+    counts: Mapping[tuple[str, RunState], int], alive: Sequence[Worker], off: Mapping[str, float]
+) -> Iterator[Check]:
+    served = {name for worker in alive for name in worker.workflows} | off.keys()
     left: Counter[str] = Counter()
     for (workflow, state), count in counts.items():
         if state in UNFINISHED and workflow not in served:

@@ -82,5 +82,7 @@ def _whereabouts(replayed: Replayed) -> str:
     same = replayed.recorded == replayed.state
     if replayed.state == "completed":
         return "ends completed, with the recorded result" if same else "ends completed"
+    if replayed.state == "cancelled":
+        return "ends cancelled, as recorded" if same else "ends cancelled"
     what = one_line(f"{type(replayed.error).__name__}: {replayed.error}")
     return f"fails as recorded, with {what}" if same else f"fails with {what}"

@@ -1,4 +1,4 @@
-"""Which workers are alive, and whether any of them can take a run further.
+"""Which workers are alive, and whether anything keeps a run from going on.
 
 A worker is registered as ``live`` until somebody finds it dead, and only workers look. So a reading command looks for
 itself, without changing anything: a lease that has passed, or a process on this machine that is gone.
@@ -8,10 +8,35 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
+from holdfast.cli.wording import command
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Run, Worker
+from holdfast.stores.contract import Cancel, Run, Store, Worker
+
+
+class Stall(NamedTuple):
+    """What keeps an unfinished run from going on."""
+
+    short: str
+    """In a few words, for a list."""
+    advice: str
+    """In a sentence, with what to do about it."""
+
+
+class Surroundings(NamedTuple):
+    """What it depends on whether a run goes on, at one moment."""
+
+    workers: Collection[Worker]
+    off: Collection[str]
+    """The workflows that are switched off."""
+    now: float
+
+
+async def look_around(store: Store) -> Surroundings:
+    """Who is there to execute runs, and what is switched off."""
+    return Surroundings(await store.workers(), await store.switched_off(), store.now())
 
 
 def is_alive(worker: Worker, now: float) -> bool:
@@ -39,21 +64,56 @@ def place_of(worker: Worker) -> str:
     return place if worker.name in ("", place) else f"{worker.name} at {place}"
 
 
-def why_stalled(run: Run, workers: Iterable[Worker], now: float) -> str | None:
-    """Why an unfinished run does not go on, and what to do about it; ``None`` if somebody takes care of it."""
+def is_cancelling(run: Run) -> bool:
+    """Whether somebody has asked for the run to be cancelled, and it has not ended yet."""
+    return run.cancel is not Cancel.NO and not run.state.is_terminal
+
+
+def is_paused(run: Run) -> bool:
+    """Whether somebody has paused the run; one that ended before its worker heard of it is not."""
+    return run.paused_at is not None and not run.state.is_terminal
+
+
+def is_held(run: Run, around: Surroundings) -> bool:
+    """Whether a live worker has the run in its hands."""
+    return run.state is RunState.RUNNING and any(
+        worker.id == run.owner and is_alive(worker, around.now) for worker in around.workers
+    )
+
+
+def stall_of(run: Run, around: Surroundings) -> Stall | None:
+    """Why an unfinished run does not go on; ``None`` if somebody takes care of it."""
     if run.state.is_terminal:
         return None
-    alive = {worker.id: worker for worker in workers if is_alive(worker, now)}
-    if run.state is RunState.RUNNING and run.owner in alive:
+    if run.paused_at is not None:
+        return Stall("paused", f"run {run.id!r} is paused: `{command('resume', run.id)}` lets it go on")
+    if run.workflow in around.off:
+        return Stall("workflow is switched off", how_to_switch_on(run.workflow))
+    if is_held(run, around):
         return None
-    able = [worker for worker in alive.values() if run.workflow in worker.workflows]
+    unserved = why_unserved(run.workflow, run.queue, around.workers, around.now)
+    return None if unserved is None else Stall("no live worker serves it", unserved)
+
+
+def why_stalled(run: Run, around: Surroundings) -> str | None:
+    """The same, as the sentence that says what to do about it."""
+    stall = stall_of(run, around)
+    return None if stall is None else stall.advice
+
+
+def how_to_switch_on(workflow: str) -> str:
+    """That a workflow is switched off, and what to do about it."""
+    return f"workflow {workflow!r} is switched off: `{command('kill', workflow, '--lift')}` lets its runs go on"
+
+
+def why_unserved(workflow: str, queue: str | None, workers: Iterable[Worker], now: float) -> str | None:
+    """Why nobody executes runs of a workflow (in this queue, if one is given), and what to do about it."""
+    able = [worker for worker in workers if workflow in worker.workflows and is_alive(worker, now)]
     if not able:
+        return f"no live worker serves workflow {workflow!r}: start one with `holdfast worker module:{workflow}`"
+    if queue is not None and not any(worker.queues is None or queue in worker.queues for worker in able):
         return (
-            f"no live worker serves workflow {run.workflow!r}: start one with `holdfast worker module:{run.workflow}`"
-        )
-    if not any(worker.queues is None or run.queue in worker.queues for worker in able):
-        return (
-            f"no live worker for workflow {run.workflow!r} serves queue {run.queue!r}: "
-            f"start one with `holdfast worker module:{run.workflow} --queue {run.queue}`"
+            f"no live worker for workflow {workflow!r} serves queue {queue!r}: "
+            f"start one with `holdfast worker module:{workflow} --queue {queue}`"
         )
     return None

@@ -9,7 +9,12 @@ from typing import Any, cast
 
 from holdfast.cli.wording import jsonable
 from holdfast.codec import describe_error, preview, to_plain
+from holdfast.core.records import Kind, Record
+from holdfast.core.states import RunState
 from holdfast.errors import CodecError
+
+LARGE = 16 * 1024
+"""Values above this size, in bytes, are not printed for people."""
 
 _INTERNAL = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|codec)|concurrent[/\\]futures)[/\\]")
 """What stands between the user's lines in a traceback: this package, and the pool that plain steps run in."""
@@ -39,6 +44,23 @@ def error_of(data: bytes | None) -> RecordedError | None:
     except CodecError as error:
         return RecordedError("holdfast.errors.UnreadableRecord", str(error), "")
     return RecordedError(info.type, info.message, info.traceback)
+
+
+def failure_of(record: Record) -> RecordedError | None:
+    """What a record failed with, if it did. Of another run, that is the error which that one ended with."""
+    if record.ok:
+        return None
+    if record.kind is not Kind.CHILD or record.payload is None:
+        return error_of(record.payload)
+    try:
+        told: Any = json.loads(record.payload)
+        run_id, state, error = told["child"], RunState(told["state"]), told["error"]
+    except (ValueError, TypeError, KeyError):
+        return error_of(record.payload)  # it was not the run that failed, but its start
+    if error not in (None, "null") and (fault := error_of(error.encode())) is not None:
+        return fault
+    name = "RunDead" if state is RunState.DEAD else "RunCancelled" if state is RunState.CANCELLED else "RunFailed"
+    return RecordedError(f"holdfast.errors.{name}", f"run {run_id!r} ended {state}", "")
 
 
 def own_frames(traceback: str) -> list[str]:
@@ -83,6 +105,11 @@ def brief_inputs(data: bytes) -> str:
     except CodecError as error:
         return f"<{error}>"
     return preview((), (), cast("dict[str, Any]", value)) if isinstance(value, dict) else brief(data)
+
+
+def is_large(data: bytes | None) -> bool:
+    """Whether a value is better told by its size."""
+    return data is not None and len(data) > LARGE
 
 
 def pretty(data: bytes) -> str:

@@ -1,63 +1,142 @@
-"""``holdfast runs``: a list of runs, newest first."""
+"""``holdfast runs``: a list of runs, newest first, page by page."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.liveness import why_stalled
-from holdfast.cli.opening import existing_store
+from holdfast.cli.liveness import (
+    Surroundings,
+    how_to_switch_on,
+    is_cancelling,
+    is_held,
+    is_paused,
+    look_around,
+    stall_of,
+)
+from holdfast.cli.opening import existing_store, find_run
 from holdfast.cli.recorded import error_of
-from holdfast.cli.wording import STATE_STYLES, ago, console, duration, echo_json, iso, one_line
+from holdfast.cli.wording import STATE_STYLES, ago, command, console, duration, echo_json, iso, one_line
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Run, RunFilter, Worker
+from holdfast.stores.contract import Run, RunFilter
 
 _HEAD = ("id", "workflow", "state", "started", "took")
 _DETAIL_HEAD = "waiting for / error"
 _DETAIL, _LEAST_DETAIL = 120, 30
 
+_ROUNDING = 0.6e-6
+"""Half a microsecond, and what a float loses: a time that was copied from ``--json`` is that of its run."""
 
-def show_runs(
-    url: str | None, *, states: Sequence[str], workflow: str | None, tag: str | None, limit: int, as_json: bool
-) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which runs to list, as it was asked for."""
+
+    states: Sequence[str] = ()
+    workflow: str | None = None
+    tag: str | None = None
+    text: str | None = None
+    parent: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 50
+    before: str | None = None
+
+    @property
+    def where(self) -> RunFilter:
+        """The same, for the store."""
+        return RunFilter(
+            states=[RunState(state) for state in self.states],
+            workflow=self.workflow,
+            tag=self.tag,
+            text=self.text,
+            parent=self.parent,
+            created_after=None if self.since is None else self.since.timestamp() - _ROUNDING,
+            created_before=None if self.until is None else self.until.timestamp() - _ROUNDING,
+        )
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether some runs are left out on purpose."""
+        return self.where != RunFilter(states=[]) or self.before is not None
+
+    def next_page(self, last: str, url: str | None) -> str:
+        """The command that goes on behind the run ``last``. Moments are fixed: ``2h`` ago is another one by then."""
+        given: list[tuple[str, str | None]] = [
+            *(("--state", state) for state in self.states),
+            ("--workflow", self.workflow),
+            ("--tag", self.tag),
+            ("--text", self.text),
+            ("--parent", self.parent),
+            ("--since", _moment(self.since)),
+            ("--until", _moment(self.until)),
+            ("--limit", None if self.limit == 50 else str(self.limit)),
+            ("--url", url),
+            ("--before", last),
+        ]
+        return command("runs", *(word for name, value in given if value is not None for word in _option(name, value)))
+
+
+def _option(name: str, value: str) -> tuple[str, ...]:
+    return (f"{name}={value}",) if value.startswith("-") else (name, value)  # an id may look like an option
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    runs: Sequence[Run]
+    has_more: bool
+    around: Surroundings
+
+
+def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print the runs that match."""
-    where = RunFilter(states=[RunState(state) for state in states], workflow=workflow, tag=tag)
-    found, workers, now = asyncio.run(_read(url, where, limit))
+    page = asyncio.run(_read(url, wanted))
     if as_json:
-        echo_json([_as_json(run) for run in found])
+        echo_json([_as_json(run) for run in page.runs])
         return
     out = console()
-    if not found:
-        narrowed = bool(states or workflow or tag)
-        out.print("no run matches" if narrowed else "no runs yet")
-        return
-    _tell(out, found, workers, now)
-    if len(found) == limit:
-        out.print(f"the newest {limit}; see more with --limit", style="dim")
+    if not page.runs:
+        out.print("no run matches" if wanted.is_narrowed else "no runs yet")
+    else:
+        _tell(out, page)
+    if page.has_more:
+        more = f"more: {wanted.next_page(page.runs[-1].id, url)}"
+        out.print(Text(more, "dim"), soft_wrap=True)
+    for workflow in sorted(page.around.off):
+        if wanted.workflow in (None, workflow):
+            out.print(Text(one_line(how_to_switch_on(workflow)), "yellow"), soft_wrap=True)
 
 
-async def _read(url: str | None, where: RunFilter, limit: int) -> tuple[list[Run], list[Worker], float]:
+async def _read(url: str | None, wanted: Wanted) -> _Page:
     async with existing_store(url) as store:
-        return await store.list_runs(where, limit=limit), await store.workers(), store.now()
+        before = None if wanted.before is None else (await find_run(store, wanted.before)).key
+        found = await store.list_runs(wanted.where, limit=wanted.limit + 1, before=before)
+        return _Page(found[: wanted.limit], len(found) > wanted.limit, await look_around(store))
 
 
-def _tell(out: Console, runs: Sequence[Run], workers: Sequence[Worker], now: float) -> None:
+def _tell(out: Console, page: _Page) -> None:
     """A table; the last column moves to a line of its own where there is no room for it. Ids are never cut."""
-    rows = [_row(run, now) for run in runs]
+    rows = [_row(run, page.around.now) for run in page.runs]
     widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD))]
     room = out.width - sum(widths) - 2 * len(widths)
     beside = room >= _LEAST_DETAIL
     head = "  ".join(title.ljust(width) for title, width in zip(_HEAD, widths, strict=True))
     out.print(f"{head}  {_DETAIL_HEAD}" if beside else head, style="bold", soft_wrap=True)
-    for run, row in zip(runs, rows, strict=True):
+    for run, row in zip(page.runs, rows, strict=True):
         line = Text()
         for cell, width, style in zip(row, widths, ("", "", STATE_STYLES[run.state], "", ""), strict=True):
             line.append(cell.ljust(width), style).append("  ")
-        detail, style = _detail(run, workers, now)
+        detail, style = _detail(run, page.around)
         if beside:
             line.append(one_line(detail, min(room, _DETAIL)), style)
         line.rstrip()
@@ -71,12 +150,19 @@ def _row(run: Run, now: float) -> tuple[str, ...]:
     return one_line(run.id), one_line(run.workflow), run.state.value, ago(now - run.created_at), took
 
 
-def _detail(run: Run, workers: Sequence[Worker], now: float) -> tuple[str, str]:
-    """What the run waits for, or why it ended without a result; with the style to show it in."""
+def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
+    """What the run waits for, what keeps it from going on, or why it ended without a result; with its style."""
     if error := error_of(run.error):
         return error.in_short, "red"
-    if why_stalled(run, workers, now):
-        return "no live worker serves it", "yellow"
+    now = around.now
+    hindrances = ["cancelling"] if is_cancelling(run) else []
+    if run.paused_at is not None and is_paused(run):
+        since = f"paused ({ago(now - run.paused_at)})"
+        hindrances.append("paused, once its steps in flight have ended" if is_held(run, around) else since)
+    elif stall := stall_of(run, around):
+        hindrances.append(stall.short)
+    if hindrances:
+        return "; ".join(hindrances), "yellow"
     if run.state is RunState.WAITING:
         return run.waits_for + ("" if run.wake_at is None else f" ({ago(now - run.wake_at)})"), ""
     if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
@@ -97,5 +183,9 @@ def _as_json(run: Run) -> dict[str, Any]:
         "seconds": None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
         "waits_for": run.waits_for if run.state is RunState.WAITING else None,
         "wake_at": iso(run.wake_at),
+        "paused": is_paused(run),
+        "cancelling": is_cancelling(run),
+        "parent": run.parent or None,
+        "forked_from": run.forked_from or None,
         "error": None if error is None else {"type": error.type, "message": error.message},
     }

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
@@ -29,6 +33,12 @@ def console() -> Console:
     """Where results go. Recorded text is shown as it is: neither markup nor emoji are looked for in it."""
     out = Console(highlight=False, markup=False, emoji=False)
     return out if out.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
+
+
+def tell_error(error: Exception) -> None:
+    """An error of Holdfast, in red on stderr."""
+    colour = False if os.environ.get("NO_COLOR") else None
+    click.secho(f"error: {printable(str(error))}", fg="red", err=True, color=colour)
 
 
 def echo_json(value: Any) -> None:
@@ -92,5 +102,25 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 run``, ``2 runs``, ``1,000 runs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """``a, b and c``; of many, the first few, and how many more."""
+    shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1:,} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def size(data: bytes) -> str:
+    """How much there is of something large."""
+    many = len(data)
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if many >= unit:
+            return f"{many / unit:.1f}".removesuffix(".0") + f" {name}"
+    return counted(many, "byte")
+
+
+def command(*words: str) -> str:
+    """A command to be copied into a shell."""
+    return shlex.join(["holdfast", *words])

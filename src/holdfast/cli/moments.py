@@ -1,0 +1,24 @@
+"""Moments as people type them: ``2026-11-15``, ``2026-11-15T08:30``, ``2h`` (ago)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+import click
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?) *(s|m|min|h|d|w)", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def moment(text: str) -> datetime:
+    """A date (its beginning), a time, or how long ago. What has no time zone is in that of this machine."""
+    try:
+        if ago := _AGO.fullmatch(text.strip()):
+            return datetime.now().astimezone() - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2].lower()])
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is no moment: give a date or time such as 2026-11-15 or 2026-11-15T08:30, or how long ago it "
+            f"was, such as 90m, 2h or 3d."
+        ) from None

@@ -1,0 +1,220 @@
+"""What the store knows of one run, at one moment, and the same for programs.
+
+A record that was written under an earlier lease than the run's last one was replayed by every later holder: the epoch
+rises by one with each claim, so the difference says how often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.cli.liveness import Surroundings, is_alive, is_cancelling, is_paused, look_around, why_stalled
+from holdfast.cli.opening import find_run
+from holdfast.cli.recorded import error_of, failure_of, value_of
+from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
+from holdfast.cli.wording import iso
+from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.states import RunState
+from holdfast.stores.contract import Cancel, History, Run, RunFilter, Store, Worker
+
+_PAGE = 1000
+MOST = 20_000
+"""So many runs that a run has started are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the store knows of a run."""
+
+    run: Run
+    history: History
+    around: Surroundings
+    workers: Mapping[int, Worker]
+    """Those that are there, and those that have recorded something."""
+    family: Mapping[str, Run]
+    """The runs that it has started or waited for, by id, oldest first."""
+
+    @property
+    def now(self) -> float:
+        """When this was so."""
+        return self.around.now
+
+    def replays(self, record: Record) -> int:
+        """How many later holders of the run have replayed this record."""
+        return max(0, self.run.epoch - record.epoch)  # the row may be a moment older than the journal
+
+    def is_alive(self, worker: int) -> bool:
+        """Whether that worker is; one that is not known any more is not."""
+        return worker in self.workers and is_alive(self.workers[worker], self.now)
+
+    @property
+    def stalled(self) -> str | None:
+        """Why the run does not go on, if it does not."""
+        return why_stalled(self.run, self.around)
+
+    @property
+    def retry(self) -> Prospect | None:
+        """What a retry would do, if the run ended without a result."""
+        return prospect(self.run, self.history.records, self.family)
+
+    @property
+    def in_flight(self) -> Sequence[Attempt]:
+        """What is known of steps that have no outcome, unless the run went on without them."""
+        if self.run.state is RunState.COMPLETED:
+            return ()
+        return sorted(self.history.attempts.values())
+
+    @property
+    def signals(self) -> Sequence[Signal]:
+        """What was sent to the run, and nothing has taken yet."""
+        return [signal for signal in self.history.signals if signal.position is None]
+
+    @property
+    def ends(self) -> Sequence[Signal]:
+        """The ends of runs that it waits for, which are not recorded yet."""
+        return [signal for signal in self.history.signals if signal.position is not None]
+
+    @property
+    def family_states(self) -> Counter[RunState]:
+        """How many of the runs that it has started are in which state."""
+        return Counter(run.state for run in self.family.values())
+
+
+async def read_story(store: Store, run_id: str) -> Story:
+    """All that is known of a run now."""
+    run = await find_run(store, run_id)
+    [history] = await store.histories([run.key])
+    around = await look_around(store)
+    workers = await store.workers(also={record.worker for record in history.records})
+    family = await _family(store, run, history.records)
+    return Story(run, history, around, {worker.id: worker for worker in workers}, family)
+
+
+async def _family(store: Store, run: Run, records: Sequence[Record]) -> dict[str, Run]:
+    """The runs that it has started, also those of which nothing is recorded yet, and those that it has joined."""
+    started: list[Run] = []
+    while len(started) < MOST:
+        before = started[-1].key if started else None
+        page = await store.list_runs(RunFilter(parent=run.id), limit=_PAGE, before=before)
+        started += page
+        if len(page) < _PAGE:
+            break
+    found = {one.id: one for one in reversed(started)}
+    missing = [record for record in records if record.preview not in found]
+    return {**await known_runs(store, missing), **found}
+
+
+# For programs
+
+
+def story_as_json(story: Story) -> dict[str, Any]:
+    """Everything, under stable names."""
+    run = story.run
+    error = error_of(run.error)
+    return {
+        "id": run.id,
+        "workflow": run.workflow,
+        "state": run.state.value,
+        "queue": run.queue,
+        "tags": list(run.tags),
+        "python": run.python,
+        "created_at": iso(run.created_at),
+        "finished_at": iso(run.finished_at),
+        "seconds": None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
+        "deadline": iso(run.deadline),
+        "waits_for": run.waits_for if run.state is RunState.WAITING else None,
+        "wake_at": iso(run.wake_at),
+        "epoch": run.epoch,
+        "deliveries": run.deliveries,
+        "max_deliveries": run.max_deliveries,
+        "held_by": run.owner,
+        "paused": is_paused(run),
+        "paused_at": iso(run.paused_at) if is_paused(run) else None,
+        "cancelling": is_cancelling(run),
+        "cancel": None if run.cancel is Cancel.NO else run.cancel.value,
+        "switched_off": run.workflow in story.around.off,
+        "stalled": story.stalled,
+        "parent": run.parent or None,
+        "forked_from": run.forked_from or None,
+        "inputs": value_of(run.inputs),
+        "output": value_of(run.output),
+        "error": None if error is None else asdict(error),
+        "retry": _retry_as_json(story),
+        "journal": [_record_as_json(story, record) for record in story.history.records],
+        "in_flight": [
+            {
+                "number": attempt.position + 1,
+                "name": attempt.name,
+                "attempt": attempt.attempt,
+                "once": attempt.intent,
+                "error": attempt.error or None,
+                "progress": value_of(attempt.progress),
+                "at": iso(attempt.at),
+            }
+            for attempt in story.in_flight
+        ],
+        "children": [
+            {"id": one.id, "workflow": one.workflow, "state": one.state.value, "parent": one.parent or None}
+            for one in story.family.values()
+        ],
+        "signals": [
+            {"id": signal.id, "name": signal.name, "value": value_of(signal.payload), "sent_at": iso(signal.sent_at)}
+            for signal in story.signals
+        ],
+        "ends": [
+            {"number": (signal.position or 0) + 1, "state": signal.name, "sent_at": iso(signal.sent_at)}
+            for signal in story.ends
+        ],
+        "workers": [
+            {
+                "id": worker.id,
+                "name": worker.name,
+                "host": worker.host,
+                "pid": worker.pid,
+                "alive": story.is_alive(worker.id),
+            }
+            for worker in story.workers.values()
+        ],
+    }
+
+
+def _retry_as_json(story: Story) -> dict[str, Any] | None:
+    told = story.retry
+    if told is None:
+        return None
+    return {
+        "possible": told.is_possible,
+        "needs_run_again": told.needs_run_again,
+        "takes_back": [record.seq for record in taken_back(story.run, story.history.records)],
+        "message": told.in_words,
+    }
+
+
+def _record_as_json(story: Story, record: Record) -> dict[str, Any]:
+    error = failure_of(record)
+    has_run = record.kind in (Kind.CHILD, Kind.START)
+    return {
+        "seq": record.seq,
+        "number": record.position + 1,
+        "kind": record.kind.label,
+        "name": record.name,
+        "run": record.preview or None if has_run else None,
+        "ok": record.ok,
+        "attempts": record.attempts,
+        "worker": record.worker,
+        "epoch": record.epoch,
+        "replays": story.replays(record),
+        "started_at": iso(record.started_at),
+        "at": iso(record.at),
+        "seconds": round(record.at - record.started_at, 6) if record.kind in TIMED else None,
+        "arguments": "" if has_run else record.preview,
+        "output": value_of(record.payload) if record.ok else None,
+        "error": None if error is None else asdict(error),
+    }
+
+
+TIMED = (Kind.STEP, Kind.COMPENSATION)
+"""Kinds of records that took the time of a worker."""

@@ -19,7 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks.measures import MEASURES, Line  # noqa: E402
+from benchmarks import composition, measures  # noqa: E402
+from benchmarks.measures import Line  # noqa: E402
+
+MEASURES = {**measures.MEASURES, "children": composition.children, "class": composition.class_form}
 
 
 def main() -> None:

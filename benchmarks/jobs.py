@@ -58,3 +58,47 @@ async def lingering(number: int, log: str) -> int:
     for _ in range(1000):
         await linger(log)
     return 0
+
+
+@workflow
+async def child(number: int) -> str:
+    return await one(number)
+
+
+@workflow
+async def parent(size: int) -> int:
+    return len(await asyncio.gather(*[child(number) for number in range(size)]))
+
+
+async def _next(number: int) -> int:
+    return number + 1
+
+
+_LENGTH = 20
+_steps = [step(name=f"s{number}")(_next) for number in range(1, _LENGTH + 1)]
+
+
+@workflow
+async def chained(number: int) -> int:
+    """A chain of steps, as a function."""
+    for one_more in _steps:
+        number = await one_more(number)
+    return number
+
+
+@workflow
+class Chained:
+    """The same chain, declared."""
+
+    @step(1)
+    async def s1(self, number: int) -> int:
+        return number + 1
+
+    for _number in range(2, _LENGTH + 1):
+
+        @step(_number, depends_on=_number - 1, name=f"s{_number}")
+        async def _step(self, result: int) -> int:
+            return result + 1
+
+        vars()[f"s{_number}"] = _step
+    del _step, _number

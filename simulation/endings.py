@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec import describe_error, encode_error
+from holdfast.codec import describe_error
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.ending import end_of
 from holdfast.stores.contract import Run
-from simulation.plan import PlannedRun
+from simulation.expectations import Whose, can_fail, fits, must_fail
 from simulation.process import DEFINITIONS
-from simulation.workloads import can_fail, fits, must_fail
 
 if TYPE_CHECKING:
     from simulation.invariants import RunModel
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
 
 def check_end(world: World) -> None:
     """Everything that must be true after the last run has ended."""
-    for run in world.plan.runs:
-        model = world.checker.by_id.get(run.id)
-        if model is None or not model.row.state.is_terminal:
-            world.fail("every run ends once the faults have stopped", f"{run.id} is {_where(model)}")
+    missing = [run.id for run in world.plan.runs if run.id not in world.checker.by_id]
+    if missing:
+        world.fail("every run ends once the faults have stopped", f"{missing[0]} is missing")
+        return
+    for model in world.checker.by_id.values():
+        row = model.row
+        if not row.state.is_terminal:
+            world.fail("every run ends once the faults have stopped", f"{row.id} is {_where(world, model)}")
             return
-        check_replay(world, model.row, model.journal)
-        _check_result(world, run, model.row)
-        if model.consumed + len(model.mailbox) != model.accepted:
+        check_replay(world, row, model.journal)
+        _check_result(world, model)
+        left = sum(signal.position is None for signal in model.mailbox.values())
+        if model.consumed + left != model.accepted:
             world.fail(
-                "no signal is lost",
-                f"{run.id}: {model.accepted} accepted, {model.consumed} consumed, {len(model.mailbox)} left",
+                "no signal is lost", f"{row.id}: {model.accepted} accepted, {model.consumed} consumed, {left} left"
             )
     for process in world.open_processes():
         engine = process.engine
@@ -43,32 +48,41 @@ def check_end(world: World) -> None:
             )
 
 
-def _where(model: RunModel | None) -> str:
-    if model is None:
-        return "missing"
+def _where(world: World, model: RunModel) -> str:
     row = model.row
-    return f"{row.state.value} with {len(model.journal)} records, owner {row.owner}, wake_at {row.wake_at}"
+    ties = world.checker.family.ties
+    awaited = [
+        f"{world.checker.runs[tie.child].row.id} ({world.checker.runs[tie.child].row.state.value}, {tie.told.value})"
+        for place, tie in ties.items()
+        if place[0] == row.key
+    ]
+    return (
+        f"{row.state.value} with {len(model.journal)} records, owner {row.owner}, wake_at {row.wake_at}, "
+        f"cancel {row.cancel.value!r}, paused {row.paused_at}, waits for {awaited}"
+    )
 
 
-def _check_result(world: World, run: PlannedRun, row: Run) -> None:
-    definition = DEFINITIONS["simulated"]
+def _check_result(world: World, model: RunModel) -> None:
+    row, program = model.row, model.program
     match row.state:
         case RunState.COMPLETED:
-            value = definition.output.decode(row.output or b"null", "a result")
-            if must_fail(run.program) or not _fits(run.program, value, run.id):
-                world.fail("results are what the program says", f"{run.id}: {run.program} returned {value}")
+            value = DEFINITIONS[row.workflow].output.decode(row.output or b"null", "a result")
+            whose = Whose({row.id} | world.lineage.get(row.id, set()), row.id in world.forced)
+            if (must_fail(program) and not whose.forced) or not _fits(program, value, whose):
+                world.fail("results are what the program says", f"{row.id}: {program} returned {value}")
         case RunState.FAILED:
             told = describe_error(row.error or b"")
-            timed_out = run.options["timeout"] is not None and told.type.endswith("RunTimedOut")
-            if not timed_out and not can_fail(run.program):
-                world.fail("a run fails only if its program can", f"{run.id}: {told.type}: {told.message}")
+            timed_out = told.type.endswith("RunTimedOut") and world.has_deadline(row)
+            undone = told.type.endswith("CompensationFailed")
+            if not timed_out and not undone and not can_fail(program):
+                world.fail("a run fails only if its program can", f"{row.id}: {told.type}: {told.message}")
         case _:
-            pass  # dead: the checker has seen why
+            pass  # dead or cancelled: the checker has seen why
 
 
-def _fits(program: Any, value: Any, run_id: str) -> bool:
+def _fits(program: Any, value: Any, whose: Whose) -> bool:
     try:
-        return fits(program, value, run_id)
+        return fits(program, value, whose)
     except (TypeError, IndexError, KeyError):
         return False
 
@@ -88,18 +102,25 @@ class _Replay(Execution):
         return super().issue(kind, name, call)
 
 
-def check_replay(world: World, row: Run, journal: Sequence[Record]) -> None:
-    """Replay a journal with nothing but its records: it must lead to the ending that is recorded, if one is."""
-    definition = DEFINITIONS["simulated"]
+def check_replay(
+    world: World, row: Run, journal: Sequence[Record], ended: Run | None = None, children: Sequence[int] = ()
+) -> None:
+    """Replay a journal with nothing but its records: it must lead to the ending that is recorded, if one is.
+
+    ``ended`` is the row before a retry: then it must not come to the same end once more. ``children`` are the
+    places of runs that were reopened with it: it must wait for them.
+    """
+    definition = DEFINITIONS[row.workflow]
     args, kwargs = definition.inputs.decode(row.inputs)
     execution = _Replay(
         world,
         row.id,
-        partial(definition.function, *args, **kwargs),
+        partial(_main, definition, args, kwargs),
         workflow=row.workflow,
-        start_time=row.created_at,
+        start_time=row.began_at,
         seed=row.seed,
         deadline=row.deadline,
+        rewound=row.rewound,
     )
     world.counts["replays"] += 1
     try:
@@ -113,10 +134,34 @@ def check_replay(world: World, row: Run, journal: Sequence[Record]) -> None:
             _turn(execution)
         if execution.fault is not None:
             world.fail("P5 every journal replays", f"{row.id}: {execution.fault}")
-        elif row.state in (RunState.COMPLETED, RunState.FAILED):
+        elif ended is not None and not _goes_on(execution, ended):
+            world.fail("a retry takes back what ended the run", f"{row.id}: {execution.ending}")
+        elif any(position not in execution.open for position in children):
+            world.fail(
+                "a retry reopens only children that are awaited again", f"{row.id}: {children}, not {[*execution.open]}"
+            )
+        elif row.state.is_terminal and row.state is not RunState.DEAD and row.epoch:
             _check_ending(world, row, execution)
     finally:
         execution.leave()
+
+
+async def _main(definition: WorkflowDefinition, args: Any, kwargs: Any) -> bytes:
+    return definition.output.encode(await definition.function(*args, **kwargs), "a result")
+
+
+def _goes_on(execution: Execution, ended: Run) -> bool:
+    """Whether a run that was retried has something left to do, or ends in another way than before."""
+    ending = execution.ending
+    if ended.rewind is None or not ended.rewind.failed or ending is None:
+        return True
+    end = end_of(ending, ended.id)
+    return (end.state, _in_words(end.error)) != (ended.state, _in_words(ended.error))
+
+
+def _in_words(error: bytes | None) -> tuple[str, str] | None:
+    told = None if error is None else describe_error(error)
+    return None if told is None else (told.type, told.message)
 
 
 def _turn(execution: Execution) -> None:
@@ -128,14 +173,12 @@ def _check_ending(world: World, row: Run, execution: Execution) -> None:
     ending = execution.ending
     if ending is None:
         world.fail("P5 a replay ends as recorded", f"{row.id} is {row.state.value}, its replay has not ended")
-    elif row.state is RunState.FAILED:
-        known = describe_error(row.error or b"")
-        now = None if ending.error is None else describe_error(encode_error(ending.error))
-        if now is None or (known.type, known.message) != (now.type, now.message):
-            world.fail("P5 a replay ends as recorded", f"{row.id} failed with {known.message}, its replay {now}")
-    elif ending.error is not None:
-        world.fail("P5 a replay ends as recorded", f"{row.id} is completed, its replay raises {ending.error!r}")
-    else:
-        output, _ = DEFINITIONS["simulated"].output.record(ending.value, "a result")
-        if output != row.output:
-            world.fail("P5 a replay ends as recorded", f"{row.id} returned {row.output!r}, its replay {output!r}")
+        return
+    end = end_of(ending, row.id)
+    known, now = _in_words(row.error), _in_words(end.error)
+    if (row.state, row.output, known) != (end.state, end.output, now):
+        world.fail("P5 a replay ends as recorded", f"{row.id} is {row.state} {row.output!r} {known}, its replay {end}")
+    if row.rewind != ending.rewind:
+        world.fail(
+            "P5 a retry would take back the same after a replay", f"{row.id}: {row.rewind}, its replay {ending.rewind}"
+        )

@@ -8,11 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.core.loop import RunLoop
-from holdfast.core.records import Kind
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.engine import JournalEngine
+from holdfast.engine.mailbox import Mailbox
+from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
+from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Writer
 from holdfast.stores.contract import AppendRecord, NoteAttempt, Verdict
 from simulation.planting import mutant
@@ -22,14 +24,14 @@ from simulation.store import ProcessStore
 @mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
     """The workflow goes on while the write is on its way."""
-    real = Driver._submit
+    real = Recorder._submit
 
-    def submit(self: Driver, op: Any, then: Any) -> None:
+    def submit(self: Recorder, op: Any, then: Any) -> None:
         real(self, op, None if isinstance(op, AppendRecord) else then)
         if isinstance(op, AppendRecord):
-            self.host.loop.call_soon(then)
+            self._driver.host.loop.call_soon(then)
 
-    with patch.object(Driver, "_submit", submit):
+    with patch.object(Recorder, "_submit", submit):
         yield
 
 
@@ -63,28 +65,28 @@ def no_intent() -> Iterator[None]:
 @mutant("a `once` step begins while its intent is still being written")
 def intent_not_awaited() -> Iterator[None]:
     """The intent is there in time, nearly always."""
-    real = Driver._submit
+    real = Recorder._submit
 
-    def submit(self: Driver, op: Any, then: Any) -> None:
+    def submit(self: Recorder, op: Any, then: Any) -> None:
         if isinstance(op, NoteAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
             real(self, op, then)
 
-    with patch.object(Driver, "_submit", submit):
+    with patch.object(Recorder, "_submit", submit):
         yield
 
 
 @mutant("the run's own lost fence goes unnoticed")
 def fence_unnoticed() -> Iterator[None]:
     """A worker that was answered `fenced` goes on with its steps."""
-    real = Driver._committed
+    real = Recorder._committed
 
-    def committed(self: Driver, then: Any, answer: Any) -> None:
+    def committed(self: Recorder, then: Any, answer: Any) -> None:
         real(self, then, Verdict.DONE if answer is Verdict.FENCED else answer)
 
-    with patch.object(Driver, "_committed", committed):
+    with patch.object(Recorder, "_committed", committed):
         yield
 
 
@@ -101,7 +103,7 @@ def next_wake_forgotten() -> Iterator[None]:
     real = Driver.park
 
     def park(self: Driver) -> None:
-        with patch.object(Driver, "_next_due", lambda _: None):
+        with patch.object(Timers, "next_due", lambda _: None):
             real(self)
 
     with patch.object(Driver, "park", park):
@@ -204,19 +206,16 @@ def steps_before_timers() -> Iterator[None]:
 def signals_newest_first() -> Iterator[None]:
     """A stack where a queue was meant."""
 
-    def answer(self: Driver) -> None:
-        for command in list(self.execution.open.values()):
-            waiting = self._signals.get(command.name)
-            if command.kind is not Kind.SIGNAL or command.position in self._answered or not waiting:
-                continue
-            signal = waiting.pop()
-            self._answered.add(command.position)
-            self._record(
-                Kind.SIGNAL, command.position, command.name, payload=signal.payload,
-                started_at=signal.sent_at, consume=signal.id,
-            )  # fmt: skip
+    real = Mailbox.answers
 
-    with patch.object(Driver, "_answer_waits", answer):
+    def answers(self: Mailbox, execution: Any) -> Any:
+        for waiting in self._signals.values():
+            waiting.reverse()
+        yield from list(real(self, execution))
+        for waiting in self._signals.values():
+            waiting.reverse()
+
+    with patch.object(Mailbox, "answers", answers):
         yield
 
 

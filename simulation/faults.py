@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.stores.contract import (
     AppendRecord,
+    AwaitRun,
+    CancelRun,
     FinishRun,
+    ForkRun,
     NoteAttempt,
     ParkRun,
+    PauseRun,
     ReleaseRun,
     ReopenRun,
+    ResumeRun,
     SendSignal,
     StartRun,
 )
@@ -120,13 +125,22 @@ def in_words(subject: Any) -> Any:
         case FinishRun(key, epoch, state):
             return f"run {key}: {state.value} @{epoch}"
         case ParkRun(key, epoch, wake_at, signals):
-            return f"run {key}: park @{epoch} until {wake_at} or {','.join(signals)}"
+            return (
+                f"run {key}: park @{epoch} until {wake_at} or {','.join(signals)} {subject.children} {subject.paused}"
+            )
         case ReleaseRun(key, epoch):
             return f"run {key}: release @{epoch}"
         case SendSignal(run_id, name, _, dedup):
             return f"{run_id}: signal {name} {dedup}"
-        case ReopenRun(run_id):
-            return f"{run_id}: reopen"
-        case StartRun(run, claim_as):
-            return f"{run.id}: start, claimed as {claim_as}"
+        case CancelRun(run_id, _, seed):
+            return f"{run_id}: cancel{'' if seed is None else ' by its parent'}"
+        case PauseRun(run_id) | ResumeRun(run_id) | ReopenRun(run_id):
+            return f"{run_id}: {type(subject).__name__}"
+        case ForkRun(source, run, keep, record):
+            return f"{run.id}: fork of {source} below {keep}{'' if record is None else ', with an output'}"
+        case AwaitRun(run_id, link):
+            return f"{run_id}: awaited by run {link.parent} #{link.position + 1} @{link.epoch}"
+        case StartRun(run, claim_as, _, link):
+            by = "" if link is None else f" by run {link.parent} #{link.position + 1} @{link.epoch}"
+            return f"{run.id}: start, claimed as {claim_as}{by}"
     return subject

@@ -1,4 +1,4 @@
-"""What must hold at every write, at every delivery and at the beginning of every attempt.
+"""What must hold at every write.
 
 ``Checker`` keeps a model of its own beside the database: every row, journal and mailbox as it was after the last
 atomic operation. After each operation it compares, and asks of everything that changed whether this operation, by this
@@ -10,21 +10,26 @@ by the holder (P2), nothing recorded runs again (P3), only what was in flight ru
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.execution import UNREAD, Command, Execution
 from holdfast.core.records import Kind, Record, Signal
-from holdfast.core.states import Effect, RunState
-from holdfast.engine.steps import StepRun
+from holdfast.core.states import RunState
 from holdfast.stores.contract import (
     AppendRecord,
+    AwaitRun,
+    Cancel,
+    CancelRun,
     FinishRun,
+    ForkRun,
     NoteAttempt,
     ParkRun,
+    PauseRun,
     Reaped,
     ReleaseRun,
     ReopenRun,
+    ResumeRun,
     Run,
     SendSignal,
     Started,
@@ -32,6 +37,11 @@ from holdfast.stores.contract import (
     Verdict,
 )
 from holdfast.stores.memory import MemoryStore
+from simulation.asking import Asking
+from simulation.doing import Doing, row_in_words
+from simulation.expectations import can_swallow
+from simulation.family import Family
+from simulation.sagas import Sagas
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -53,52 +63,71 @@ class RunModel:
         self.dedup: dict[str, bytes] = {}
         self.deaths = 0
         """Deaths of holders in a row, without a record in between."""
+        self.cancel_accepted = False
+        """Somebody was told that the run will be cancelled."""
+        self.cancel_recorded = False
+        self.cancelled_by: set[str] = set()
+        self.reopened_at = -1
+        """The epoch under which it had ended when it was last reopened."""
+        self.inherited = 0
+        """How many records it shares with the run that it was forked from."""
 
-
-class Attempts:
-    """The attempts at one step of one run under one epoch."""
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.running = False
-        self.ended_well = False
+    @property
+    def program(self) -> Any:
+        """What it does."""
+        return json.loads(self.row.inputs)["program"]
 
 
 class Checker:
     """The model, and the questions asked of every change."""
 
     def __init__(self, world: World, database: MemoryStore) -> None:
-        self._world = world
-        self._database = database
+        self.world = world
+        self.database = database
+        self.family = Family(self)
+        self.asking = Asking(self)
+        self.sagas = Sagas(self)
+        self.doing = Doing(self)
         self.runs: dict[int, RunModel] = {}
         self.by_id: dict[str, RunModel] = {}
         self.begun: dict[tuple[int, int, str], int] = {}
-        self.attempts: dict[tuple[int, int, int], Attempts] = {}
         self.commands: dict[tuple[str, int], tuple[Kind, str, str]] = {}
         self.keys: dict[tuple[str, str], str] = {}
         self.beats: dict[tuple[str, str], list[Any]] = {}
+        self.key_owners: dict[str, str] = {}
+        """Which run an idempotency key belongs to."""
         self.rewound: set[str] = set()
-        """Runs of which a retry has taken the last record away."""
+        """Runs of which a retry has taken records away."""
         self.checked = 0
         """Atomic operations that changed, or could have changed, something."""
 
     def fail(self, invariant: str, what: str) -> None:
         """A promise is broken."""
-        self._world.fail(invariant, what)
+        self.world.fail(invariant, what)
 
     # Operations of a commit
 
     def operation(self, process: Process | None, op: Any, answer: Any) -> None:
         """One operation of a commit has been carried out."""
         self.checked += 1
-        if isinstance(op, StartRun):
-            self._started(op, answer)
-        elif isinstance(op, SendSignal):
-            self._sent(op, answer)
-        elif isinstance(op, ReopenRun):
-            self._reopened(op, answer)
-        else:
-            self._held_operation(process, op, answer)
+        match op:
+            case StartRun():
+                self._started(op, answer)
+            case AwaitRun():
+                if isinstance(answer, Started):
+                    self.family.asked(op.link, answer)
+            case SendSignal():
+                self._sent(op, answer)
+            case CancelRun():
+                self.asking.cancelled(op, answer)
+            case PauseRun() | ResumeRun():
+                self.asking.paused(op, answer)
+            case ReopenRun():
+                self.asking.reopened(op, answer)
+            case ForkRun():
+                self.asking.forked(op, answer)
+            case _:
+                self._held_operation(process, op, answer)
         self._nothing_else_changed()
 
     def _held_operation(self, process: Process | None, op: Any, answer: Verdict) -> None:
@@ -106,12 +135,13 @@ class Checker:
         if model is None:
             self.fail("P2", f"{op!r} names a run that does not exist")
             return
-        before, after = model.row, self._database._runs[op.key]
+        before, after = model.row, self.database._runs[op.key]
         epoch = op.record.epoch if isinstance(op, AppendRecord) else op.epoch
         mine = process is not None and before.owner in process.workers
         holder = before.state is RunState.RUNNING and before.epoch == epoch and mine
-        told = f"{_words(op)} by {process} under epoch {epoch} ({_row(before)}) was answered {answer.value}"
-        delayed = isinstance(op, ParkRun) and op.next_seq is not None and op.next_seq < len(model.journal)
+        told = f"{_words(op)} by {process} under epoch {epoch} ({row_in_words(before)}) was answered {answer.value}"
+        last = model.journal[-1].seq if model.journal else -1
+        delayed = isinstance(op, ParkRun) and op.next_seq is not None and op.next_seq <= last
         if holder and answer is Verdict.FENCED and not delayed:
             self.fail("P2 the holder is not fenced", told)
         if delayed and self._changed(model):
@@ -121,18 +151,33 @@ class Checker:
         if isinstance(op, AppendRecord):
             self._appended(process, model, op, answer, told)
         elif isinstance(op, NoteAttempt):
-            model.attempts = dict(self._database._attempts.get(op.key, {}))
+            model.attempts = dict(self.database._attempts.get(op.key, {}))
         elif isinstance(op, FinishRun):
-            if answer is Verdict.DONE and (after.state, after.output) != (op.state, op.output):
-                self.fail("P2 an ending that was answered as done is there", told)
+            self._finished(model, op, answer, after, told)
         elif isinstance(op, ParkRun):
             self._parked(process, model, op, answer, after, told)
         elif isinstance(op, ReleaseRun) and holder and after.state is not RunState.PENDING:
             self.fail("a released run can be claimed", told)
-        self._row_changed(model, after, told)
+        self.row_changed(model, after, told)
+
+    def _finished(self, model: RunModel, op: FinishRun, answer: Verdict, after: Run, told: str) -> None:
+        if answer not in (Verdict.DONE, Verdict.TOLD):
+            return
+        if (after.state, after.output) != (op.state, op.output):
+            self.fail("P2 an ending that was answered as done is there", told)
+        if after is model.row:
+            return  # it was there before
+        if model.row.cancel is Cancel.ASKED and op.heed_cancel:
+            self.fail("a run does not end before its cancellation is recorded", told)
+        if op.state is RunState.COMPLETED and model.cancel_accepted and not can_swallow(model.program):
+            self.fail("a run whose cancellation was accepted does not complete", told)
+        if answer is Verdict.DONE and self.family.is_awaited(op.key):
+            self.fail("whoever ends a run hears that somebody waited for it", told)
+        self.sagas.ended(model, after)
+        self.family.left_alone(model, told)
 
     def _appended(self, process: Process | None, model: RunModel, op: AppendRecord, answer: Verdict, told: str) -> None:
-        journal = self._database._records.get(op.key, [])
+        journal = self.database._records.get(op.key, [])
         record = op.record
         if journal[: len(model.journal)] != model.journal:
             self.fail("P1 records never change", told)
@@ -155,10 +200,19 @@ class Checker:
             self.fail("P1 journals grow by what is appended", told)
         if record.seq != (model.journal[-1].seq + 1 if model.journal else 0):
             self.fail("P1 a journal has no gaps", told)
-        if model.journal and record.epoch < model.journal[-1].epoch:
+        if len(model.journal) > model.inherited and record.epoch < model.journal[-1].epoch:
             self.fail("P1 epochs in a journal never fall", told)
         outcome = (record.kind is Kind.TIMER, record.position)
-        if record.kind is not Kind.DEADLINE:
+        if record.kind is Kind.CANCEL:
+            if model.cancel_recorded:
+                self.fail("a cancellation is recorded once", told)
+            if not model.cancel_accepted:
+                self.fail("only what somebody asked for is cancelled", told)
+            model.cancel_recorded = True
+            self.world.occasion("cancelling", process, model.row.id)
+            if self.database._runs[op.key].cancel is not Cancel.RECORDED:
+                self.fail("the row tells that a cancellation is recorded", told)
+        elif record.kind is not Kind.DEADLINE:
             if outcome in model.outcomes:
                 self.fail("P1 no command has two outcomes", told)
             model.outcomes.add(outcome)
@@ -166,11 +220,13 @@ class Checker:
             self.fail(
                 "timers never fire early", f"{told}: its time is {record.at - process.clock.latest():.3f} s ahead"
             )
-        mailbox = self._database._mailboxes.get(op.key, {})
+        mailbox = self.database._mailboxes.get(op.key, {})
         if record.kind is Kind.SIGNAL:
             self._consumed(model, op, mailbox, told)
+        elif record.kind is Kind.CHILD:
+            self.family.recorded(model, op, mailbox, told)
         model.mailbox = dict(mailbox)
-        model.attempts = dict(self._database._attempts.get(op.key, {}))
+        model.attempts = dict(self.database._attempts.get(op.key, {}))
         model.journal = [*model.journal, record]
         model.deaths = 0
 
@@ -184,7 +240,8 @@ class Checker:
         if signal.id in mailbox:
             self.fail("a signal is consumed by its record", told)
         if signal.id < model.last_consumed.get(signal.name, 0) or any(
-            other.name == signal.name and other.id < signal.id for other in model.mailbox.values()
+            other.name == signal.name and other.id < signal.id and other.position is None
+            for other in model.mailbox.values()
         ):
             self.fail("signals come in the order they were sent", told)
         model.last_consumed[signal.name] = signal.id
@@ -193,22 +250,57 @@ class Checker:
     def _parked(
         self, process: Process | None, model: RunModel, op: ParkRun, answer: Verdict, after: Run, told: str
     ) -> None:
-        waiting = [signal for signal in model.mailbox.values() if signal.name in op.signals]
-        self._world.moment("parked", process)
-        if answer is Verdict.DONE and after is not model.row and waiting:
-            self.fail("no signal falls between a wait and its park", told)
-        if answer is Verdict.DONE and after is not model.row and after.wake_at != op.wake_at:
+        self.world.moment("parked", process, model.row.id)
+        if answer is not Verdict.DONE or after is model.row:
+            return
+        if model.row.cancel is Cancel.ASKED:
+            self.fail("a run does not park before its cancellation is recorded", told)
+        if op.paused != (model.row.paused_at is not None) and op.paused:
+            self.fail("a run that was resumed does not park as paused", told)
+        if after.wake_at != op.wake_at:
             self.fail("a parked run wakes when its next timer is due", told)
+        if op.paused:
+            return  # what it waits for does not matter
+        if any(signal.name in op.signals for signal in model.mailbox.values() if signal.position is None):
+            self.fail("no signal falls between a wait and its park", told)
+        self.family.parked(model, op, told)
 
-    def _started(self, op: StartRun, answer: Started) -> None:
+    def new_model(self, row: Run) -> RunModel:
+        """A run is there for the first time."""
+        model = self.runs[row.key] = self.by_id[row.id] = RunModel(row)
+        return model
+
+    def _started(self, op: StartRun, answer: Started | Verdict) -> None:
         known = self.by_id.get(op.run.id)
+        link = op.link
+        if not isinstance(answer, Started):
+            self._not_started(op, answer)
+            return
+        if link is not None:
+            parent = self.runs[link.parent].row
+            if parent.state is not RunState.RUNNING or parent.epoch != link.epoch:
+                self.fail("P2 only the holder of a run starts others for it", f"{op.run.id} for {parent.id}")
         if known is None:
-            model = self.runs[answer.run.key] = self.by_id[op.run.id] = RunModel(answer.run)
+            if op.run.workflow in self.asking.switched_since:
+                self.fail("no run of a workflow starts that is switched off", op.run.id)
+            model = self.new_model(answer.run)
             if not answer.created or answer.run.digest != op.run.digest:
                 self.fail("starting is creating", f"the first start of {op.run.id} was answered {answer}")
-            self._row_changed(model, answer.run, "start")
+            self.row_changed(model, answer.run, "start")
+            self.world.run_created(answer.run)
         elif answer.created and known.row.seed != op.run.seed:
             self.fail("a run is started once", f"{op.run.id} was started again")
+        elif link is not None and op.run.id.startswith(f"{self.runs[link.parent].row.id}:") and not answer.created:
+            self.fail("a run that is started again is the same run", f"{op.run.id} has another seed")
+        if link is not None:
+            self.family.asked(link, answer)
+
+    def _not_started(self, op: StartRun, answer: Verdict) -> None:
+        if answer is Verdict.SWITCHED_OFF and op.run.workflow in self.asking.switched_since:
+            return
+        parent = None if op.link is None else self.runs[op.link.parent].row
+        if parent is None or (parent.state is RunState.RUNNING and op.link and parent.epoch == op.link.epoch):
+            self.fail("a run can be started", f"{op.run.id} was answered {answer}")
 
     def _sent(self, op: SendSignal, answer: Verdict) -> None:
         model = self.by_id.get(op.run_id)
@@ -216,7 +308,7 @@ class Checker:
             if answer is not Verdict.UNKNOWN_RUN:
                 self.fail("signals go to runs", f"a signal to {op.run_id}, which is not there, was answered {answer}")
             return
-        mailbox = self._database._mailboxes.get(model.row.key, {})
+        mailbox = self.database._mailboxes.get(model.row.key, {})
         added = [signal for signal in mailbox.values() if signal.id not in model.mailbox]
         told = f"signal {op.name} to {op.run_id} with key {op.dedup} was answered {answer.value}"
         if len(added) != (answer is Verdict.DONE):
@@ -228,60 +320,41 @@ class Checker:
             if op.dedup is not None:
                 model.dedup[op.dedup] = op.payload
             model.mailbox = dict(mailbox)
-            after = self._database._runs[model.row.key]
-            if after.state is RunState.WAITING and (after.wake_at is None or after.wake_at > self._database.now()):
+            after = self.database._runs[model.row.key]
+            asleep = after.state is RunState.WAITING and after.paused_at is None
+            if asleep and (after.wake_at is None or after.wake_at > self.database.now()):
                 self.fail("a signal wakes a parked run", told)
-            self._row_changed(model, after, told)
-
-    def _reopened(self, op: ReopenRun, answer: Verdict) -> None:
-        """A person's retry: the one thing that may reopen a run, and take its last record away."""
-        model = self.by_id.get(op.run_id)
-        if model is None or answer is not Verdict.DONE:
-            return
-        after = self._database._runs[model.row.key]
-        journal = self._database._records.get(model.row.key, [])
-        if model.row.state not in (RunState.FAILED, RunState.DEAD) or after.state is not RunState.PENDING:
-            self.fail("a retry reopens what has failed", f"{op.run_id}: {_row(model.row)} became {_row(after)}")
-        if journal != model.journal[: len(journal)] or len(model.journal) - len(journal) > 1:
-            self.fail("P1 a retry takes away the last record at most", op.run_id)
-        if len(journal) < len(model.journal):
-            self.rewound.add(op.run_id)
-            gone = model.journal[-1].position
-            for known in [one for one in self.begun if one[:2] == (model.row.key, gone)]:
-                del self.begun[known]  # a person has said that it may run again
-            # What the code did after the record that is gone, it may do differently now.
-            self.commands = {at: one for at, one in self.commands.items() if at[0] != op.run_id}
-            self.keys = {at: one for at, one in self.keys.items() if at[0] != op.run_id}
-        model.journal, model.deaths, model.row = list(journal), 0, after
-        self._world.run_reopened(op.run_id)
-        model.outcomes = {(r.kind is Kind.TIMER, r.position) for r in journal if r.kind is not Kind.DEADLINE}
+            self.row_changed(model, after, told)
 
     # Everything else that a store does
 
     def claimed(self, process: Process, worker: int, runs: Sequence[Run]) -> None:
         """``claim`` has been carried out."""
         self.checked += 1
-        now = self._database.now()
+        now = self.database.now()
         for run in runs:
             model = self.runs[run.key]
             before = model.row
-            told = f"{process} claimed {run.id} as worker {worker} ({_row(before)})"
+            told = f"{process} claimed {run.id} as worker {worker} ({row_in_words(before)})"
             if before.state not in (RunState.PENDING, RunState.WAITING) or run.epoch != before.epoch + 1:
                 self.fail("P2 a claim takes what nobody holds, under the next epoch", told)
             if before.wake_at is None or before.wake_at > now:
                 self.fail("a claim takes what is due", told)
-            self._row_changed(model, run, told)
+            if before.paused_at is not None or before.workflow in self.asking.switched_since:
+                self.fail("nobody claims what is paused or switched off", told)
+            self.world.occasion("claimed", process, run.id)
+            self.row_changed(model, run, told)
         self._nothing_else_changed()
 
     def reaped(self, process: Process, answer: Reaped) -> None:
         """``reap`` has been carried out."""
         self.checked += 1
         for worker in answer.workers:
-            owner = self._world.owner_of(worker)
+            owner = self.world.owner_of(worker)
             if not owner.disturbed:
                 self.fail("only a worker that died, stood still or was cut off is declared dead", f"{owner} was")
             for model in self.runs.values():
-                after = self._database._runs[model.row.key]
+                after = self.database._runs[model.row.key]
                 if model.row.owner == worker and model.row.state is RunState.RUNNING:
                     model.deaths += 1
                     spent = model.deaths >= model.row.max_deliveries
@@ -290,24 +363,33 @@ class Checker:
                             "P2 dead after so many deaths in a row without a record, and only then",
                             f"{after.id} is {after.state} after {model.deaths} deaths of {after.max_deliveries}",
                         )
-                    self._row_changed(model, after, f"reap by {process}", by_death=True)
+                    self.row_changed(model, after, f"reap by {process}", by_death=True)
         self._nothing_else_changed()
 
     def retired(self, process: Process, worker: int) -> None:
         """``retire_worker`` has been carried out."""
         self.checked += 1
         for model in self.runs.values():
-            after = self._database._runs[model.row.key]
+            after = self.database._runs[model.row.key]
             if model.row.owner == worker and after is not model.row:
-                self._row_changed(model, after, f"{process} retired")
+                self.row_changed(model, after, f"{process} retired")
         self._nothing_else_changed()
 
-    def _row_changed(self, model: RunModel, after: Run, told: str, *, by_death: bool = False) -> None:
+    def row_changed(
+        self, model: RunModel, after: Run, told: str, *, by_death: bool = False, by_request: bool = False
+    ) -> None:
+        """A row is another one than before: see whether it may be, and take it into the model."""
         before = model.row
         if after is before and after.epoch:
             return
+        if after.paused_at != before.paused_at and not (by_request or after.state.is_terminal):
+            self.fail("a run is paused until somebody resumes or cancels it", told)
+        if after.cancel is Cancel.NO and before.cancel is not Cancel.NO:
+            self.fail("a cancel that was accepted stands", told)
         if before.state.is_terminal and after is not before:
-            self.fail("P2 a run that has ended has ended", f"{told}: {_row(before)} became {_row(after)}")
+            self.fail(
+                "P2 a run that has ended has ended", f"{told}: {row_in_words(before)} became {row_in_words(after)}"
+            )
         if after.epoch < before.epoch:
             self.fail("P2 epochs never fall", told)
         if after.deliveries != model.deaths:
@@ -319,10 +401,12 @@ class Checker:
             self.fail("P2 dead comes from deaths alone", told)
         model.row = after
         if after.state.is_terminal and after is not before:
-            self._world.run_ended(after)
+            self.asking.paused_since.pop(after.key, None)
+            self.world.run_ended(after)
+            self.family.ended(after)
 
     def _changed(self, model: RunModel) -> bool:
-        key, database = model.row.key, self._database
+        key, database = model.row.key, self.database
         return (
             database._runs[key] is not model.row
             or len(database._records.get(key, ())) != len(model.journal)
@@ -333,81 +417,12 @@ class Checker:
     def _nothing_else_changed(self) -> None:
         for model in self.runs.values():
             if self._changed(model):
-                after = self._database._runs[model.row.key]
+                after = self.database._runs[model.row.key]
                 self.fail(
                     "P1 nothing changes but what was asked for",
-                    f"{model.row.id}: {_row(model.row)} became {_row(after)}, its mailbox {list(model.mailbox)} "
-                    f"became {list(self._database._mailboxes.get(model.row.key, {}))}",
+                    f"{model.row.id}: {row_in_words(model.row)} became {row_in_words(after)}, "
+                    f"its mailbox {list(model.mailbox)} became {list(self.database._mailboxes.get(model.row.key, {}))}",
                 )
-
-    # What workers do
-
-    def issued(self, execution: Execution, kind: Kind, position: int, name: str, arguments: str) -> None:
-        """Workflow code has issued a command: the same one as ever at this position."""
-        command = (kind, name, arguments)
-        known = self.commands.setdefault((execution.run_id, position), command)
-        if known != command:
-            self.fail(
-                "P5 replay issues the same commands",
-                f"{execution.run_id} #{position + 1} was {known} and is {command}",
-            )
-
-    def delivered(self, process: Process, execution: Any, record: Record, value: Any, command: Command | None) -> None:
-        """A record is about to be handed to workflow code."""
-        model = self.by_id[execution.run_id]
-        told = f"{execution.run_id}, record {record.seq} ({record.kind.label} {record.name}) at {process}"
-        journal = self._database._records.get(model.row.key, [])
-        # A zombie may still see the record that a person's retry has taken away since it was told that it is there.
-        is_held = model.row.state is RunState.RUNNING and model.row.epoch == record.epoch
-        taken_away = execution.run_id in self.rewound and not is_held
-        if (record.seq >= len(journal) or journal[record.seq] != record) and not taken_away:
-            self.fail("P1 what a workflow sees is in the store", told)
-        if record.seq != execution.next_seq:
-            self.fail("P1 records are delivered in the journal's order", f"{told}: expected {execution.next_seq}")
-        if value is not UNREAD and command is not None:
-            decoded = command.call.step.output.decode(record.payload, "a step's output")
-            if decoded != value:
-                self.fail("P5 a value is what its recorded bytes say", told)
-        if record.kind is Kind.TIMER:
-            self._fired(execution, record, told)
-
-    def _fired(self, execution: Any, record: Record, told: str) -> None:
-        timer = execution.loop.timers.get(record.position)
-        if timer is None:
-            return  # the workflow has called it off meanwhile
-        if timer.when() > record.at:
-            self.fail("timers never fire early", f"{told}: {timer.when() - record.at:.6f} s too early")
-        # Only those that were taken together: one that is set later may be due earlier, when a clock was behind.
-        taken = execution.taken_at.get(record.position)
-        last = execution.last_fired
-        if taken is not None and last is not None and last[0] == taken and last[1] > timer.when():
-            self.fail("timers fire in the order they are due", told)
-        execution.last_fired = (taken, timer.when())
-
-    def attempt_begins(self, process: Process, step: StepRun) -> Attempts:
-        """A step's function is about to be called."""
-        run, position, epoch = step.driver.run, step.command.position, step.driver.run.epoch
-        model = self.runs[run.key]
-        which = f"{step.call.step.name} #{position + 1} of {run.id}"
-        told = f"step {which} under epoch {epoch} ({_row(model.row)}) on {process}"
-        if (False, position) in model.outcomes:
-            self.fail("P3 a recorded step never begins again", told)
-        holder = model.row.state is RunState.RUNNING and model.row.epoch == epoch and model.row.owner in process.workers
-        if not holder:
-            self.fail("P4 only the holder begins a step", told)
-        key = (run.key, position, step.call.args[0])
-        begun = self.begun[key] = self.begun.get(key, 0) + 1
-        if step.call.step.effect is Effect.ONCE and begun > 1:
-            self.fail("a `once` step begins once", told)
-        execution: Any = step.driver.execution
-        if any(at in execution.loop.timers for at in execution.due_on_resume):
-            self.fail("P4 what is due comes before what was in flight", told)
-        attempts = self.attempts.setdefault((run.key, epoch, position), Attempts())
-        attempts.made += 1
-        if attempts.running or attempts.ended_well or attempts.made > step.call.step.retry.retries + 1:
-            self.fail("P4 under one epoch a step is attempted again only after a failed attempt", told)
-        attempts.running = True
-        return attempts
 
 
 def _words(op: Any) -> str:
@@ -415,7 +430,3 @@ def _words(op: Any) -> str:
         record = op.record
         return f"append {record.seq} ({record.kind.label} {record.name} #{record.position + 1})"
     return type(op).__name__
-
-
-def _row(run: Run) -> str:
-    return f"{run.state.value}, epoch {run.epoch}, owner {run.owner}, deliveries {run.deliveries}"

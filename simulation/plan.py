@@ -10,11 +10,20 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.workloads import SIGNALS, Author, Node, waits
+from simulation.authoring import Author
+from simulation.expectations import waits
+from simulation.workloads import SIGNALS, Node
 
 FAULTS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")
+ACTIONS = ("cancel", "cancel", "pause", "retry", "fork", "switch")
+"""What people do to runs (see ``people``)."""
 MOMENTS = ("attempt", "sent", "carried out", "claimed", "delivered", "parked", "registered")
 """An attempt has begun; a commit has left; it has been carried out and nobody knows yet; and so on."""
+OCCASIONS = (
+    *("attempt", "claimed", "parking", "parked", "started", "finishing", "ended"),
+    *("undoing", "told", "cancelling"),
+)
+"""Moments at which it may matter what people do, to the run that it happened to."""
 
 
 @dataclass
@@ -53,7 +62,18 @@ class Plan:
     """Faults that wait for a moment at which they hurt: the n-th time that something happens, to whoever does it."""
     retries: int = 0
     """How often a person reopens a run that has failed."""
+    child_deliveries: int = 3
+    """After how many deaths in a row without a record a child is dead."""
+    people: list[tuple[float, str]] = field(default_factory=list)
+    """When somebody does something to some run."""
+    occasions: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What somebody does to a run at the n-th time that something happens to any."""
     runs: list[PlannedRun] = field(default_factory=list)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing goes wrong, so that whoever is told something does it soon."""
+        return not (self.faults or self.ambushes or self.slow or self.unknown or self.late)
 
 
 def draw_plan(seed: int) -> Plan:
@@ -63,15 +83,18 @@ def draw_plan(seed: int) -> Plan:
     lease = chance.choice([1.0, 2.0, 3.0])
     chaos = chance.uniform(3.0, 9.0)
     kinds = [kind for kind in FAULTS if chance.random() < 0.5]
+    calm = chance.random() < 0.15
+    if calm:
+        kinds = []
     plan = Plan(
         seed=seed,
         workers=workers,
         lease=lease,
         concurrency=chance.choice([1000, 1000, 2]),
         latency=chance.choice([(0.0,), (0.0, 0.001), (0.001, 0.002, 0.005), (0.001, 0.01, 0.05)]),
-        slow=chance.choice([0.0, 0.0, 0.02, 0.1]),
-        unknown=chance.choice([0.0, 0.0, 0.02, 0.1]),
-        late=chance.choice([0.0, 0.0, 0.03, 0.1]),
+        slow=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
+        unknown=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
+        late=0.0 if calm else chance.choice([0.0, 0.0, 0.03, 0.1]),
         skews=[chance.choice([0.0, 0.0, -3.0, -0.5, 0.5, 3.0]) for _ in range(4)],
         chaos=chaos,
     )
@@ -82,6 +105,17 @@ def draw_plan(seed: int) -> Plan:
         for _ in range(chance.choice([0, 1, 2, 4])):
             plan.ambushes[chance.choice(MOMENTS), int(chance.expovariate(0.15)) + 1] = chance.choice(kinds)
     plan.retries = chance.choice([0, 0, 1, 2])
+    actions = [action for action in ACTIONS if chance.random() < 0.35]
+    if calm:
+        actions += ["pause", "switch"]  # only where nothing goes wrong can be told how soon they must be heard of
+    if actions:
+        for _ in range(chance.choice([0, 1, 2, 4])):
+            plan.people.append((chance.uniform(0.1, chaos), chance.choice(actions)))
+        for _ in range(chance.choice([0, 1, 2, 3])):
+            plan.occasions[chance.choice(OCCASIONS), int(chance.expovariate(0.3)) + 1] = chance.choice(actions)
+    if calm:
+        plan.occasions["attempt", chance.randint(1, 5)] = "pause"
+    plan.child_deliveries = chance.choice([1, 2, 3, 3])
     author = Author(chance, lease)
     for number in range(chance.randint(1, 4)):
         plan.runs.append(_draw_run(chance, author, f"r{number + 1}", chaos))
@@ -90,6 +124,7 @@ def draw_plan(seed: int) -> Plan:
 
 def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) -> PlannedRun:
     program = author.program()
+    author.publish(run_id, program)
     options = {
         "delay": chance.choice([0.0, 0.0, 0.0, 1.5]),
         "priority": chance.choice([0, 0, 5]),
@@ -100,6 +135,13 @@ def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) 
     starts = [(start, chance.randrange(8))]
     while chance.random() < 0.3:
         starts.append((start + chance.choice([0.0, 0.001, 0.5]), chance.randrange(8)))
+    return PlannedRun(run_id, program, options, starts, draw_signals(chance, run_id, program, start, chaos))
+
+
+def draw_signals(
+    chance: random.Random, run_id: str, program: Node, start: float, chaos: float
+) -> list[tuple[float, int, str, str]]:
+    """As many signals for a run as it may wait for, some more, and some of them twice."""
     signals: list[tuple[float, int, str, str]] = []
     counts = waits(program)
     for name in SIGNALS:
@@ -110,4 +152,4 @@ def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) 
             signals.append((at, chance.randrange(8), name, key))
             while chance.random() < 0.3:  # sent twice, as people do who got no answer
                 signals.append((at + chance.choice([0.0, 0.001, 0.3]), chance.randrange(8), name, key))
-    return PlannedRun(run_id, program, options, starts, signals)
+    return signals

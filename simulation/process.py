@@ -17,23 +17,25 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.codec import digest
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.loop import RunTimer
 from holdfast.core.records import Kind, Record
-from holdfast.engine.definitions import StepCall
+from holdfast.engine.definitions import ChildCall, StepCall
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.pulse import Pulse
 from holdfast.engine.steps import StepRun
 from holdfast.errors import StoreError, UsageError
-from holdfast.stores.contract import NewRun, Verdict
+from holdfast.stores.contract import Change, NewRun, SendSignal, Started, Verdict
+from simulation.doing import label_of
 from simulation.loop import ProcessClock, ProcessLoop
 from simulation.store import ProcessStore
-from simulation.workloads import simulated
+from simulation.workloads import other, simulated
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-DEFINITIONS = {"simulated": simulated.definition}
+DEFINITIONS = {"simulated": simulated.definition, "other": other.definition}
 
 
 class ObservedExecution(Execution):
@@ -42,7 +44,11 @@ class ObservedExecution(Execution):
     def __init__(self, process: Process, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._process = process
-        self.next_seq = 0
+        self.last_seq = -1
+        """The number of the record that the workflow saw last."""
+        driver = process.engine._by_id.get(self.run_id)
+        self.epoch = 0 if driver is None else driver.run.epoch
+        """The claim under which it is executed."""
         self.last_fired: tuple[int | None, float] | None = None
         self.taken_at: dict[int, int] = {}
         """With which look at what is due a timer was taken, by its position."""
@@ -63,17 +69,19 @@ class ObservedExecution(Execution):
         """Issue a command, and see that it is the one that was issued here before."""
         position = self._issued
         future = super().issue(kind, name, call)
-        arguments = json.dumps(call.args) if isinstance(call, StepCall) else ""
-        self._process.world.checker.issued(self, kind, position, name, arguments)
+        arguments = json.dumps([call.args, call.kwargs]) if isinstance(call, StepCall) else ""
+        if isinstance(call, ChildCall):
+            arguments = f"{call.run_id} {'' if call.make is None else call.make(0.0).digest.hex()}"
+        self._process.world.checker.doing.issued(self, kind, position, name, arguments)
         return future
 
     def deliver(self, record: Record, value: Any = UNREAD) -> None:
         """Deliver a record, if it may be."""
         command = self.open.get(record.position) if record.kind is Kind.STEP else None
         world = self._process.world
-        world.checker.delivered(self._process, self, record, value, command)
-        world.moment("delivered", self._process)
-        self.next_seq = record.seq + 1
+        world.checker.doing.delivered(self._process, self, record, value, command)
+        world.moment("delivered", self._process, self.run_id)
+        self.last_seq = record.seq
         super().deliver(record, value)
 
     def go_live(self) -> None:
@@ -85,7 +93,8 @@ class ObservedExecution(Execution):
 
     def leftover(self, record: Record) -> None:
         """A record behind the workflow's end."""
-        self.next_seq = record.seq + 1
+        if record.kind is not Kind.CANCEL:  # which is delivered like others
+            self.last_seq = record.seq
         super().leftover(record)
 
 
@@ -144,6 +153,8 @@ class Process:
         self.when_resumed: list[Callable[[], None]] = []
         self.disturbed = False
         """Whether something has happened to it after which others may declare it dead."""
+        self.to_stand_still: set[tuple[int, int]] = set()
+        """Runs, and the claims on them, whose workflow this process knows to be switched off."""
         self.in_flight = 0
         """Attempts that have begun here and not ended."""
         self._chance = chance
@@ -199,9 +210,9 @@ class Process:
         self.is_gone = self.disturbed = True
 
     async def _around_step(self, step: StepRun, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        attempts = self.world.checker.attempt_begins(self, step)
-        self.world.tell(self, "attempt", step.driver.run.id, step.call.args[0], step.driver.run.epoch)
-        self.world.moment("attempt", self)
+        attempts = self.world.checker.doing.attempt_begins(self, step)
+        self.world.tell(self, "attempt", step.driver.run.id, label_of(step), step.driver.run.epoch)
+        self.world.moment("attempt", self, step.driver.run.id)
         self.in_flight += 1
         try:
             value = await call()
@@ -226,7 +237,7 @@ class Process:
                 id=run_id,
                 workflow="simulated",
                 inputs=inputs,
-                digest=inputs,
+                digest=digest(inputs),
                 seed=self._chance.randbytes(16),
                 created_at=now,
                 available_at=now + options["delay"] if options["delay"] else 0.0,
@@ -236,7 +247,8 @@ class Process:
                 starter=engine.worker,
             )
             try:
-                await engine.start(new, join_orphan=False)
+                if not isinstance(await engine.start(new, join_orphan=False), Started):
+                    return  # switched off
                 row = await engine.wait(run_id)
             except StoreError:
                 await self.clock.sleep(0.3)
@@ -248,12 +260,15 @@ class Process:
 
     async def send_signal(self, run_id: str, name: str, payload: bytes, dedup: str) -> None:
         """Send a signal; a store that fails is asked again under the same key, unless the sender gives up."""
+        answer = await self.change(SendSignal(run_id, name, payload, dedup, self.clock.now()))
+        if answer in (Verdict.DONE, Verdict.DUPLICATE):
+            self.world.signal_accepted(run_id, dedup)
+
+    async def change(self, op: Change) -> Verdict | None:
+        """Ask something of a run; a store that fails is asked again, unless whoever asks gives up."""
         for _ in range(self._chance.choice([1, 5])):
             try:
-                answer = await self.engine.signal(run_id, name, payload, dedup)
+                return await self.engine.change(op)
             except StoreError:
                 await self.clock.sleep(0.3)
-                continue
-            if answer in (Verdict.DONE, Verdict.DUPLICATE):
-                self.world.signal_accepted(run_id, dedup)
-            return
+        return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.records import Signal
@@ -24,10 +25,12 @@ from holdfast.stores.contract import (
     Reaped,
     Run,
     RunFilter,
+    StartRun,
     Store,
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.contract import Request as Asked
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -111,8 +114,14 @@ class ProcessStore(Store):
     # Writing
 
     async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        ops = list(ops)  # as it is now: what is on its way cannot be changed any more
+        ops = [self._as_configured(op) for op in ops]  # as it is now: what is on its way cannot be changed any more
         return await self._ask("commit", lambda: self._commit(ops), ops)
+
+    def _as_configured(self, op: Op) -> Op:
+        """Some worlds allow children fewer deaths than the three that they have."""
+        if not isinstance(op, StartRun) or op.link is None:
+            return op
+        return op._replace(run=replace(op.run, max_deliveries=self._world.plan.child_deliveries))
 
     def _commit(self, ops: Sequence[Op]) -> list[Answer]:
         answers: list[Answer] = []
@@ -191,6 +200,25 @@ class ProcessStore(Store):
 
     async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
         return await self._ask("new_signals", lambda: at_once(self._database.new_signals(worker, after)))
+
+    async def requests(self, worker: int) -> list[Asked]:
+        return await self._ask("requests", lambda: at_once(self._database.requests(worker)))
+
+    # The switch
+
+    async def switch_off(self, workflow: str) -> bool:
+        raise NotImplementedError("people switch, from outside")
+
+    async def switch_on(self, workflow: str) -> bool:
+        raise NotImplementedError("people switch, from outside")
+
+    async def switched_off(self) -> Mapping[str, float]:
+        off = await self._ask("switched_off", lambda: at_once(self._database.switched_off()))
+        # From here on nothing of these begins here: whoever asked lets go of them in the same breath.
+        for driver in self._process.engine.drivers():
+            if driver.run.workflow in off:
+                self._process.to_stand_still.add((driver.run.key, driver.run.epoch))
+        return off
 
     # Reading
 

@@ -10,49 +10,32 @@ end within a bounded time, with the result that its program must have.
 
 from __future__ import annotations
 
-import gc
 import heapq
-import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
-from holdfast.codec import faults as errors_as_bytes
+from holdfast.core.execution import current_execution
 from holdfast.core.states import RunState
-from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import ParkRun, ReopenRun, Run
+from holdfast.stores.contract import ForkRun, ReopenRun, Run
 from holdfast.stores.memory import MemoryStore
-from simulation import faults, workloads
+from simulation import faults, network, people, workloads
 from simulation.endings import check_end, check_replay
-from simulation.invariants import Checker
+from simulation.expectations import longest
+from simulation.invariants import Checker, RunModel
+from simulation.listening import Broken, listening
 from simulation.loop import EPOCH
-from simulation.plan import Plan, PlannedRun, draw_plan
+from simulation.plan import Plan, PlannedRun, draw_plan, draw_signals
 from simulation.process import DEFINITIONS, Process
-from simulation.store import Request, at_once
+from simulation.store import Request
 
 PATIENCE = 60.0
 """Virtual seconds after the chaos, beside what the programs themselves take, after which a run is taken to be lost."""
 
 BURST = 6
 """A process runs up to so many callbacks before the seed chooses anew."""
-
-
-class Broken(Exception):
-    """An invariant does not hold in this seed."""
-
-    def __init__(self, seed: int, invariant: str, what: str, at: float) -> None:
-        self.seed, self.invariant, self.what, self.at = seed, invariant, what, at
-        super().__init__(
-            f"seed {seed} breaks the invariant: {invariant}\n  at {at:.3f} s: {what}\n"
-            f"  to see it: python -m simulation --seed {seed}"
-        )
-
-    def __reduce__(self) -> Any:
-        return Broken, (self.seed, self.invariant, self.what, self.at)
 
 
 class World(workloads.Watch):
@@ -73,12 +56,24 @@ class World(workloads.Watch):
         self.ended: dict[str, Run] = {}
         self.endings: dict[str, list[Run]] = {}
         """Every end that a run has come to; more than one only if a person reopened it."""
+        self.lineage: dict[str, set[str]] = {}
+        """The ids of the runs that a fork shares its beginning with."""
+        self.forced: set[str] = set()
+        """Forks with an outcome that somebody gave by hand."""
+        self.forks: list[str] = []
+        self.cuts: dict[str, tuple[str, int]] = {}
+        """Where a fork begins to go its own way: its origin, and the number of the first record of its own."""
+        self._drawn: dict[tuple[str, int, int], str] = {}
+        self.signals: dict[str, list[tuple[float, int, str, str]]] = {run.id: run.signals for run in plan.runs}
+        """Which signals each run gets: when, from where, which name, under which key."""
+        self._tries: Counter[tuple[str, str]] = Counter()
         self._accepted: set[str] = set()
         self._owners: dict[int, Process] = {}
         self._events: list[tuple[float, float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._events_made = 0
         self.callbacks = 0
         self._moments: Counter[str] = Counter()
+        self._occasions: Counter[str] = Counter()
         self._urgent: list[tuple[str, Process]] = []
         self._retried: Counter[str] = Counter()
         self._is_over = False
@@ -119,7 +114,7 @@ class World(workloads.Watch):
         for process in self.processes:
             if process is not by and not process.is_gone:
                 process.store.written_by_others += 1
-                self.at(self.time + self._latency(), process.store.somebody_wrote)
+                self.at(self.time + network.latency(self), process.store.somebody_wrote)
 
     def run_ended(self, row: Run) -> None:
         """A run has reached its end in the database."""
@@ -129,18 +124,59 @@ class World(workloads.Watch):
         if row.state is not RunState.COMPLETED and self._retried[row.id] < self.plan.retries:
             self._retried[row.id] += 1
             self.at(self.time + self.chance.choice([0.0, 0.1, 0.5]), self._retry, row.id)
+        self.occasion("ended", None, row.id)
+
+    def run_created(self, row: Run) -> None:
+        """A run is there for the first time; if nobody planned it, it gets its signals now."""
+        if row.id not in self.signals:
+            program = self.checker.by_id[row.id].program
+            self.signals[row.id] = signals = draw_signals(
+                self.chance, row.id, program, self.time, self.plan.chaos - self.time if self.in_chaos else 1.0
+            )
+            for when, who, name, key in signals:
+                self.at(when, self.signal, row.id, who, name, key)
+        self.counts["children"] += bool(row.parent)
+        self.occasion("started", None, row.id)
+
+    def run_forked(self, row: Run, op: ForkRun) -> None:
+        """A run is there that shares the beginning of another."""
+        self.lineage[row.id] = {op.source} | self.lineage.get(op.source, set())
+        if op.record is not None or op.source in self.forced:
+            self.forced.add(row.id)
+        self.cuts[row.id] = (op.source, op.keep)
+        self.counts["forks"] += 1
+        self.run_created(row)
 
     def run_reopened(self, run_id: str) -> None:
         """A person has reopened a run."""
         self.ended.pop(run_id, None)
         self.counts["retries"] += 1
 
-    def moment(self, what: str, process: Process | None) -> None:
+    def has_deadline(self, row: Run) -> bool:
+        """Whether the run, or one that it was forked from, was started with a time-out."""
+        ids = {row.id} | self.lineage.get(row.id, set())
+        return any(run.options["timeout"] is not None for run in self.plan.runs if run.id in ids)
+
+    def replay_reopened(self, model: RunModel, ended: Run, children: list[int]) -> None:
+        """A run was reopened, with some children: what is left of its journal must replay, and come to no end."""
+        if children or self.chance.random() < 0.5:
+            check_replay(self, model.row, model.journal, ended, children)
+
+    def moment(self, what: str, process: Process | None, run_id: str | None = None) -> None:
         """Something happened after which it may hurt to fail: a fault may have waited for it."""
+        if run_id is not None:
+            self.occasion(what, process, run_id)
         self._moments[what] += 1
         kind = self.plan.ambushes.get((what, self._moments[what]))
         if kind is not None and process is not None and self.in_chaos:
             self._urgent.append((kind, process))
+
+    def occasion(self, what: str, _: Process | None, run_id: str) -> None:
+        """Something happened to a run: somebody may have waited for it, to do something to that run."""
+        self._occasions[what] += 1
+        action = self.plan.occasions.get((what, self._occasions[what]))
+        if action is not None:
+            self.at(self.time + self.chance.choice([0.0, 0.0, 0.001, 0.05]), people.act, self, action, run_id)
 
     def told_of_end(self, process: Process, row: Run) -> None:
         """Somebody who waited for a run's end has been told of it."""
@@ -164,6 +200,8 @@ class World(workloads.Watch):
         """An attempt found progress of an earlier one: it must be one that was handed in."""
         if self.checker.keys.setdefault((run_id, label), key) != key:
             self.fail("an idempotency key is stable", f"{run_id} {label}")
+        if self.checker.key_owners.setdefault(key, run_id) != run_id:
+            self.fail("no two runs have the same idempotency key", f"{run_id} and {self.checker.key_owners[key]}")
         if found is not None and found not in self.checker.beats.get((run_id, label), []):
             if run_id in self.checker.rewound:
                 # Known: a retry that takes the last record away leaves the attempts that came after it, and the step
@@ -177,6 +215,28 @@ class World(workloads.Watch):
         self.counts["heartbeats"] += 1
         self.checker.beats.setdefault((run_id, label), []).append(progress)
 
+    def drew(self, run_id: str, value: str) -> None:
+        """Workflow code has drawn something at random: the same as ever, and as its origin, in what they share."""
+        execution = current_execution()
+        assert execution is not None
+        if execution.loop.closing:
+            return  # a `finally` block of a run that leaves memory: nobody sees what it draws
+        place = (execution._issued, execution._draws)
+        source, cut = self.cuts.get(run_id, ("", 0))
+        if self._drawn.setdefault((run_id, *place), value) != value and run_id not in self.checker.rewound:
+            self.fail("P5 what is drawn at random is the same on replay", f"{run_id} after {place}")
+        if (
+            execution._seen < cut
+            and source not in self.checker.rewound
+            and self._drawn.get((source, *place), value) != value
+        ):
+            self.fail("a fork draws what its origin drew, in what they share", f"{run_id} after {place}")
+
+    def tries(self, run_id: str, label: str) -> int:
+        """How often something was tried in the whole life of a run, with this time."""
+        self._tries[run_id, label] += 1
+        return self._tries[run_id, label]
+
     # Time and events
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
@@ -184,73 +244,13 @@ class World(workloads.Watch):
         self._events_made += 1
         heapq.heappush(self._events, (when, self.chance.random(), self._events_made, call, args))
 
-    def _latency(self) -> float:
-        latency = self.plan.latency
-        return latency[int(self.chance.random() * len(latency))]
-
-    def _travel(self, process: Process) -> float:
-        if self.in_chaos and self.time < process.slow_until:
-            return self.plan.lease * self.chance.choice([0.0, 0.6, 1.2])
-        if self.in_chaos and self.plan.slow and self.chance.random() < self.plan.slow:
-            if process.pulse is None:
-                process.disturbed = True  # its lease may pass before its pulse beats for the first time
-            return self.chance.choice([0.1, 0.5, 1.5])
-        return self._latency()
+    def send(self, request: Request) -> None:
+        """A request sets out for the database."""
+        network.send(self, request)
 
     def reachable(self, process: Process) -> bool:
         """Whether this process reaches the database now."""
         return self.time >= self.unreachable_until and self.time >= self.cut_until.get(process, 0.0)
-
-    def send(self, request: Request) -> None:
-        """A request sets out for the database."""
-        travel = self._travel(request.process)
-        if request.name == "retire" and self.plan.slow and self.in_chaos and self.chance.random() < 0.3:
-            travel += self.plan.lease * self.chance.choice([0.5, 1.5])  # the moment at which a slow database hurts
-        elif request.name == "commit":
-            self.moment("sent", request.process)
-        if self._is_late(request):
-            # The caller gives up before the request has arrived; it arrives all the same.
-            self.counts["late requests"] += 1
-            self.tell("db", f"{request.process} hears nothing of its {request.name} and gives up")
-            self.at(self.time + travel, request.answer, StoreUnavailable("no answer in time"))
-            travel += self.plan.lease * self.chance.choice([0.0, 0.02, 0.3, 0.9])
-        self.at(self.time + travel, self._arrive, request)
-
-    def _is_late(self, request: Request) -> bool:
-        if not (self.in_chaos and self.plan.late) or request.name not in ("commit", "claim"):
-            return False
-        parks = [op for op in request.ops if isinstance(op, ParkRun)]
-        if self.chance.random() >= (5 * self.plan.late if parks else self.plan.late):
-            return False
-        for op in parks:  # the worst that can come between a park and its repetition is the signal it waits for
-            for run in self.plan.runs:
-                if run.id == self.checker.runs[op.key].row.id and run.signals:
-                    _, who, name, key = self.chance.choice(run.signals)
-                    self.at(self.time + self.chance.choice([0.0, 0.01, 0.03]), self._signal, run, who, name, key)
-        return True
-
-    def _arrive(self, request: Request) -> None:
-        process = request.process
-        if process.is_gone and self.chance.random() < 0.5:
-            return  # it was still on its way out when the process died
-        if not self.reachable(process):
-            self.at(self.time + self._latency(), request.answer, StoreUnavailable("the database cannot be reached"))
-            return
-        try:
-            answer = request.call()
-        except Exception as error:  # as a database would answer a request that it cannot carry out
-            self.fail("the database carries out what it is asked", f"{request.name}: {error!r}")
-            return
-        self.counts["requests"] += 1
-        if request.name == "commit":
-            self.moment("carried out", process)
-        if self.in_chaos and self.plan.unknown and self.chance.random() < self.plan.unknown:
-            self.counts["unknown outcomes"] += 1
-            self.tell("db", f"the answer to a {request.name} of {process} is lost")
-            if request.name in ("retire", "register"):
-                process.disturbed = True
-            answer = StoreUnavailable("the connection was lost")
-        self.at(self.time + self._travel(process), request.answer, answer)
 
     # Life
 
@@ -277,14 +277,15 @@ class World(workloads.Watch):
             for when, who in run.starts:
                 self.at(when, self._start, run, who)
             for when, who, name, key in run.signals:
-                self.at(when, self._signal, run, who, name, key)
+                self.at(when, self.signal, run.id, who, name, key)
         for when, kind in self.plan.faults:
             self.at(when, faults.strike, self, kind)
+        for when, action in self.plan.people:
+            self.at(when, people.act, self, action)
         self._go_until(self.plan.chaos, self._nothing_left)
         self._end_chaos()
-        limit = (
-            self.time + PATIENCE + 3 * self.plan.lease + sum(workloads.longest(run.program) for run in self.plan.runs)
-        )
+        work = sum(longest(run.program) for run in self.plan.runs) * (1 + len(self.forks))
+        limit = self.time + PATIENCE + 3 * self.plan.lease + work
         self._go_until(limit, self._all_ended)
         while self._all_ended() and not self._all_quiet() and self.failure is None and self.time < limit:
             self._go_until(self.time + 1.0, self._all_quiet)
@@ -303,24 +304,24 @@ class World(workloads.Watch):
         elif not self.in_chaos:
             self.at(self.time + 0.2, self._start, run, who)
 
-    def _signal(self, run: PlannedRun, who: int, name: str, key: str) -> None:
+    def signal(self, run_id: str, who: int, name: str, key: str) -> None:
+        """Somebody sends a signal."""
         if candidates := self.open_processes():
             process = candidates[who % len(candidates)]
             self.tell(process, "sends", key)
-            process.spawn(process.send_signal, run.id, name, f'"{key}"'.encode(), key)
+            process.spawn(process.send_signal, run_id, name, f'"{key}"'.encode(), key)
 
     def _retry(self, run_id: str) -> None:
-        """A person's ``holdfast retry``: from a process that is no worker."""
-        if self.in_chaos and self.time >= self.unreachable_until:
-            op = ReopenRun(run_id, self.database.now())
-            [answer] = at_once(self.database.commit([op]))
-            self.story("someone", "commit", op, answer)
-            self.checker.operation(None, op, answer)
-            self.written(None)
+        if self.in_chaos:
+            people.ask(self, ReopenRun(run_id, self.database.now(), self.chance.random() < 0.2))
 
     def _nothing_left(self) -> bool:
         """All runs have ended, and nobody is about to reopen one: more faults would meet nothing but idle workers."""
-        return len(self.ended) == len(self.plan.runs) and not self._urgent and self.chance.random() < 0.05
+        return self._has_ended() and not self._urgent and self.chance.random() < 0.05
+
+    def _has_ended(self) -> bool:
+        known = self.checker.by_id
+        return len(self.ended) == len(known) and all(run.id in known for run in self.plan.runs)
 
     def _end_chaos(self) -> None:
         """Nothing goes wrong any more. Whatever people have not been told is done, they do again."""
@@ -334,19 +335,21 @@ class World(workloads.Watch):
         self.at(self.time + 1.0, self._do_again)
 
     def _do_again(self) -> None:
+        people.let_go_on(self)
         for run in self.plan.runs:
             if run.id not in self.checker.by_id:
                 self._start(run, 0)
-            elif run.id not in self.ended:
-                for _, who, name, key in run.signals:
-                    if key not in self.checker.by_id[run.id].dedup:
-                        self._signal(run, who, name, key)
+        for run_id, model in self.checker.by_id.items():
+            if run_id not in self.ended:
+                for _, who, name, key in self.signals[run_id]:
+                    if key not in model.dedup:
+                        self.signal(run_id, who, name, key)
         if not self._all_ended():
             self.at(self.time + 1.0, self._do_again)
 
     def _all_ended(self) -> bool:
         """Every run has ended, and everybody has had the time to notice."""
-        if len(self.ended) < len(self.plan.runs):
+        if not self._has_ended():
             return False
         return not any(p.in_flight or p.engine is None or p.engine._drivers for p in self.open_processes())
 
@@ -419,48 +422,10 @@ class World(workloads.Watch):
         self._events.clear()
 
 
-class _Errors(logging.Handler):
-    """What the engine logs as an error is one: nothing in a seed is meant to go wrong inside it."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Fail the seed, unless it is about an exception that the program itself left unseen."""
-        if record.msg != "run %r: %s":
-            error = record.exc_info[1] if record.exc_info else ""
-            self._world.fail("the engine has nothing to log as an error", f"{record.getMessage()} {error!r}")
-
-
-@contextmanager
-def _listening(world: World) -> Iterator[None]:
-    log = logging.getLogger("holdfast")
-    before = log.level, log.propagate, log.disabled
-    handler = _Errors(world)
-    log.addHandler(handler)
-    log.setLevel(logging.ERROR)
-    log.propagate, log.disabled = False, False
-    workloads.watch = world
-    collecting = gc.isenabled()
-    gc.disable()  # nothing of another seed is finalised in the middle of this one
-    try:
-        # Tracebacks are for people, name this machine's folders, and cost a tenth of the time.
-        with patch.object(errors_as_bytes, "_traceback_of", lambda *_: ""):
-            yield
-    finally:
-        log.removeHandler(handler)
-        log.level, log.propagate, log.disabled = before
-        logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]
-        workloads.watch = workloads.Watch()
-        if collecting:
-            gc.enable()
-
-
 def run_seed(seed: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
     """Live through one seed, and return what was counted; raises ``Broken``."""
     world = World(draw_plan(seed), tell)
-    with _listening(world):
+    with listening(world):
         try:
             world.live()
         finally:

@@ -157,36 +157,36 @@ def test_what_was_issued_after_the_first_failure_is_taken(one: Record, taken: bo
 
 def test_the_rewind_goes_back_to_the_first_of_the_records_that_ended_the_run():
     log = UndoLog()
-    rewind = log.rewind([origin(9, 6, 3), origin(4, 2, 1), origin(9, 6, 3)], undone=False)
+    rewind = log.rewind([origin(9, 6, 3), origin(4, 2, 1), origin(9, 6, 3)], {}, undone=False)
     assert rewind == Rewind((4, 9), positions=2, timers=1)
 
 
 def test_a_run_that_ended_for_no_record_has_no_rewind_unless_it_was_undone():
     log = UndoLog()
-    assert log.rewind([], undone=False) is None
-    assert log.rewind([], undone=True) == Rewind((), 0, 0, undone=True)
+    assert log.rewind([], {}, undone=False) is None
+    assert log.rewind([], {}, undone=True) == Rewind((), 0, 0, undone=True)
 
 
 def test_a_once_step_counts_only_if_it_would_run_again():
     log = UndoLog()
     log.done(record(2, 1), Call(once=True))
-    assert log.rewind([origin(3, 2, 0)], undone=False) == Rewind((3,), 2, 0)
+    assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3,), 2, 0)
     log.done(record(4, 2), Call(once=True))
-    assert log.rewind([origin(3, 2, 0)], undone=False) == Rewind((3,), 2, 0, once=True)
+    assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3,), 2, 0, once=True)
 
 
 def test_a_failed_once_step_counts():
     log = UndoLog()
     log.done(record(2, 1, ok=False), Call(once=True))
-    assert log.rewind([origin(2, 2, 0)], undone=False) == Rewind((2,), 2, 0, once=True)
+    assert log.rewind([origin(2, 2, 0)], {}, undone=False) == Rewind((2,), 2, 0, once=True)
 
 
 def test_failures_behind_the_first_that_ended_the_run_are_taken_back_with_it():
     log = UndoLog()
     log.failed(record(1, 0, ok=False))
     log.failed(record(5, 1, ok=False))
-    assert log.rewind([origin(3, 2, 0)], undone=False) == Rewind((3, 5), 2, 0)
-    assert log.rewind([], undone=False) is None
+    assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3, 5), 2, 0)
+    assert log.rewind([], {}, undone=False) is None
 
 
 def test_steps_are_undone_in_reverse_and_only_if_they_were_done_and_can_be():
@@ -210,39 +210,47 @@ ROOT, FRESH, THIRD = bytes(range(16)), bytes(range(100, 116)), bytes(range(200, 
 def test_a_fork_draws_like_its_origin_until_it_has_seen_a_record_of_its_own():
     origin_of_it, forked = Chance(ROOT), Chance(fork_seed(ROOT, 3, FRESH))
     for seen in (-1, 0, 1, 2):
-        assert forked.draw("uuid4:1:1", seen) == origin_of_it.draw("uuid4:1:1", seen)
+        assert forked.draw("uuid4:1:1", 0, seen) == origin_of_it.draw("uuid4:1:1", 0, seen)
     for seen in (3, 4, 1000):
-        assert forked.draw("uuid4:1:1", seen) == Chance(FRESH).draw("uuid4:1:1", seen)
+        assert forked.draw("uuid4:1:1", 0, seen) == Chance(FRESH).draw("uuid4:1:1", 0, seen)
 
 
 def test_what_belongs_to_a_fork_alone_is_never_its_origins():
     forked = Chance(fork_seed(ROOT, 3, FRESH))
-    assert forked.own("step:0:a") == Chance(FRESH).own("step:0:a") != Chance(ROOT).own("step:0:a")
-    assert len(forked.own("x")) == SEED
-    assert len(forked.own("x", 8)) == 8
+    assert forked.own("step:0:a", 0) == Chance(FRESH).own("step:0:a", 0) != Chance(ROOT).own("step:0:a", 0)
+    assert len(forked.own("x", 0)) == SEED
 
 
 @pytest.mark.parametrize(("keep", "expected"), [(5, [ROOT, ROOT, FRESH, FRESH, THIRD]), (2, [ROOT, THIRD, THIRD])])
 def test_a_fork_of_a_fork_has_a_longer_chain(keep: int, expected: list[bytes]):
     chance = Chance(fork_seed(fork_seed(ROOT, 3, FRESH), keep, THIRD))
     points = (1, 2, 3, 4, 5) if keep == 5 else (1, 2, 3)
-    assert [chance.draw("x", seen) for seen in points] == [Chance(seed).draw("x", 0) for seed in expected]
-    assert chance.own("x") == Chance(THIRD).own("x")
+    assert [chance.draw("x", 0, seen) for seen in points] == [Chance(seed).draw("x", 0, 0) for seed in expected]
+    assert chance.own("x", 0) == Chance(THIRD).own("x", 0)
 
 
 def test_a_fork_of_everything_and_of_nothing():
-    assert Chance(fork_seed(ROOT, 0, FRESH)).draw("x", -1) == Chance(ROOT).draw("x", -1)
-    assert Chance(fork_seed(ROOT, 0, FRESH)).draw("x", 0) == Chance(FRESH).draw("x", 0)
-    assert Chance(fork_seed(ROOT, 2**40, FRESH)).draw("x", 2**40 - 1) == Chance(ROOT).draw("x", 0)
-    assert Chance(fork_seed(ROOT, 2**40, FRESH)).draw("x", 2**40) == Chance(FRESH).draw("x", 0)
+    assert Chance(fork_seed(ROOT, 0, FRESH)).draw("x", 0, -1) == Chance(ROOT).draw("x", 0, -1)
+    assert Chance(fork_seed(ROOT, 0, FRESH)).draw("x", 0, 0) == Chance(FRESH).draw("x", 0, 0)
+    assert Chance(fork_seed(ROOT, 2**40, FRESH)).draw("x", 0, 2**40 - 1) == Chance(ROOT).draw("x", 0, 0)
+    assert Chance(fork_seed(ROOT, 2**40, FRESH)).draw("x", 0, 2**40) == Chance(FRESH).draw("x", 0, 0)
 
 
 @pytest.mark.parametrize("seed", [b"", b"short", b"x" * 15, b"x" * 17, b"x" * 39, b"x" * 41])
 def test_a_seed_of_another_length_is_one_seed(seed: bytes):
-    assert Chance(seed).draw("x", 5) == Chance(seed).draw("x", 99)
-    assert len(Chance(seed).draw("x", 0)) == 32
+    assert Chance(seed).draw("x", 0, 5) == Chance(seed).draw("x", 0, 99)
+    assert len(Chance(seed).draw("x", 0, 0)) == 32
+
+
+def test_what_comes_to_a_position_that_a_retry_went_back_to_is_drawn_anew():
+    first, again, once_more = Chance(ROOT), Chance(ROOT, (3,)), Chance(ROOT, (3, 1))
+    for draw in (lambda chance, at: chance.own("x", at), lambda chance, at: chance.draw("x", at, 0)):
+        assert draw(first, 0) == draw(again, 0) == draw(once_more, 0)
+        assert draw(first, 2) == draw(again, 2) != draw(once_more, 2)
+        assert len({draw(chance, 3) for chance in (first, again, once_more)}) == 3
+    assert [once_more.times_rewound(at) for at in range(5)] == [0, 1, 1, 2, 2]
 
 
 def test_purposes_differ():
     chance = Chance(ROOT)
-    assert len({chance.draw(purpose, 0) for purpose in ("uuid4:1:1", "uuid4:1:2", "random:1:1", "uuid4:11:1")}) == 4
+    assert len({chance.draw(purpose, 0, 0) for purpose in ("uuid4:1:1", "uuid4:1:2", "random:1:1", "uuid4:11:1")}) == 4

@@ -23,12 +23,14 @@ from pydantic import BaseModel
 
 import holdfast
 from holdfast import (
+    RunFailed,
     StepOutcomeUnknown,
     StepTimedOut,
     UnrecordableValue,
     Workflow,
     current_run,
     current_step,
+    parallel,
     step,
     wait_for_signal,
     workflow,
@@ -491,3 +493,190 @@ async def golden_tagged(first, *rest, **more):
     values = {kind: await anything(kind) for kind in KINDS}
     echoed = [await anything("none", value) for value in values.values()]
     return [first, rest, more, values, len(echoed)]
+
+
+# Runs that start runs
+
+
+@golden
+@workflow
+async def golden_child(number: int, fail: bool = False) -> int:
+    """Recorded as a run that `golden_children` has started."""
+    token = holdfast.uuid4()
+    await note(token, holdfast.now())
+    if fail:
+        await decline("child", number)
+    return await add(number, 1)
+
+
+@workflow(id="golden-named-{name}")
+async def golden_named(name: str) -> str:
+    return await slow(name, 0.0)
+
+
+@golden
+@workflow
+async def golden_children() -> list[object]:
+    seen: list[object] = [await golden_child(1)]
+    handle = await golden_child.start(2)
+    seen.append(await asyncio.gather(golden_child(3), golden_named("one"), add(1, 1)))
+    try:
+        await golden_child(4, fail=True)
+    except RunFailed as failed:
+        seen.append(repr(failed.__cause__))
+    seen.append([handle.run_id, await handle.result()])
+    other = await golden_listener.start()
+    await handle_said(other.run_id)
+    await other.signal("word", "hush")
+    seen.append(await other.result())
+    try:
+        async with asyncio.timeout(0.05):
+            await golden_listener()
+    except TimeoutError:
+        seen.append("timed out")
+    return seen
+
+
+@workflow
+async def golden_listener() -> str:
+    return await wait_for_signal("word", type=str)
+
+
+@step
+async def handle_said(run_id: str) -> None:
+    pass
+
+
+@golden
+@workflow
+async def golden_waiting_for_child() -> str:
+    """Recorded while it waits for a run that waits: neither ends."""
+    await add(1, 1)
+    return await golden_listener()
+
+
+# Undoing, cancelling, retrying, forking
+
+
+@step
+async def put_back(what: str, count: int) -> str:
+    return f"{count} {what}"
+
+
+@step(compensate=put_back)
+async def take_out(what: str, count: int = 1) -> str:
+    return what.upper()
+
+
+async def locked(taken: str) -> None:
+    raise PermissionError(taken)
+
+
+@step(compensate=locked)
+async def take_for_good(what: str) -> str:
+    return what
+
+
+@golden
+@workflow
+async def golden_undone() -> None:
+    await take_out("eggs", 12)
+    await add(1, 1)
+    await asyncio.gather(take_out("milk"), take_out("flour", count=2))
+    await decline("cake", 3)
+
+
+@golden
+@workflow
+async def golden_not_undone() -> None:
+    """The compensation of the second step fails: the first is not undone."""
+    await take_out("eggs", 12)
+    await take_for_good("milk")
+    await take_out("flour")
+    raise Declined("cake", 4)
+
+
+@golden
+@workflow
+async def golden_cancelled() -> str:
+    """Cancelled while it waits: it cleans up, and is undone."""
+    await take_out("eggs", 12)
+    try:
+        return await wait_for_signal("never")
+    finally:
+        await undo("all")
+
+
+@step
+async def unsure(number: int) -> int:
+    await hooks["unsure"](current_run().id)
+    return number
+
+
+@golden
+@workflow
+async def golden_retried() -> list[object]:
+    """Fails at its second step, and is retried: what it did because of that is no part of its past."""
+    token = str(holdfast.uuid4())
+    first = await add(1, 1)
+    second, kept = await asyncio.gather(unsure(2), slow("kept", 0.1), return_exceptions=True)
+    if isinstance(second, Declined):
+        await undo("some")
+        raise second
+    return [token, first, second, kept, await add(first, first), str(holdfast.uuid4())]
+
+
+@golden
+@workflow
+async def golden_fork() -> list[object]:
+    """Recorded as a fork, at the second step, of a run that had completed."""
+    draws = [str(holdfast.uuid4())]
+    first = await keyed(1)
+    draws.append(str(holdfast.uuid4()))
+    second = await keyed(2)
+    draws.append(str(holdfast.uuid4()))
+    return [draws, first, second, await keyed(3)]
+
+
+# The class form
+
+
+@golden
+@workflow(name="golden_class", tags=["golden"])
+class GoldenClass:
+    @step(1)
+    async def rows(self, count: int) -> list[int]:
+        return list(range(count))
+
+    @parallel(max_concurrency=2)
+    @step(2, depends_on=1)
+    async def weigh(self, row: int) -> int:
+        await asyncio.sleep(0.01 * (3 - row))
+        return row * 10
+
+    @step(3, depends_on=1)
+    def largest(self, rows: list[int]) -> int:
+        return max(rows)
+
+    @step(4, depends_on=2, when=lambda weights: sum(weights) > 1000)
+    async def split(self, weights: list[int]) -> int:
+        return len(weights)
+
+    @step(5, depends_on=(2, 3, 4), after=1, when=lambda largest: largest > 1)
+    async def report(self, weigh: list[int], largest: int, split: int | None, title: str = "all") -> str:
+        return f"{title}: {weigh} {largest} {split}"
+
+
+@golden
+@workflow(name="golden_class_undone")
+class GoldenClassUndone:
+    @step(1, compensate="release")
+    async def reserve(self, seats: int) -> str:
+        return f"{seats} seats"
+
+    async def release(self, reserved: str, seats: int) -> int:
+        return seats
+
+    @step(2, depends_on=1, name="pay for")
+    async def pay(self, reserved: str) -> str:
+        raise Declined("no funds", 5)

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ import golden_flows as flows
 
 import holdfast
 from holdfast import RunFailed, RunState, Runtime
+from holdfast.client.control import retry_run
+from holdfast.client.forking import fork_run
 from holdfast.core.records import Kind
+from holdfast.stores.contract import SendSignal
 from holdfast.stores.urls import open_store
 from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import Replayed, replay
@@ -41,6 +45,8 @@ INPUTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "golden_waiting": ((3650,), {}),
     "golden_failed": (("no stock",), {}),
     "golden_in_flight": ((5,), {}),
+    "golden_class": ((), {"count": 3}),
+    "golden_class_undone": ((), {"seats": 2}),
     "golden_values": (
         (
             flows.Line(item="tea", price=Decimal("2.50"), colours={flows.Colour.RED}),
@@ -57,6 +63,11 @@ INPUTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 STATES = {
     "golden_failed": RunState.FAILED,
     "golden_deadline": RunState.FAILED,
+    "golden_undone": RunState.FAILED,
+    "golden_not_undone": RunState.FAILED,
+    "golden_class_undone": RunState.FAILED,
+    "golden_cancelled": RunState.CANCELLED,
+    "golden_waiting_for_child": RunState.WAITING,
     "golden_waiting": RunState.WAITING,
     "golden_in_flight": RunState.RUNNING,
 }
@@ -64,12 +75,13 @@ STATES = {
 
 
 def trace_of(replayed: Replayed) -> str:
-    """All that the code asked for, one command to a line, with the idempotency key and the arguments of a step."""
+    """All that the code asked for, one command to a line: keys and arguments of steps, ids and inputs of runs."""
     lines: list[str] = []
     for one in replayed.issued:
         key = replayed.keys.get(one.position, "")
         arguments = "" if one.arguments is None else repr(one.arguments)[2:-1]
-        lines.append(" ".join(filter(None, (f"#{one.position + 1}", one.kind.label, one.name, key, arguments))))
+        told = (f"#{one.position + 1}", one.kind.label, one.name, one.run_id, key, arguments)
+        lines.append(" ".join(filter(None, told)))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -109,7 +121,7 @@ async def record(url: str) -> dict[str, Journal]:
 
         async def go(run_id: str) -> None:
             # The step's own outcome is to be on its way when the engine finds the signal: a matter of a few turns.
-            await runtime.deliver(run_id, "go", b'"late"', None)
+            await runtime.change(SendSignal(run_id, "go", b'"late"', None, runtime.now()))
             for _ in range(int(run_id.rpartition("-")[2]) % 40):
                 await asyncio.sleep(0)
 
@@ -123,8 +135,15 @@ async def record(url: str) -> dict[str, Journal]:
             chores.add(task := asyncio.ensure_future(work))
             task.add_done_callback(chores.discard)
 
-        flows.hooks.update(ready=ready, early=early, go=go, copying=never)
-        unfinished = {"golden_waiting", "golden_in_flight", "golden_mailbox", "golden_once"}
+        failures = [flows.Declined("not yet", 6)]
+
+        async def unsure(run_id: str) -> None:
+            if failures:
+                raise failures.pop()
+
+        flows.hooks.update(ready=ready, early=early, go=go, copying=never, unsure=unsure)
+        apart = {"golden_waiting", "golden_in_flight", "golden_mailbox", "golden_once", "golden_waiting_for_child"}
+        apart |= {"golden_child", "golden_cancelled", "golden_retried", "golden_fork"}
 
         async def to_its_end(name: str) -> None:
             try:
@@ -134,7 +153,7 @@ async def record(url: str) -> dict[str, Journal]:
 
         async with asyncio.timeout(PATIENCE):
             kill_in_once(url)
-            await asyncio.gather(*[to_its_end(name) for name in flows.FLOWS if name not in unfinished])
+            await asyncio.gather(*[to_its_end(name) for name in flows.FLOWS if name not in apart])
             await runtime.wait_for_end("golden_once")
             mailbox = await hand_over(store, started)
             waiting = await started("golden_waiting", "golden_waiting")
@@ -142,16 +161,29 @@ async def record(url: str) -> dict[str, Journal]:
             await started("golden_in_flight", "golden_in_flight")
             await copying.wait()
 
-            async def parked() -> bool:
-                run = await store.get("golden_waiting")
+            async def parked(run_id: str) -> bool:
+                run = await store.get(run_id)
                 return run is not None and run.state == "waiting" and run.waits_for != ""
 
             async def noted() -> bool:
                 return bool((await export_run(store, "golden_in_flight")).attempts)
 
-            await until(parked)
+            await started("golden_waiting_for_child", "golden_waiting_for_child")
+            cancelled = await started("golden_cancelled", "golden_cancelled")
+            for name in ("golden_waiting", "golden_waiting_for_child", "golden_cancelled"):
+                await until(partial(parked, name))
             await until(noted)
-        journals = {name: await export_run(store, name) for name in flows.FLOWS if name != "golden_mailbox"}
+            await cancelled.cancel()
+            await runtime.wait_for_end("golden_cancelled")
+            await to_its_end("golden_retried")
+            await retry_run(runtime, "golden_retried")
+            await runtime.wait_for_end("golden_retried")
+            await (await started("golden_fork", "golden_fork-origin")).result()
+            await fork_run(store, "golden_fork-origin", at=2, new_id="golden_fork")
+            await runtime.wait_for_end("golden_fork")
+        ids = {name: name for name in flows.FLOWS if name != "golden_mailbox"}
+        ids["golden_child"] = "golden_children:golden_child-2"
+        journals = {name: await export_run(store, run_id) for name, run_id in ids.items()}
         journals["golden_mailbox"] = mailbox
     await store.close()
     return journals

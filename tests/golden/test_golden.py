@@ -106,6 +106,25 @@ def test_the_set_contains_the_cases_that_it_is_there_for():
     assert [signal.name for signal in journals["golden_waiting"].signals] == ["note"]
 
 
+def test_the_set_contains_children_compensations_cancels_retries_and_forks():
+    journals = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
+    kinds = {name: [record.kind for record in journal.records] for name, journal in journals.items()}
+    assert {Kind.CHILD, Kind.START} <= set(kinds["golden_children"])
+    assert not all(record.ok for record in journals["golden_children"].records if record.kind is Kind.CHILD)
+    assert journals["golden_child"].run.parent == "golden_children"
+    assert "golden_waiting_for_child:golden_listener-2" in journals["golden_waiting_for_child"].run.waits_for
+    assert kinds["golden_undone"].count(Kind.COMPENSATION) == 3
+    assert [record.ok for record in journals["golden_not_undone"].records][-2:] == [True, False]
+    assert kinds["golden_class_undone"] == [Kind.STEP, Kind.STEP, Kind.COMPENSATION]
+    assert kinds["golden_cancelled"] == [Kind.STEP, Kind.CANCEL, Kind.STEP, Kind.COMPENSATION]
+    numbers = [record.seq for record in journals["golden_retried"].records]
+    assert numbers != list(range(len(numbers))), "a retry has taken records back"
+    fork = journals["golden_fork"].run
+    assert (fork.forked_from, len(fork.seed) > 16) == ("golden_fork-origin", True)
+    names = [record.name for record in journals["golden_class"].records]
+    assert (names.count("weigh"), names.count("split"), names[-1]) == (3, 0, "report")
+
+
 def test_a_released_folder_is_not_recorded_again():
     done = subprocess.run([sys.executable, HERE / "record.py"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

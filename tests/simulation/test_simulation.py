@@ -40,9 +40,16 @@ def test_every_promise_holds_in_every_seed(seeds: int) -> None:
         "clock changes",
         "unknown outcomes",
         "late requests",
+        "children",
+        "forks",
+        "retries",
+        "steps undone",
+        "people: cancel",
+        "people: pause",
+        "people: switch",
     ):
         assert tally.counts[fault] > 0, fault
-    for end in ("completed", "failed", "dead"):
+    for end in ("completed", "failed", "cancelled", "dead"):
         assert tally.counts[f"runs {end}"] > 0, end
 
 

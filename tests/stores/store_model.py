@@ -237,6 +237,7 @@ class Model:
             "python": new.python, "created_at": new.created_at, "finished_at": None,
             "began_at": new.created_at if new.began_at is None else new.began_at, "cancel": Cancel.NO,
             "paused_at": None, "rewind": None, "parent": new.parent, "forked_from": new.forked_from,
+            "rewound": new.rewound,
             "generated": new.generated_id, "ended_unseen": False,
         }  # fmt: skip
         self.runs[new.id] = run
@@ -375,6 +376,7 @@ class Model:
         ends = [record for record in self.journals[run["id"]] if record.kind is Kind.CHILD]
         kept = {record.position for record in ends if record not in taken}
         had = {record.position for record in ends if record in taken}
+        kept |= {*run["rewind"].given_up}
         places = sorted(place for parent, place in self.links if parent == run["id"] and place not in kept)
         return [(place, self.links[run["id"], place][0], place in had) for place in places]
 
@@ -394,6 +396,8 @@ class Model:
             run["deadline"] = None
         run.update(deliveries=0, output=None, error=None, finished_at=None, ended_unseen=False)
         is_recorded = any(record.kind is Kind.CANCEL for record in journal)
+        if run["rewind"] is not None and run["rewind"].failed:
+            run["rewound"] = (*run["rewound"], run["rewind"].positions)
         run.update(cancel=Cancel.RECORDED if is_recorded else Cancel.NO, paused_at=None, rewind=None)
         self._free(run)
         for record in taken:

@@ -285,16 +285,20 @@ EVENTS = [
     Event("intent", 2, "pay"),
     Event("timer", 1, "60 s"),
     Event("signal", 4, "go"),
+    Event("compensation", 5, "refund"),
+    Event("child", 2, "pack) of run 'x'"),
+    Event("cancel"),
     Event("deadline"),
     Event("end"),
 ]
 
 
+@pytest.mark.parametrize("run_id", ["", "order-1:pack-2", "it's; before step 2", "a 'b\" \\ (c)"])
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.what)
-def test_every_schedule_that_is_printed_can_be_read(event: Event) -> None:
-    points = [CrashPoint.at(moment, event) for moment in ("before", "after")]
-    if event.what == "step":
-        points.append(CrashPoint.at("during", event))
+def test_every_schedule_that_is_printed_can_be_read(event: Event, run_id: str) -> None:
+    points = [CrashPoint.at(moment, event, run_id) for moment in ("before", "after")]
+    if event.what in ("step", "compensation", "child"):
+        points.append(CrashPoint.at("during", event, run_id))
     for one in points:
         assert parse_schedule(str(one)) == [one]
         assert one.in_words.startswith("the process dies ")

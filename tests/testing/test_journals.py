@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.stores.contract import (
     AppendRecord,
+    Cancel,
     FinishRun,
     NewRun,
     NewWorker,
@@ -52,7 +53,8 @@ def the_journal(**fields: Any) -> Journal:
         "priority": 0, "deadline": None, "inputs": b"{}", "digest": b"d", "seed": b"s", "output": None, "error": None,
         "tags": (), "python": "3.11", "created_at": 1000.0, "finished_at": None,
     }  # fmt: skip
-    return Journal(Run(**{**given, **fields}), ())
+    given.update(fields)
+    return Journal(Run(**{"began_at": given["created_at"], **given}), ())
 
 
 @pytest.mark.asyncio
@@ -130,7 +132,8 @@ records = st.builds(
     words,
 )
 attempts = st.builds(Attempt, whole, whole, st.booleans(), payloads, words, times, words)
-signals = st.builds(Signal, whole, words, payloads.filter(bool), times)
+signals = st.builds(Signal, whole, words, payloads.filter(bool), times, st.none() | whole)
+rewinds = st.builds(Rewind, st.lists(whole).map(tuple), whole, whole, st.booleans(), st.booleans())
 
 
 @given(
@@ -139,6 +142,8 @@ signals = st.builds(Signal, whole, words, payloads.filter(bool), times)
             "id": words, "tags": st.lists(words).map(tuple), "seed": st.binary(), "digest": st.binary(),
             "inputs": payloads.filter(bool), "output": payloads, "error": payloads, "created_at": times,
             "deadline": st.none() | times, "state": st.sampled_from(RunState), "waits_for": words,
+            "began_at": times, "cancel": st.sampled_from(Cancel), "paused_at": st.none() | times,
+            "rewind": st.none() | rewinds, "parent": words, "forked_from": words,
         }
     ),
     recorded=st.lists(records, max_size=3),
@@ -191,6 +196,9 @@ RECORD = {
         (broken(lambda c: c["records"][0].update(ok=1)), "'ok' of 'records[0]' must be true or false"),
         (broken(lambda c: c["run"].update(state="lost")), "'state' of 'run' must be one of pending, running"),
         (broken(lambda c: c["run"].update(seed="xyz")), "'seed' of 'run' must be hexadecimal"),
+        (broken(lambda c: c["run"].update(cancel="maybe")), "'cancel' of 'run' must be asked or recorded"),
+        (broken(lambda c: c["run"].update(rewind={})), "'rewind' of 'run' must be an object that tells what a retry"),
+        (broken(lambda c: c["run"].update(rewind=[])), "'rewind' of 'run' must be an object that tells what a retry"),
         (broken(lambda c: c["run"].update(tags="ab")), "'tags' of 'run' must be a list of strings"),
         (broken(lambda c: c["run"].update(created_at="now")), "'created_at' of 'run' must be a number of seconds"),
     ],
@@ -205,6 +213,17 @@ def test_a_file_that_is_no_journal_is_told_what_is_wrong_with_it(text: str | byt
 def test_a_field_that_a_later_release_added_is_passed_over():
     journal = Journal.loads(broken(lambda c: (c.update(more=1), c["run"].update(more=1), c["records"][0].update(x=1))))
     assert journal.records == (Record(0, Kind.STEP, 0, "a", True, None, 1.0, 1.0, 1, 1, 1, ""),)
+
+
+def test_what_most_runs_do_not_have_is_left_out_of_the_file():
+    extra = {"began_at", "cancel", "paused_at", "rewind", "parent", "forked_from"}
+    assert not extra & set(json.loads(the_journal().dumps())["run"])
+    fields = {"began_at": 5.0, "cancel": Cancel.ASKED, "paused_at": 6.0, "rewind": Rewind((3,), 2, 1, once=True)}
+    journal = the_journal(**fields, parent="p", forked_from="o")
+    written = json.loads(journal.dumps())["run"]
+    assert extra <= set(written)
+    assert written["rewind"] == {"failed": [3], "positions": 2, "timers": 1, "undone": False, "once": True}
+    assert Journal.loads(journal.dumps()) == journal
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path):

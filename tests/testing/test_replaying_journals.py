@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import NonDeterminismError, RunFailed, RunState, Runtime, UnknownWorkflow, UsageError, step, workflow
+from holdfast import (
+    NonDeterminismError,
+    RunCancelled,
+    RunFailed,
+    RunState,
+    Runtime,
+    UnknownWorkflow,
+    UsageError,
+    step,
+    workflow,
+)
 from holdfast.authoring.registry import definitions
 from holdfast.codec import encode_error
 from holdfast.core import loop as loops
@@ -493,3 +503,136 @@ def test_the_time_is_that_of_the_records(completed: Journal, monkeypatch: pytest
 def test_replaying_twice_gives_the_same(completed: Journal):
     etl = etl_of_yesterday()
     assert replay(completed, etl) == replay(completed, etl)
+
+
+# Other runs, undoing, cancelling and forks
+
+
+@step
+async def give_back(receipt: str) -> None:
+    executed.append("give_back")
+
+
+@step(compensate=give_back)
+async def buy(item: str) -> str:
+    executed.append("buy")
+    return f"receipt for {item}"
+
+
+def family_of_yesterday(*, result: Any = "done", waits: bool = False, undoes: bool = True) -> Any:
+    @workflow
+    async def replayed_child(number: int) -> int:
+        await load(Row(number))
+        if number == 3:
+            raise Declined("not three")
+        return number
+
+    @workflow
+    async def replayed_parent(numbers: list[int]) -> Any:
+        handle = await replayed_child.start(0)
+        if undoes:
+            await buy("tea")
+        began = holdfast.now()
+        parts = await asyncio.gather(*[replayed_child(number) for number in numbers])
+        if waits:
+            await holdfast.wait_for_signal("go")
+        return f"{sum(parts)} {await handle.result()} {began.isoformat()}" if result == "done" else result
+
+    return replayed_parent
+
+
+async def _recorded(folder: Path, numbers: list[int], *, cancel: bool = False, **how: Any) -> Journal:
+    url = f"sqlite:///{folder}/runs.db"
+    async with Runtime(url) as runtime:
+        handle = await runtime.start(family_of_yesterday(**how).options(id="p1"), numbers)
+        if cancel:
+            for _ in range(500):  # until it waits for its signal
+                if len((await export_of(url, "p1")).records) == 3:
+                    break
+                await asyncio.sleep(0.02)
+            await handle.cancel()
+        try:
+            await handle.result()
+        except (RunFailed, RunCancelled):
+            pass
+    return await export_of(url, "p1")
+
+
+async def export_of(url: str, run_id: str) -> Journal:
+    store = open_store(url)
+    await store.open()
+    try:
+        return await export_run(store, run_id)
+    finally:
+        await store.close()
+
+
+def recorded_family(folder: Path, numbers: list[int], **how: Any) -> Journal:
+    journal = asyncio.run(_recorded(folder, numbers, **how))
+    definitions.clear()
+    executed.clear()
+    return Journal.loads(journal.dumps())
+
+
+def kinds(journal: Journal) -> list[str]:
+    return sorted({record.kind.label for record in journal.records})
+
+
+def test_a_run_with_children_is_replayed_without_them(tmp_path: Path):
+    journal = recorded_family(tmp_path, [1, 2])
+    assert kinds(journal) == ["child", "start", "step"]
+    replayed = replay(journal, family_of_yesterday())
+    assert (replayed.state, replayed.fits, replayed.output_bytes) == ("completed", True, journal.run.output)
+    assert executed == []
+    half = Journal(replace(journal.run, state=RunState.RUNNING, output=None), journal.records[:2])
+    waits = replay(half, family_of_yesterday()).waits_for
+    assert waits == ("run 'p1:replayed_child-3'", "run 'p1:replayed_child-4'")
+
+
+def test_a_run_that_was_undone_is_replayed_to_its_error(tmp_path: Path):
+    journal = recorded_family(tmp_path, [1, 3])
+    assert kinds(journal) == ["child", "compensation", "start", "step"]
+    replayed = replay(journal, family_of_yesterday())
+    assert (replayed.state, replayed.fits, replayed.replayed) == ("failed", True, len(journal.records))
+    assert isinstance(replayed.error, RunFailed)
+    assert [one.name for one in replayed.issued if one.kind is Kind.COMPENSATION] == ["give_back"]
+    assert {one.position for one in replayed.issued if one.kind is Kind.COMPENSATION} <= set(replayed.keys)
+    assert executed == []
+    assert isinstance(replay(journal, family_of_yesterday(undoes=False)).fault, NonDeterminismError)
+
+
+def test_a_result_that_cannot_be_recorded_undoes_what_was_done_in_replay_too(tmp_path: Path):
+    journal = recorded_family(tmp_path, [1], result=object())
+    assert kinds(journal) == ["child", "compensation", "start", "step"]
+    replayed = replay(journal, family_of_yesterday(result=object()))
+    assert (replayed.state, replayed.fault, replayed.replayed) == ("failed", None, len(journal.records))
+
+
+def test_a_cancelled_run_must_give_in_to_its_cancellation(tmp_path: Path):
+    journal = recorded_family(tmp_path, [1], waits=True, cancel=True)
+    assert journal.run.state is RunState.CANCELLED
+    assert kinds(journal) == ["cancel", "child", "compensation", "start", "step"]
+    replayed = replay(journal, family_of_yesterday(waits=True))
+    assert (replayed.state, replayed.error, replayed.fits) == ("cancelled", None, True)
+
+    @workflow
+    async def stubborn() -> str:
+        try:
+            await holdfast.wait_for_signal("go")
+        except asyncio.CancelledError:
+            return "no"
+        return "yes"
+
+    cancel = Record(0, Kind.CANCEL, 0, "cancel", True, None, journal.run.created_at)
+    row = replace(journal.run, workflow="stubborn", inputs=b"{}")
+    differs = replay(Journal(row, (cancel,)), stubborn).differs
+    assert differs == "run 'p1' is recorded as cancelled, but today it completes"
+    # One that was cancelled before anybody had begun it has nothing to be compared with.
+    assert replay(Journal(row, ()), stubborn).fits
+
+
+def test_a_fork_is_replayed_by_the_clock_of_its_origin(tmp_path: Path):
+    journal = recorded_family(tmp_path, [1], undoes=False)
+    fork = replace(journal.run, created_at=journal.run.created_at + 3600, forked_from="p0")
+    assert replay(Journal(fork, journal.records), family_of_yesterday(undoes=False)).fits
+    assert Journal.loads(Journal(fork, ()).dumps()).run.began_at == journal.run.began_at

@@ -70,7 +70,7 @@ def _new_child(
     definition, options = workflow.definition, workflow.start_options
     spec, position = definition.spec(), execution.next_position
     if options.id is None and spec.id_template is None:
-        options = replace(options, id=_child_id(execution.run_id, spec.name, position))
+        options = replace(options, id=_child_id(execution.run_id, spec.name, execution.child_place(position)))
     inputs = definition.inputs.encode(args, kwargs)
     seed = execution.child_seed(position)
 
@@ -82,8 +82,8 @@ def _new_child(
     return make(0.0), make
 
 
-def _child_id(parent: str, name: str, position: int) -> str:
-    run_id = f"{parent}:{name}-{position + 1}"
+def _child_id(parent: str, name: str, place: str) -> str:
+    run_id = f"{parent}:{name}-{place}"
     if len(run_id) <= LONGEST_ID:
         return run_id
     return f"{name[:100]}-{hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()}"

@@ -13,7 +13,7 @@ from holdfast.authoring.classes.graph import Graph, build_graph
 from holdfast.authoring.classes.members import read_members
 from holdfast.authoring.classes.running import runner_of
 from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import hints_of, is_async, class_defined_at, place_of
+from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
 from holdfast.authoring.registry import register
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Handle

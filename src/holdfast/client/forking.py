@@ -65,6 +65,7 @@ async def fork_run(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         began_at=source.began_at,
         forked_from=run_id,
+        rewound=source.rewound,
     )
     [answer] = await store.commit([ForkRun(run_id, new, keep, record)])
     if answer is Verdict.SWITCHED_OFF:

@@ -6,11 +6,17 @@ the ids and seeds of the runs it starts. Nothing of it needs a record.
 A fork shares the beginning of another run's journal, and so must see the same draws while it replays that beginning,
 and others after it. Its seed is therefore a chain: the origin's seed, the ``seq`` of the first record that is the
 fork's own, and the seed from there on. A fork of a fork has a longer chain.
+
+A retry takes back what the workflow did because of a failure, and the workflow then comes to the same positions with
+other commands. Those must not have the keys and ids of what was there before: whoever saw them would take the new call
+for a repetition of the old. So a run keeps the positions that retries have gone back to, and what is drawn at or behind
+one of them depends on how often that was.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 SEED = 16
@@ -27,7 +33,8 @@ def fork_seed(origin: bytes, keep: int, fresh: bytes) -> bytes:
 class Chance:
     """Draws from a run's seed."""
 
-    def __init__(self, seed: bytes) -> None:
+    def __init__(self, seed: bytes, rewound: Sequence[int] = ()) -> None:
+        self._rewound = rewound
         self._seeds: list[tuple[int, bytes]] = []
         """From which record on, and the seed; the last one first."""
         links, rest = divmod(len(seed) - SEED, _SEQ + SEED)
@@ -39,11 +46,20 @@ class Chance:
             for start, end in pairwise(cuts):
                 self._seeds.insert(0, (int.from_bytes(seed[start : start + _SEQ], "big"), seed[start + _SEQ : end]))
 
-    def draw(self, purpose: str, seen: int) -> bytes:
+    def draw(self, purpose: str, position: int, seen: int) -> bytes:
         """32 bytes for this purpose, for code that has seen all records up to ``seq`` ``seen``."""
         seed = next((seed for first, seed in self._seeds if seen >= first), self._seeds[-1][1])
-        return hashlib.blake2b(purpose.encode(), key=seed, digest_size=32).digest()
+        return self._draw(purpose, position, seed, 32)
 
-    def own(self, purpose: str, size: int = 16) -> bytes:
-        """Bytes that belong to this run alone, and not to the one that it was forked from."""
-        return hashlib.blake2b(purpose.encode(), key=self._seeds[0][1], digest_size=size).digest()
+    def own(self, purpose: str, position: int) -> bytes:
+        """16 bytes that belong to this run alone, and not to the one that it was forked from."""
+        return self._draw(purpose, position, self._seeds[0][1], 16)
+
+    def times_rewound(self, position: int) -> int:
+        """How often a retry has gone back to this position, or behind it."""
+        return sum(back_to <= position for back_to in self._rewound)
+
+    def _draw(self, purpose: str, position: int, seed: bytes, size: int) -> bytes:
+        if self._rewound and (times := self.times_rewound(position)):
+            purpose = f"{purpose}~{times}"
+        return hashlib.blake2b(purpose.encode(), key=seed, digest_size=size).digest()

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from holdfast.core.chance import Chance
 from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunFuture, RunLoop, running_loop
 from holdfast.core.records import Kind, Record, Rewind
-from holdfast.core.undoing import Origin, UndoLog, origins_of
+from holdfast.core.undoing import Origin, UndoLog, chain_of, origins_of
 from holdfast.core.where import waiting_at
 from holdfast.errors import (
     HoldfastError,
@@ -129,6 +129,7 @@ class Execution:
         seed: bytes,
         deadline: float | None = None,
         recorded_python: str = "",
+        rewound: Sequence[int] = (),
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -145,7 +146,7 @@ class Execution:
         self.waits = 0
         """How many of the open commands wait for a signal or for the end of another run, and so need nobody here."""
         self._main = main
-        self._chance = Chance(seed)
+        self._chance = Chance(seed, rewound)
         self._recorded_python = recorded_python
         self._issued = 0
         self._new: list[Command] = []
@@ -153,6 +154,8 @@ class Execution:
         self._holes: dict[int, tuple[Kind, str]] = {}
         self._step_holes: dict[int, Any] = {}
         """Calls of steps that were cancelled in flight, and may have been done all the same."""
+        self._given_up: dict[int, int] = {}
+        """Positions of runs that the workflow no longer waits for, and the record that it had seen last by then."""
         self._mailbox: dict[str, deque[Outcome]] = {}
         self._history: deque[Record] = deque(maxlen=CONTEXT)
         self._trail: deque[Command] = deque(maxlen=2 * CONTEXT + 2)
@@ -292,6 +295,8 @@ class Execution:
             call = command.call
             if command.kind is Kind.STEP and call is not None and (call.is_undoable or call.is_once):
                 self._step_holes[command.position] = call
+            if command.kind is Kind.CHILD:
+                self._given_up[command.position] = self._seen
             self._withdrawn.append(command)
 
     def _close(self, command: Command) -> bool:
@@ -309,16 +314,20 @@ class Execution:
         between the same two commands.
         """
         self._draws += 1
-        return self._chance.draw(f"{purpose}:{self._issued}:{self._draws}", self._seen)
+        return self._chance.draw(f"{purpose}:{self._issued}:{self._draws}", self._issued, self._seen)
 
     def idempotency_key(self, position: int, name: str) -> str:
         """A key for the outside world that stays the same over attempts and replays of one step."""
-        # With the name: after a retry, another step may be at this position.
-        return self._chance.own(f"step:{position}:{name}").hex()
+        return self._chance.own(f"step:{position}:{name}", position).hex()
 
     def child_seed(self, position: int) -> bytes:
         """The seed of a run that the command at this position starts: who starts it again, starts the same."""
-        return self._chance.own(f"child:{position}")
+        return self._chance.own(f"child:{position}", position)
+
+    def child_place(self, position: int) -> str:
+        """What the made-up id of such a run says of the place that it was started at."""
+        times = self._chance.times_rewound(position)
+        return f"{position + 1}.{times}" if times else f"{position + 1}"
 
     @property
     def next_position(self) -> int:
@@ -377,7 +386,7 @@ class Execution:
         elif isinstance(error, asyncio.CancelledError | RunTimedOut) and self._stopped_by is not None:
             self._origins = [self._stopped_by[1]]
         else:
-            self._origins = origins_of(error)
+            self._origins = origins_of(error) or self._interruption(error)
         self._is_undone = failed is None and self._undo.undone > 0
         self.ending = Ending(
             None,
@@ -387,8 +396,14 @@ class Execution:
             self._rewind(),
         )
 
+    def _interruption(self, error: BaseException) -> list[Origin]:
+        """The deadline or the cancellation, if the code made something else of it."""
+        if self._stopped_by is None:
+            return []
+        return [self._stopped_by[1]] if any(isinstance(one, asyncio.CancelledError) for one in chain_of(error)) else []
+
     def _rewind(self) -> Rewind | None:
-        return self._undo.rewind(self._origins, undone=self._is_undone)
+        return self._undo.rewind(self._origins, self._given_up, undone=self._is_undone)
 
     def _interrupt(self, record: Record) -> None:
         """The run's deadline has passed, or somebody has cancelled it."""

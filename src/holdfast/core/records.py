@@ -118,6 +118,8 @@ class Rewind(NamedTuple):
     """Compensations have undone what is recorded: nothing can go on from there."""
     once: bool = False
     """Among the records that go is one of a ``once`` step, which would be run a second time."""
+    given_up: tuple[int, ...] = ()
+    """Positions of runs that the workflow had stopped waiting for by then: they stay as they are."""
 
     def takes(self, record: Record) -> bool:
         """Whether a retry takes this record back."""

@@ -8,6 +8,7 @@ without knowing the code (see ``records.Rewind``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.records import Record, Rewind
@@ -71,20 +72,35 @@ class UndoLog:
     def __bool__(self) -> bool:
         return bool(self._steps)
 
-    def rewind(self, origins: list[Origin], *, undone: bool) -> Rewind | None:
-        """What a retry takes back from a run that ended because of these records."""
+    def rewind(self, origins: list[Origin], given_up: Mapping[int, int], *, undone: bool) -> Rewind | None:
+        """What a retry takes back from a run that ended because of these records.
+
+        ``given_up`` are the positions of runs that the workflow no longer waits for, and which record it had seen last
+        when it stopped.
+        """
         if not origins:
             return Rewind((), 0, 0, undone=True) if undone else None
         first = min(origins)
         # Failures behind the first are no results that are paid for: kept, they would end the run once more.
         seqs = tuple(sorted({origin.seq for origin in origins} | {seq for seq in self._failures if seq > first.seq}))
-        rewind = Rewind(seqs, first.positions, first.timers, undone)
+        before = tuple(position for position, seen in given_up.items() if seen < first.seq)
+        rewind = Rewind(seqs, first.positions, first.timers, undone, given_up=before)
         return rewind._replace(once=any(rewind.takes(record) for record in self._once))
 
 
 def mark_origin(error: BaseException, *origins: Origin) -> None:
     """The workflow sees this exception because of these records."""
     vars(error)[_ORIGIN] = list(origins)
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception, what it was raised from, and so on."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def origins_of(error: BaseException, seen: set[int] | None = None) -> list[Origin]:

@@ -105,6 +105,7 @@ class Driver:
             seed=run.seed,
             deadline=run.deadline,
             recorded_python=run.python,
+            rewound=run.rewound,
         )
         self._attempts = dict(history.attempts)
         self.add_signals(history.signals)

@@ -117,6 +117,8 @@ class NewRun:
     """The id of the run that starts it, if a run does."""
     forked_from: str = ""
     """The id of the run whose journal it shares the beginning of."""
+    rewound: tuple[int, ...] = ()
+    """As that of the run that it is forked from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,9 @@ class Run:
     """What a retry takes back, once the run has ended."""
     parent: str = ""
     forked_from: str = ""
+    rewound: tuple[int, ...] = ()
+    """The positions that retries have gone back to, one for each retry: commands at or behind them are other ones than
+    those that were there before."""
 
 
 class Link(NamedTuple):
@@ -320,15 +325,16 @@ class ReopenRun(NamedTuple):
     """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
 
     Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
-    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed. A removed signal is put
-    back into the mailbox. ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once``
-    step would run a second time, unless ``run_again``. Without a ``rewind`` nothing is removed.
+    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and its
+    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox. ``UNDONE`` when the
+    ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second time, unless
+    ``run_again``. Without a ``rewind`` nothing is removed.
 
     The runs that it had started (their ``parent`` is this one), and whose end is in its journal no more or not yet: one
     that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited again; if
     its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited again. For
     any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
-    next ``StartRun`` finds out how it ended.
+    next ``StartRun`` finds out how it ended. Those that the ``rewind`` calls ``given_up`` are left as they are.
     """
 
     run_id: str

@@ -64,7 +64,7 @@ def new_row(new: NewRun, key: int, owner: int | None, now: float) -> Run:
         inputs=new.inputs, digest=new.digest, seed=new.seed, output=None, error=None, tags=new.tags,
         python=new.python, created_at=new.created_at, finished_at=None,
         began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
-        forked_from=new.forked_from,
+        forked_from=new.forked_from, rewound=new.rewound,
     )  # fmt: skip
 
 
@@ -139,6 +139,11 @@ class Redo(Enum):
     """It is awaited as if it had just been started."""
     DROP = "drop"
     """There is no link any more, nor an end in the mailbox."""
+
+
+def rewound_by(rewound: tuple[int, ...], rewind: Rewind | None) -> tuple[int, ...]:
+    """The positions that retries have gone back to, after one more."""
+    return (*rewound, rewind.positions) if rewind is not None and rewind.failed else rewound
 
 
 def redo_link(*, is_later: bool, is_taken: bool, is_reopened: bool, has_ended: bool) -> Redo:

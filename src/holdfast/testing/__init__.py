@@ -6,8 +6,9 @@ brings the fixtures ``holdfast_runner`` and ``holdfast_clock``.
 
 From the bottom up: ``tracing`` keeps what workflow code asks for; ``clock``, ``mortal`` and ``mocks`` stand in for
 time, for whatever dies with a process, and for steps; ``process`` is one real engine among them, ``runner`` a row of
-processes, and ``everywhere`` a row of runners, whose findings are told by ``violations`` and explained by ``suspects``.
-``journals`` and ``replaying`` need none of these.
+processes, of whose runs ``reading`` tells how they stand, and ``everywhere`` a row of runners. What these must not do
+is in ``rules``; their findings are told by ``violations`` and explained by ``suspects``. ``journals`` and ``replaying``
+need none of these.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from holdfast.testing.journals import Journal, export_run
     from holdfast.testing.mocks import Mock
     from holdfast.testing.replaying import JournalMismatch, Replayed, replay, replay_journal
-    from holdfast.testing.results import RunResult, StepResult, Steps
+    from holdfast.testing.results import Children, RunResult, StepResult, Steps
     from holdfast.testing.runner import Runner
     from holdfast.testing.violations import CrashSafetyError, CrashSafetyWarning
 
 _HOME_OF = {
+    "Children": "results",
     "CrashSafetyError": "violations",
     "CrashSafetyWarning": "violations",
     "Journal": "journals",
@@ -44,6 +46,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "Children",
     "CrashSafetyError",
     "CrashSafetyWarning",
     "Journal",

@@ -2,16 +2,18 @@
 
 First it runs without a crash: this *reference* tells which events there are, and what the result should be. Then it
 runs once for each *schedule* (one crash at each point, then pairs of them), each time on a store of its own, until it
-has ended. Every such *trial* must keep these rules:
+has ended. The runs that it starts belong to it: their events are points, too, and they must keep the same rules. Every
+such *trial* must keep these (see ``rules``):
 
-- a recorded step never ran again, and a ``once`` step ran at most once;
+- a recorded step never ran again, and a ``once`` step ran at most once; the same goes for compensations;
 - each process asked for the same commands, with the same encoded arguments, as long as it had seen the same records,
-  and so did the reference;
+  and so did the reference; so no call of a workflow has started two runs;
 - the journal can be replayed, and replaying it comes to the same end;
-- the result is that of the reference (unless a crash has left the outcome of a ``once`` step unknown);
+- the result is that of the reference (unless a crash has left the outcome of a ``once`` step unknown). A run that fails
+  or is cancelled, and is undone, has a result like any other; but one that was cancelled may have failed before;
 - no workflow code caught the exception with which a run leaves memory.
 
-Last, the reference's journal is replayed in new Python processes, in which the hashes of strings, the addresses of
+Last, the reference's journals are replayed in new Python processes, in which the hashes of strings, the addresses of
 objects and the contents of modules are others.
 """
 
@@ -22,24 +24,23 @@ import inspect
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
-from holdfast.codec import describe_error
-from holdfast.core.records import Kind, Record
-from holdfast.core.states import Effect
-from holdfast.errors import ForbiddenInWorkflow, UsageError, WorkflowNeverYields, WorkflowStuck
-from holdfast.testing.children import ChildReplay, replay_in_children
-from holdfast.testing.crashes import CrashPoint, Event
-from holdfast.testing.journals import Journal, export_run
+from holdfast.core.states import RunState
+from holdfast.errors import UsageError
+from holdfast.testing import rules
+from holdfast.testing.crashes import CARRIED_OUT, CrashPoint
+from holdfast.testing.elsewhere import replay_elsewhere
+from holdfast.testing.journals import export_run
 from holdfast.testing.memory import shake
-from holdfast.testing.process import RunTrace, World
+from holdfast.testing.process import World
 from holdfast.testing.replaying import replay
 from holdfast.testing.results import RunResult
+from holdfast.testing.rules import Seen, Trial
 from holdfast.testing.suspects import Suspects
-from holdfast.testing.tracing import Issued, TracedExecution
 from holdfast.testing.violations import CrashSafetyError, Violation
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ MOST_LIVES = 20
 OFTEN_ENOUGH = 5
 """How often the same journal is replayed. Most trials leave the same, and each of them has replayed a part of it."""
 
-_UNFIT = {
-    f"{error.__module__}.{error.__qualname__}" for error in (ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck)
-}
+MOST_ELSEWHERE = 50
+"""How many journals of one trial are replayed in new processes."""
 
 
 BeforeEach = Callable[[], Awaitable[None] | None]
@@ -70,7 +70,7 @@ class Settings:
     after_each: list[AfterEach] = field(default_factory=list[AfterEach])
 
 
-class Fork(NamedTuple):
+class Fresh(NamedTuple):
     """A runner where nothing has happened yet, and its world."""
 
     runner: Runner
@@ -98,37 +98,18 @@ class Report:
         )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One run under one schedule, and all that is known of it."""
-
-    schedule: tuple[CrashPoint, ...]
-    result: RunResult
-    journal: Journal
-    trace: RunTrace
-    is_whole: bool = True
-    """Whether the run came to all the points of the schedule: after the first crash it may go another way."""
-    is_control: bool = False
-    """The second run without a crash."""
-
-    @property
-    def last(self) -> TracedExecution:
-        """The run as its last process had it."""
-        return self.trace.lives[-1]
-
-
 class Everywhere:
     """All the trials of one workflow with one set of inputs."""
 
     def __init__(
         self,
-        fork: Callable[[], Fork],
+        fresh: Callable[[], Fresh],
         settings: Settings,
         workflow: Workflow[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self._fork = fork
+        self._fresh = fresh
         self._settings = settings
         self._workflow = workflow
         self._args = args
@@ -141,14 +122,16 @@ class Everywhere:
         __tracebackhide__ = True
         only = self._settings.only
         reference = await self._try(())
-        self._report_first(reference, _unfit)
+        for seen in reference.runs.values():
+            self._suspects.add(definitions[seen.trace.workflow].function)
+        self._report_first(reference, rules.unfit)
         points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
         # First whatever a crash alone brings out, in the order of the run's life: the first schedule that fails is then
         # the shortest. A run that differs from the reference may do so without any crash, which is told as such.
         trials = [reference]
         for schedule in points:
             trials.append(trial := await self._try(schedule))
-            self._report_first(trial, _ran_again, _lives_differ, _swallowed)
+            self._report_first(trial, rules.ran_again, rules.lives_differ, rules.swallowed)
         self._report_first(reference, self._replay_differs)
         control = replace(await self._try(()), is_control=True)
         for trial in [control, *trials[1:]]:
@@ -158,7 +141,7 @@ class Everywhere:
         for schedule in doubles:
             trial = await self._try(schedule)
             whole += trial.is_whole
-            self._report_first(trial, _ran_again, _lives_differ, _swallowed)
+            self._report_first(trial, rules.ran_again, rules.lives_differ, rules.swallowed)
             self._hold_against(reference, trial)
         processes = await self._replay_elsewhere(reference)
         if only is not None and not trials[-1].is_whole:
@@ -171,7 +154,7 @@ class Everywhere:
     # Trying
 
     async def _try(self, schedule: Sequence[CrashPoint]) -> Trial:
-        runner, world = self._fork()
+        runner, world = self._fresh()
         world.armed, world.then = list(schedule[:1]), deque(schedule[1:])
         await _call_each(self._settings.before_each)
         shake(len(schedule))
@@ -186,56 +169,74 @@ class Everywhere:
                 result = await runner.run(self._workflow, *self._args, **self._kwargs)
             else:
                 result = await runner.resume(result.run_id)
+        if not schedule and world.cancels:
+            raise UsageError(f"run {result.run_id!r} never came to the simulated cancel {world.cancels[0]}")
         trial = await self._look_at(world, result, tuple(schedule))
         if result.status == "waiting":
+            # The last of them, if it waits for one that it has started.
+            waits = [seen.journal.run for seen in trial.runs.values() if seen.journal.run.state is RunState.WAITING]
             raise UsageError(
-                f"run {result.run_id!r} waits for {result.waits_for}, and nobody sends it: say what to send with "
+                f"run {waits[-1].id!r} waits for {waits[-1].waits_for}, and nobody sends it: say what to send with "
                 f"`runner.answer(name, value)`"
             )
         await _call_each(self._settings.after_each, result)
         return trial
 
     async def _look_at(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
-        journal = await export_run(world.store, result.run_id)
-        return Trial(schedule, result, journal, world.traces[result.run_id], not (world.armed or world.then))
+        runs = {
+            trace.run_id: Seen(await export_run(world.store, trace.run_id), trace)
+            for trace in world.family(result.run_id)
+        }
+        return Trial(schedule, result, runs, world.life, not (world.armed or world.then))
 
     # Judging
 
-    def _report_first(self, trial: Trial, *rules: Callable[[Trial], Violation | None]) -> None:
+    def _report_first(self, trial: Trial, *those: Callable[[Seen], Violation | None]) -> None:
         __tracebackhide__ = True
-        for rule in rules:
-            if (violation := rule(trial)) is not None:
-                self._report(violation, trial)
+        for rule in those:
+            for seen in trial.begun:
+                if (violation := rule(seen)) is not None:
+                    self._report(violation, trial, seen)
 
     def _hold_against(self, reference: Trial, trial: Trial) -> None:
         __tracebackhide__ = True
-        self._report_first(trial, partial(_commands_differ, reference), self._replay_differs)
-        if self._settings.same_result:
-            self._report_first(trial, partial(_result_differs, reference))
+        for seen in trial.begun:
+            before = reference.runs.get(seen.trace.run_id)
+            if before is not None and before.trace.lives:
+                violation = rules.commands_differ(before, seen, is_control=trial.is_control)
+                if violation is not None:
+                    self._report(violation, trial, seen)
+        self._report_first(trial, self._replay_differs)
+        if self._settings.same_result and (found := rules.results_differ(reference, trial)) is not None:
+            self._report(found[0], trial, found[1])
 
-    def _replay_differs(self, trial: Trial) -> Violation | None:
-        """The journal that the trial has left, once more from the beginning."""
-        left = (*map(_essence, trial.journal.records), trial.journal.run.output, trial.journal.run.error)
+    def _replay_differs(self, seen: Seen) -> Violation | None:
+        """The journal that a run has left, once more from the beginning."""
+        journal = seen.journal
+        left = (journal.run.id, *map(rules.essence, journal.records), journal.run.output, journal.run.error)
         self._replayed[left] += 1
         if self._replayed[left] > OFTEN_ENOUGH:
             return None
         shake(self._replayed[left])
-        seen = replay(trial.journal, self._workflow)
-        return _compare_replay(trial, seen.issued, seen.output_bytes, str(seen.fault or ""), seen.differs)
+        now = replay(journal)
+        return rules.replay_differs(seen, now.issued, now.output_bytes, str(now.fault or ""), now.differs)
 
     async def _replay_elsewhere(self, reference: Trial) -> int:
         __tracebackhide__ = True
-        count = self._settings.processes
-        seen = await asyncio.to_thread(replay_in_children, reference.journal, self._workflow.definition, count)
-        for child in seen:
-            if (violation := _child_differs(child, reference)) is not None:
-                self._report(replace(violation, elsewhere=child.description), reference)
-        return len(seen)
+        journals = [seen.journal for seen in reference.begun[:MOST_ELSEWHERE]]
+        processes = await asyncio.to_thread(replay_elsewhere, journals, self._settings.processes)
+        for process in processes:
+            for run_id, now in process.replays.items():
+                seen = reference.runs[run_id]
+                violation = rules.replay_differs(seen, now.issued, now.output, now.fault, now.differs)
+                if violation is not None:
+                    self._report(replace(violation, elsewhere=process.description), reference, seen)
+        return len(processes)
 
-    def _report(self, violation: Violation, trial: Trial) -> None:
+    def _report(self, violation: Violation, trial: Trial, seen: Seen) -> None:
         __tracebackhide__ = True
         violation = replace(violation, twice=trial.is_control)
-        causes = self._suspects.name(violation, self._workflow, trial.journal)
+        causes = self._suspects.name(violation, seen.journal)
         named = [f"{name}={value!r}" for name, value in self._kwargs.items()]
         call = ", ".join([self._workflow.definition.function.__name__, *map(repr, self._args), *named])
         raise CrashSafetyError.of(self._workflow.name, call, violation, trial.schedule, causes)
@@ -251,14 +252,18 @@ async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *ar
 def _points(reference: Trial) -> list[CrashPoint]:
     """Every point at which the process of this run could have died, in the order of its life."""
     points: list[CrashPoint] = []
-    for event in reference.trace.events:
-        if event.what == "step":
+    for trace, event in reference.life:
+        run_id = trace.run_id if trace.parent else ""
+        if event.what in CARRIED_OUT:
             # Where a step begins is not an event of its own; its place in the order does not matter.
-            points += [CrashPoint.at(moment, event) for moment in ("before", "during", "after")]
+            points += [CrashPoint.at(moment, event, run_id) for moment in ("before", "during", "after")]
         elif event.what == "intent":
-            points.append(CrashPoint.at("before", event))
+            points.append(CrashPoint.at("before", event, run_id))
+        elif event.what == "start" and run_id:
+            # Before its start there is a point already, in the life of the run that starts it.
+            points.append(CrashPoint.at("after", event, run_id))
         else:
-            points += [CrashPoint.at(moment, event) for moment in ("before", "after")]
+            points += [CrashPoint.at(moment, event, run_id) for moment in ("before", "after")]
     return points
 
 
@@ -274,163 +279,5 @@ def _pairs(points: Sequence[CrashPoint], most: int) -> list[tuple[CrashPoint, Cr
     return chosen
 
 
-# The rules
-
-
-def _unfit(trial: Trial) -> Violation | None:
-    """The run failed because its code does what no workflow may, or waits for what never comes."""
-    error = _error_of(trial.journal.run.error)
-    if error is None or error[0] not in _UNFIT:
-        return None
-    return Violation("unfit", f"{error[0].rpartition('.')[2]}: {error[1]}")
-
-
-def _ran_again(trial: Trial) -> Violation | None:
-    for event in trial.trace.ran_again:
-        return Violation("ran-again", f"{event} was recorded, and ran again")
-    for position, step in trial.trace.steps.items():
-        times = trial.trace.executions[position]
-        if step.effect is Effect.ONCE and times > 1:
-            return Violation("once", f"step {position + 1} ({step.name}) has effect='once', and ran {times} times")
-    return None
-
-
-def _lives_differ(trial: Trial) -> Violation | None:
-    """Each process begins with the same commands as the one before: it has seen all that that one saw."""
-    for before, after in pairwise(trial.trace.lives):
-        for one, other in zip(before.issued, after.issued, strict=False):
-            if one != other:
-                return _two_commands(one, other, "before the crash", "after it")
-    error = trial.journal.run.error
-    if error is not None and describe_error(error).type.startswith("holdfast.errors.NonDeterminismError"):
-        return Violation("drift", describe_error(error).message)
-    return None
-
-
-def _swallowed(trial: Trial) -> Violation | None:
-    for life in trial.trace.lives:
-        for waited_at, went_on_at in life.swallowed:
-            return Violation(
-                "swallowed",
-                f"the run left memory while workflow code waited{f' at {waited_at}' if waited_at else ''}, and the "
-                f"code caught the exception that ends it (RunParked, a BaseException) and went on"
-                f"{f' at {went_on_at}' if went_on_at else ''}",
-            )
-    return None
-
-
-def _compare_replay(
-    trial: Trial, issued: Sequence[Issued], output: bytes | None, fault: str, differs: str
-) -> Violation | None:
-    first, second = "in the run", "in a replay of its journal"
-    for one, other in zip(trial.last.issued, issued, strict=False):
-        if one != other:
-            return _two_commands(one, other, first, second)
-    if fault:  # it broke off there, so that nothing after it can be compared
-        return Violation("drift", fault)
-    for one, other in zip_longest(trial.last.issued, issued):
-        if one != other:
-            return _two_commands(one, other, first, second)
-    run = trial.journal.run
-    if run.output is not None and output is not None and output != run.output:
-        return Violation("result", f"the run returned {_text(run.output)}, and a replay of its journal {_text(output)}")
-    return Violation("result", f"a replay of its journal ends otherwise: {differs}") if differs else None
-
-
-def _commands_differ(reference: Trial, trial: Trial) -> Violation | None:
-    """As long as both have seen the same records, they ask for the same things."""
-    same = 0
-    for one, other in zip(trial.last.delivered, reference.last.delivered, strict=False):
-        if _essence(one) != _essence(other):
-            break
-        same += 1
-    mine = [command for command, after in zip(trial.last.issued, trial.last.issued_after, strict=True) if after <= same]
-    theirs = [c for c, after in zip(reference.last.issued, reference.last.issued_after, strict=True) if after <= same]
-    for at in range(max(len(mine), len(theirs))):
-        one = theirs[at] if at < len(theirs) else None
-        other = mine[at] if at < len(mine) else None
-        if one != other:
-            return _two_commands(one, other, "in the first run", _this_one(trial))
-    return None
-
-
-def _result_differs(reference: Trial, trial: Trial) -> Violation | None:
-    one, other = reference.journal.run, trial.journal.run
-    if (one.state, one.output, _error_of(one.error)) == (other.state, other.output, _error_of(other.error)):
-        return None
-    if any(b"StepOutcomeUnknown" in (record.payload or b"") for record in trial.journal.records if not record.ok):
-        return None
-    first, this = "the first run" if trial.is_control else "the first run, without a crash,", _this_one(trial)
-    message = f"{first} {_ending(reference)}; {this.removeprefix('in ')} {_ending(trial)}"
-    steps = {record.position: record for record in reference.journal.records if record.kind is Kind.STEP}
-    for record in trial.journal.records:
-        before = steps.get(record.position) if record.kind is Kind.STEP else None
-        if before is not None and before.payload != record.payload:
-            event = Event("step", record.position + 1, record.name)
-            times = trial.trace.executions[record.position]
-            return Violation(
-                "step-result",
-                f"{message}. {str(event).capitalize()} returned {_text(before.payload)} in the first run, and "
-                f"{_text(record.payload)} {this}, where it ran {'once' if times == 1 else f'{times} times'}",
-                step=record.name,
-                executions=times,
-            )
-    if [_order(record) for record in trial.journal.records] != [_order(r) for r in reference.journal.records]:
-        return Violation("order", f"{message}. Outcomes came in another order")
-    return Violation("result", message)
-
-
-def _child_differs(child: ChildReplay, reference: Trial) -> Violation | None:
-    return _compare_replay(reference, child.issued, child.output, child.fault, child.differs)
-
-
-def _this_one(trial: Trial) -> str:
-    return "in the second" if trial.is_control else "in this one"
-
-
-def _essence(record: Record) -> tuple[Any, ...]:
-    return record.kind, record.position, record.name, record.ok, record.payload, record.at
-
-
-def _order(record: Record) -> tuple[Any, ...]:
-    return record.kind, record.position
-
-
-def _error_of(error: bytes | None) -> tuple[str, str] | None:
-    if error is None:
-        return None
-    info = describe_error(error)
-    return info.type, info.message
-
-
-def _ending(trial: Trial) -> str:
-    run = trial.journal.run
-    if run.output is not None:
-        return f"returned {_text(run.output)}"
-    error = _error_of(run.error)
-    return f"is {run.state}" if error is None else f"is {run.state} ({error[0].rpartition('.')[2]}: {error[1]})"
-
-
-def _two_commands(one: Issued | None, other: Issued | None, first: str, second: str) -> Violation:
-    if one is not None and other is not None and (one.kind, one.name) == (other.kind, other.name):
-        return Violation(
-            "arguments",
-            f"step {one.position + 1} ({one.name}) was called with {_text(one.arguments)} {first}, and with "
-            f"{_text(other.arguments)} {second}",
-        )
-    return Violation("commands", f"workflow code asked for {_command(one)} {first}, and for {_command(other)} {second}")
-
-
-def _command(command: Issued | None) -> str:
-    return "nothing more" if command is None else f"{command.kind.label} {command.position + 1} ({command.name})"
-
-
 def _in_short(points: Iterable[CrashPoint]) -> str:
     return "; ".join(map(str, points))
-
-
-def _text(data: bytes | None) -> str:
-    if data is None:
-        return "nothing"
-    text = data.removeprefix(b"\x01").decode("utf-8", "backslashreplace")
-    return text if len(text) <= 200 else f"{text[:197]}..."

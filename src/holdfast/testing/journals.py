@@ -6,7 +6,8 @@ where they are text, which JSON values are; those in the codec's tagged form (th
 record to a line, so that two journals can be compared with ``diff``.
 
 What is left out are the numbers of rows that mean nothing outside their store: the run's key, its owner and its
-starter. **Recorded values are in the file as they are**: whoever may read it may read what the run was given, and what
+starter; and what most runs do not have (a parent, a pause, a start before their creation), where they do not have it.
+**Recorded values are in the file as they are**: whoever may read it may read what the run was given, and what
 its steps returned.
 """
 
@@ -20,10 +21,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Run, Store
+from holdfast.stores.contract import Cancel, Run, Store
 
 FORMAT = "holdfast-journal"
 VERSION = 1
@@ -68,8 +69,15 @@ class Journal:
         """The journal in a file's text. Raises ``UsageError``, which calls the file ``source``."""
         content = _opened(text, source)
         run = _read(_RUN, content.get("run"), source, "run")
+        began_at = run.pop("began_at", None)
         return cls(
-            Run(key=0, owner=None, starter=None, **run),
+            Run(
+                key=0,
+                owner=None,
+                starter=None,
+                began_at=run["created_at"] if began_at is None else began_at,
+                **run,
+            ),
             tuple(Record(**fields) for fields in _read_all(_RECORD, content, source, "records")),
             tuple(Attempt(**fields) for fields in _read_all(_ATTEMPT, content, source, "attempts")),
             tuple(Signal(**fields) for fields in _read_all(_SIGNAL, content, source, "signals")),
@@ -137,7 +145,7 @@ def _write_bytes(data: bytes) -> Any:
     return {"tagged": text} if tagged else text
 
 
-# Reading: each of these raises ``TypeError`` or ``ValueError`` when the value is not what it must be
+# Reading: each of these raises ``TypeError``, ``ValueError`` or ``KeyError`` when the value is not what it must be
 
 
 def _read_bytes(value: Any) -> bytes:
@@ -189,6 +197,33 @@ def _write_kind(kind: Kind) -> str:
     return kind.label
 
 
+def _read_rewind(value: Any) -> Rewind:
+    if not isinstance(value, dict):
+        raise TypeError
+    given = cast("dict[str, Any]", value)
+    return Rewind(
+        _read_wholes(given["failed"]),
+        _read_whole(given["positions"]),
+        _read_whole(given["timers"]),
+        _read_flag(given["undone"]),
+        _read_flag(given["once"]),
+        _read_wholes(given.get("given_up", [])),
+    )
+
+
+def _read_wholes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(_read_whole(one) for one in cast("list[Any]", value))
+
+
+def _write_rewind(rewind: Rewind) -> dict[str, Any]:
+    written = {**rewind._asdict(), "failed": list(rewind.failed), "given_up": list(rewind.given_up)}
+    if not rewind.given_up:
+        del written["given_up"]  # most have none
+    return written
+
+
 def _read_names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError
@@ -204,6 +239,11 @@ class _Form(NamedTuple):
     what: str
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = lambda value: value
+    is_left_out: Callable[[Any, Any], bool] | None = None
+    """Whether this value of that object is not written; then it need not be there to be read."""
+
+    def unless(self, is_left_out: Callable[[Any, Any], bool]) -> _Form:
+        return self._replace(is_left_out=is_left_out)
 
     def or_none(self) -> _Form:
         def read(value: Any) -> Any:
@@ -224,6 +264,17 @@ _hex = _Form("hexadecimal", _read_hex, bytes.hex)
 _bytes = _Form('a string, {"tagged": ...} or {"base64": ...}', _read_bytes, _write_bytes)
 _state = _Form(f"one of {', '.join(RunState)}", RunState, str)
 _kind = _Form(f"one of {', '.join(_KINDS)}", _read_kind, _write_kind)
+_cancel = _Form("asked or recorded", Cancel, str)
+_rewind = _Form("an object that tells what a retry takes back", _read_rewind, _write_rewind)
+
+
+def _is_nothing(value: Any, _: Any) -> bool:
+    return value is None or value == ""
+
+
+def _is_creation(value: Any, run: Any) -> bool:
+    return value == run.created_at
+
 
 _Fields = dict[str, _Form]
 _RUN: _Fields = {
@@ -247,6 +298,13 @@ _RUN: _Fields = {
     "inputs": _bytes,
     "output": _bytes.or_none(),
     "error": _bytes.or_none(),
+    # Since children, control and forks there are these; files without them are older, or the run has none of it.
+    "began_at": _time.unless(_is_creation),
+    "cancel": _cancel.unless(_is_nothing),
+    "paused_at": _time.unless(_is_nothing),
+    "rewind": _rewind.unless(_is_nothing),
+    "parent": _text.unless(_is_nothing),
+    "forked_from": _text.unless(_is_nothing),
 }
 _RECORD: _Fields = {
     "seq": _whole,
@@ -271,11 +329,22 @@ _ATTEMPT: _Fields = {
     "error": _text,
     "at": _time,
 }
-_SIGNAL: _Fields = {"id": _whole, "name": _text, "payload": _bytes, "sent_at": _time}
+_SIGNAL: _Fields = {
+    "id": _whole,
+    "name": _text,
+    "payload": _bytes,
+    "sent_at": _time,
+    "position": _whole.unless(_is_nothing),
+}
 
 
 def _write(fields: _Fields, item: Any) -> dict[str, Any]:
-    return {name: form.write(getattr(item, name)) for name, form in fields.items()}
+    return {
+        name: form.write(value)
+        for name, form in fields.items()
+        for value in (getattr(item, name),)
+        if form.is_left_out is None or not form.is_left_out(value, item)
+    }
 
 
 def _read(fields: _Fields, item: Any, source: str, place: str) -> dict[str, Any]:
@@ -285,10 +354,12 @@ def _read(fields: _Fields, item: Any, source: str, place: str) -> dict[str, Any]
     read: dict[str, Any] = {}
     for name, form in fields.items():
         if name not in given:
+            if form.is_left_out is not None:
+                continue
             raise UsageError(f"{source} is no whole journal: {place!r} has no {name!r}. {_HOW}")
         try:
             read[name] = form.read(given[name])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError):
             raise UsageError(f"{source} cannot be read: {name!r} of {place!r} must be {form.what}.") from None
     return read
 

@@ -13,9 +13,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, NoReturn, Protocol
 
 from holdfast.core.records import Kind
-from holdfast.stores.contract import Answer, AppendRecord, FinishRun, NoteAttempt, Op, Started, StartRun, Verdict
+from holdfast.stores.contract import (
+    Answer,
+    AppendRecord,
+    AwaitRun,
+    FinishRun,
+    NewRun,
+    NoteAttempt,
+    Op,
+    Run,
+    Started,
+    StartRun,
+    Verdict,
+)
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.crashes import Event, Moment
+from holdfast.testing.crashes import CARRIED_OUT, Event, Moment, What
 
 graveyard: list[Coroutine[Any, Any, Any]] = []
 """Steps that were in flight when their process died. Kept for ever: collecting one would run its ``finally`` blocks."""
@@ -78,15 +90,17 @@ class Mortal(Awaitable[Any]):
 class Witness(Protocol):
     """Who decides when a process dies, and hears what was written before."""
 
-    def dies(self, moment: Moment, key: int, event: Event) -> bool:
-        """Whether the process is to die here."""
+    def dies(self, moment: Moment, key: int, event: Event, new: NewRun | None = None) -> bool:
+        """Whether the process is to die here; ``new`` is a run that is not there yet, and has no key."""
         ...
 
-    def created(self, key: int, run_id: str) -> None:
-        """There is a new run."""
+    def created(self, run: Run) -> bool:
+        """There is a new run; false when that is known."""
+        ...
 
-    def happened(self, key: int, event: Event) -> None:
-        """The event is in the store."""
+    def happened(self, key: int, event: Event) -> Op | None:
+        """The event is in the store; returns what somebody asks for because of that."""
+        ...
 
 
 class MortalStore:
@@ -123,41 +137,72 @@ class MortalStore:
         if self._life.over:
             await self._life.end()
         for at, op in enumerate(ops):
-            event = event_of(op)
-            if event is None:
-                continue
-            key = _key_of(op)
-            if self._witness.dies("during" if event.what == "step" else "before", key, event):
+            if self._dies_before(op):
                 await self._carry_out(ops[:at])
                 await self._life.end()
-            if self._witness.dies("after", key, event):
+            if self._dies_after(op):
                 await self._carry_out(ops[: at + 1])
                 await self._life.end()
         return await self._carry_out(ops)
 
+    def _dies_before(self, op: Op) -> bool:
+        witness, event = self._witness, event_of(op)
+        if isinstance(op, StartRun | AwaitRun) and op.link is not None:
+            # Where a run that another one starts or waits for begins is a place in the life of that other one, too.
+            name = op.run.workflow if isinstance(op, StartRun) else ""
+            if witness.dies("before", op.link.parent, Event("child", op.link.position + 1, name)):
+                return True
+        if event is None:
+            return False
+        is_outcome = event.what in CARRIED_OUT
+        return witness.dies("during" if is_outcome else "before", _key_of(op), event, _new_run_of(op))
+
+    def _dies_after(self, op: Op) -> bool:
+        event = event_of(op)
+        return event is not None and self._witness.dies("after", _key_of(op), event, _new_run_of(op))
+
     async def _carry_out(self, ops: Sequence[Op]) -> list[Answer]:
         answers = await self._inner.commit(ops)
+        asked: list[Op | None] = []
         for op, answer in zip(ops, answers, strict=True):
             event = event_of(op)
+            if event is None:
+                continue
             if isinstance(answer, Started):
-                if answer.created and event is not None:
-                    self._witness.created(answer.run.key, answer.run.id)
-                    self._witness.happened(answer.run.key, event)
-            elif event is not None and answer is Verdict.DONE:
-                self._witness.happened(_key_of(op), event)
+                # Who starts a run again that it has started before is answered as it was the first time.
+                if answer.created and self._witness.created(answer.run):
+                    asked.append(self._witness.happened(answer.run.key, event))
+            elif answer in (Verdict.DONE, Verdict.TOLD):
+                asked.append(self._witness.happened(_key_of(op), event))
+        if more := [op for op in asked if op is not None]:
+            await self._inner.commit(more)
         return answers
 
 
-_KINDS = {Kind.STEP: "step", Kind.TIMER: "timer", Kind.SIGNAL: "signal"}
+_WHATS: dict[Kind, What] = {
+    Kind.STEP: "step",
+    Kind.COMPENSATION: "compensation",
+    Kind.CHILD: "child",
+    Kind.START: "child",
+    Kind.TIMER: "timer",
+    Kind.SIGNAL: "signal",
+    Kind.DEADLINE: "deadline",
+    Kind.CANCEL: "cancel",
+}
+
+
+def what_is(kind: Kind) -> What:
+    """What the outcome of such a command is called in a run's life."""
+    return _WHATS[kind]
 
 
 def event_of(op: Op) -> Event | None:
     """What the operation writes about a run's life, if it does."""
     match op:
         case AppendRecord(record=record):
-            if record.kind is Kind.DEADLINE:
-                return Event("deadline")
-            return Event(_KINDS[record.kind], record.position + 1, record.name)  # type: ignore[arg-type]
+            if record.kind in (Kind.DEADLINE, Kind.CANCEL):
+                return Event(what_is(record.kind))
+            return Event(what_is(record.kind), record.position + 1, record.name)
         case NoteAttempt(attempt=attempt) if attempt.intent and attempt.progress is None:
             return Event("intent", attempt.position + 1, attempt.name)
         case StartRun():
@@ -171,3 +216,7 @@ def event_of(op: Op) -> Event | None:
 def _key_of(op: Op) -> int:
     """The run that an operation is about; 0 for one that is not there yet."""
     return op.key if isinstance(op, AppendRecord | NoteAttempt | FinishRun) else 0
+
+
+def _new_run_of(op: Op) -> NewRun | None:
+    return op.run if isinstance(op, StartRun) else None

@@ -21,12 +21,12 @@ from holdfast.engine.definitions import StepDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
 from holdfast.errors import UsageError
-from holdfast.stores.contract import SendSignal, Store
+from holdfast.stores.contract import CancelRun, NewRun, Op, Run, SendSignal, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
-from holdfast.testing.crashes import CrashPoint, Event, Moment
+from holdfast.testing.crashes import CrashPoint, Event, Moment, Place
 from holdfast.testing.mocks import Mock
-from holdfast.testing.mortal import Life, Mortal, MortalStore
+from holdfast.testing.mortal import Life, Mortal, MortalStore, what_is
 from holdfast.testing.tracing import TracedExecution
 
 FOR_EVER = 1e9
@@ -46,8 +46,11 @@ EAGER_TURNS = 300
 class RunTrace:
     """What is known of one run over all the processes that had it."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, workflow: str, parent: str) -> None:
         self.run_id = run_id
+        self.workflow = workflow
+        self.parent = parent
+        """The id of the run that started it; empty if the test did."""
         self.lives: list[TracedExecution] = []
         """The run as each process had it in memory."""
         self.executions: Counter[int] = Counter()
@@ -74,16 +77,36 @@ class World:
         """Where the next process may die; each point is used once."""
         self.then: deque[CrashPoint] = deque()
         """Points to be armed one after the other, each after a death."""
+        self.cancels: list[CrashPoint] = []
+        """After what somebody asks for the run to be cancelled; each point is used once."""
         self.traces: dict[str, RunTrace] = {}
+        """What is known of each run, by its id, in the order in which they were created."""
         self.ids: dict[int, str] = {}
         """Run ids by key."""
+        self.life: list[tuple[RunTrace, Event]] = []
+        """What was written of all runs, in order."""
 
-    def trace(self, run_id: str) -> RunTrace:
-        """What is known of this run."""
-        trace = self.traces.get(run_id)
-        if trace is None:
-            trace = self.traces[run_id] = RunTrace(run_id)
-        return trace
+    def created(self, run: Run) -> bool:
+        """There is a new run; false when that is known."""
+        if run.key in self.ids:
+            return False
+        self.ids[run.key] = run.id
+        self.traces[run.id] = RunTrace(run.id, run.workflow, run.parent)
+        return True
+
+    def eldest(self, run_id: str) -> str:
+        """The run that the test has started itself, and that this one comes from."""
+        while parent := self.traces[run_id].parent:
+            run_id = parent
+        return run_id
+
+    def family(self, run_id: str) -> list[RunTrace]:
+        """The run, the runs that it has started, those that they have started, and so on, as they were created."""
+        found = {run_id}
+        for trace in self.traces.values():
+            if trace.parent in found:
+                found.add(trace.run_id)
+        return [trace for trace in self.traces.values() if trace.run_id in found]
 
 
 class Process:
@@ -198,15 +221,15 @@ class Process:
 
     def _make_execution(self, run_id: str, *args: Any, **kwargs: Any) -> TracedExecution:
         execution = TracedExecution(run_id, *args, **kwargs)
-        self.world.trace(run_id).lives.append(execution)
+        self.world.traces[run_id].lives.append(execution)
         return execution
 
     async def _around(self, step: StepRun, proceed: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         if self.life.over:
             await self.life.end()
         run, position = step.driver.run, step.command.position
-        trace = self.world.trace(run.id)
-        event = Event("step", position + 1, step.call.step.name)
+        trace = self.world.traces[run.id]
+        event = Event(what_is(step.command.kind), position + 1, step.call.step.name)
         if self.dies("before", run.key, event):
             await self.life.end()
         if event in trace.events:
@@ -218,29 +241,49 @@ class Process:
 
     # What the store calls (see `mortal.Witness`)
 
-    def dies(self, moment: Moment, key: int, event: Event) -> bool:
+    def dies(self, moment: Moment, key: int, event: Event, new: NewRun | None = None) -> bool:
         """Whether the process is to die here; the point is used up by that."""
+        if not self.world.armed:
+            return False
+        place = self._place(key, event, new)
         for point in self.world.armed:
-            if point.matches(moment, event, partial(self._occurrence, key, event)):
+            if point.matches(moment, place):
                 self.world.armed.remove(point)
                 return True
         return False
 
-    def created(self, key: int, run_id: str) -> None:
-        """There is a new run."""
-        self.world.ids[key] = run_id
+    def created(self, run: Run) -> bool:
+        """There is a new run; false when that is known."""
+        return self.world.created(run)
 
-    def happened(self, key: int, event: Event) -> None:
-        """The event is in the store."""
-        self.world.trace(self.world.ids[key]).events.append(event)
+    def happened(self, key: int, event: Event) -> Op | None:
+        """The event is in the store; returns what somebody asks for because of that."""
+        trace = self.world.traces[self.world.ids[key]]
+        trace.events.append(event)
+        self.world.life.append((trace, event))
+        for point in self.world.cancels:
+            if point.matches("after", self._place(key, event, None)):
+                self.world.cancels.remove(point)
+                self.engine.loop.call_soon(self.engine.nudge)
+                return CancelRun(self.world.eldest(trace.run_id), self.world.clock.now())
+        return None
 
-    def _occurrence(self, key: int, event: Event) -> int:
-        """The how manieth step (or signal) of its name this is, in the order of the calls."""
-        lives = self.world.trace(self.world.ids[key]).lives if key else []
-        if not lives:
-            return 1
-        kind = Kind.SIGNAL if event.what == "signal" else Kind.STEP
-        return sum(
-            command.kind is kind and command.name == event.name and command.position < event.number
-            for command in lives[-1].issued
-        )
+    def _place(self, key: int, event: Event, new: NewRun | None) -> Place:
+        if new is not None:
+            return Place(event, new.id, bool(new.parent), lambda: 1, {})
+        trace = self.world.traces[self.world.ids[key]]
+        if event.what == "child" and not event.name:
+            event = event._replace(name=trace.lives[-1].issued[event.number - 1].name)
+        numbers = definitions[trace.workflow].numbers
+        return Place(event, trace.run_id, bool(trace.parent), partial(_occurrence, trace, event), numbers)
+
+
+def _occurrence(trace: RunTrace, event: Event) -> int:
+    """The how manieth step (or signal, or child) of its name this is, in the order of the calls."""
+    if not trace.lives:
+        return 1
+    what = "step" if event.what == "intent" else event.what
+    return sum(
+        what_is(command.kind) == what and command.name == event.name and command.position < event.number
+        for command in trace.lives[-1].issued
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
+from holdfast.authoring.classes.graph import conditions_of
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 
@@ -19,7 +20,8 @@ _CACHED: type[Any] = type(functools.lru_cache(lambda: None))
 class Reach:
     """The functions that a workflow may call, as far as names tell, and the variables that they use.
 
-    Steps are left out: they may keep whatever they like.
+    Steps are left out: they may keep whatever they like. Of a class workflow the ``when=`` functions are left, which
+    decide what it does; the rest of its code is steps, or ours. A workflow that it calls is workflow code as well.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -27,7 +29,11 @@ class Reach:
         self.places: dict[str, str] = {}
         """Where each variable is used."""
         self._variables: dict[str, Callable[[], Any]] = {}
-        todo: deque[Any] = deque([function])
+        self.follow(function)
+
+    def follow(self, function: Callable[..., Any]) -> None:
+        """Look into this function, and into what it calls."""
+        todo: deque[Any] = deque(_code_of(function))
         while todo:
             found = inspect.unwrap(todo.popleft())
             if isinstance(found, FunctionType) and found not in self.functions:
@@ -58,13 +64,19 @@ class Reach:
                 value = cell.cell_contents
             except ValueError:
                 continue  # not assigned yet
+            if isinstance(value, Workflow):
+                yield from _code_of(cast("Workflow[..., Any]", value).definition.function)
+                continue
             self._add(f"`{name}`", lambda cell=cell: cell.cell_contents, place)
             if _is_users(value, function.__module__):
                 yield value
 
     def _note(self, label: str, home: dict[str, Any], name: str, place: str, module: str) -> Iterator[Any]:
         value = home[name]
-        if isinstance(value, Step | Workflow | ModuleType):
+        if isinstance(value, Workflow):
+            yield from _code_of(cast("Workflow[..., Any]", value).definition.function)
+            return
+        if isinstance(value, Step | ModuleType):
             return
         self._add(label, lambda: home.get(name), place)
         if _is_users(value, module):
@@ -85,6 +97,20 @@ class Reach:
         if label not in self._variables:
             self._variables[label] = read
             self.places[label] = place
+
+
+def _code_of(function: Callable[..., Any]) -> list[Any]:
+    """The functions that are a workflow's own code."""
+    conditions = conditions_of(function)
+    return [function] if conditions is None else [_called_by(one) for one in conditions]
+
+
+def _called_by(condition: Any) -> Any:
+    """The function in something that can be called."""
+    while isinstance(condition, functools.partial):
+        condition = cast("functools.partial[Any]", condition).func
+    condition = getattr(condition, "__func__", condition)  # of a bound method
+    return condition if inspect.isroutine(condition) else type(condition).__call__
 
 
 def _names(function: FunctionType) -> list[str]:

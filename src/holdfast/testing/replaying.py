@@ -8,7 +8,11 @@ with what was recorded:
 - a *completed* run must end with the same output, byte for byte;
 - a *failed* run must fail with the same error; but if it failed because the code of that day did not fit its journal
   (``NonDeterminismError`` and its like), then today's code is there to mend that, and it fits when it can go on;
+- a *cancelled* run must give in to its cancellation, if that is in its journal: a run that was cancelled before anybody
+  had begun it has none;
 - any other run must be able to go on, and the steps that were in flight must be asked for under the same names.
+
+Runs that the workflow has started, and steps that undo others, are records like any: they are neither started nor done.
 
 Keep the journals of runs from production beside the tests, and ``replay_journal`` says before a deploy what it would do
 to the runs that are under way.
@@ -25,11 +29,13 @@ from typing import Any, Literal
 from holdfast import errors
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
-from holdfast.codec import describe_error, encode_error, preview, to_plain
+from holdfast.codec import LARGEST, check_size, decode_error, describe_error, encode_error, preview, to_plain
+from holdfast.core.execution import Command, Ending
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
-from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.definitions import ChildCall, WorkflowDefinition
+from holdfast.engine.ending import end_of
 from holdfast.errors import (
     CodecError,
     HoldfastError,
@@ -46,7 +52,11 @@ from holdfast.testing.tracing import Issued, TracedExecution
 _NOT_OF_THE_RUN = (ReplayError, UnreadableRecord, InputError, StoreError)
 """Errors that ended a run although its own code did not: mended code, or a mended database, lets it go on."""
 
+_STEPS = (Kind.STEP, Kind.COMPENSATION)
+"""What is carried out as a step."""
+
 AnyWorkflow = Workflow[..., Any] | WorkflowDefinition
+Whereabouts = Literal["completed", "failed", "cancelled", "waiting"]
 
 
 class JournalMismatch(AssertionError):
@@ -61,7 +71,7 @@ class Replayed:
     workflow: str
     recorded: RunState
     """The run's state when it was exported."""
-    state: Literal["completed", "failed", "waiting"]
+    state: Whereabouts
     """Where the code has come to. Code that does not fit the journal has ``failed``, as it would on a worker."""
     replayed: int
     """How many records the code has taken; all of the journal, unless there is a ``fault``."""
@@ -70,7 +80,7 @@ class Replayed:
     keys: Mapping[int, str]
     """The idempotency key of each step in ``issued``, by position."""
     waits_for: tuple[str, ...] = ()
-    """In words, what it waits for: steps that have no record, signals, the next timer."""
+    """In words, what it waits for: steps that have no record, signals, other runs, the next timer."""
     output: Any = None
     """The result, if it has completed."""
     output_bytes: bytes | None = None
@@ -109,9 +119,9 @@ def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> Replayed:
     run = journal.run
     execution = TracedExecution(
         run.id,
-        partial(definition.function, *args, **kwargs),
+        partial(_main, definition, args, kwargs),
         workflow=run.workflow,
-        start_time=run.created_at,
+        start_time=run.began_at,
         seed=run.seed,
         deadline=run.deadline,
         recorded_python=run.python,
@@ -164,6 +174,20 @@ def _definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefin
 # Replaying
 
 
+async def _main(definition: WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The workflow's code, as the engine's driver runs it: a result that cannot be recorded is the code's failure.
+
+    It must fail here, and not afterwards: what the run has done is undone then.
+    """
+    value = await definition.function(*args, **kwargs)
+    what = _result_of(definition)
+    return check_size(definition.output.encode(value, what), what, LARGEST)
+
+
+def _result_of(definition: WorkflowDefinition) -> str:
+    return f"the result of workflow {definition.name!r}"
+
+
 def _deliver_all(execution: TracedExecution, journal: Journal) -> int:
     """Hand every record to the code, as the engine's driver does; returns how many of them it took."""
     taken = 0
@@ -189,20 +213,17 @@ def _where_it_stands(
     execution: TracedExecution, journal: Journal, definition: WorkflowDefinition, taken: int
 ) -> Replayed:
     issued = tuple(execution.issued)
-    keys = {one.position: execution.idempotency_key(one.position) for one in issued if one.kind is Kind.STEP}
+    keys = {one.position: execution.idempotency_key(one.position, one.name) for one in issued if one.kind in _STEPS}
     if execution.fault is not None:
         return _unfit(journal, execution.fault, taken, issued, keys)
     ending = execution.ending
-    state: Literal["completed", "failed", "waiting"] = "waiting"
+    state: Whereabouts = "waiting"
     output, data, error = None, None, None
-    if ending is not None and ending.error is not None:
-        state, error = "failed", ending.error
+    if ending is not None and ending.error is None:
+        state, data = "completed", ending.value
+        output = definition.output.decode(ending.value, _result_of(definition))
     elif ending is not None:
-        try:
-            data, output = definition.output.record(ending.value, f"the result of workflow {definition.name!r}")
-            state = "completed"
-        except HoldfastError as unrecordable:
-            state, error = "failed", unrecordable
+        state, error = _unsuccessful(ending, journal.run.id)
     waits = () if ending is not None else _waits(execution)
     return Replayed(
         run_id=journal.run.id,
@@ -220,6 +241,16 @@ def _where_it_stands(
     )
 
 
+def _unsuccessful(ending: Ending, run_id: str) -> tuple[Whereabouts, BaseException | None]:
+    """How the engine would tell an end without a result."""
+    end = end_of(ending, run_id)
+    if end.state is RunState.CANCELLED:
+        return "cancelled", None
+    if ending.not_undone is not None and end.error is not None:
+        return "failed", decode_error(end.error, ())
+    return "failed", ending.error
+
+
 def _unfit(
     journal: Journal,
     fault: HoldfastError,
@@ -232,14 +263,17 @@ def _unfit(
 
 
 def _waits(execution: TracedExecution) -> tuple[str, ...]:
-    words = [
-        f"signal {command.name!r}"
-        if command.kind is Kind.SIGNAL
-        else f"{command.kind.label} {command.name!r} (#{command.position + 1})"
-        for command in execution.open.values()
-    ]
+    words = [_wait_in_words(command) for command in execution.open.values()]
     timer = execution.loop.next_timer()
     return tuple(dict.fromkeys([*words, *([] if timer is None else [f"a timer ({timer.name})"])]))
+
+
+def _wait_in_words(command: Command) -> str:
+    if command.kind is Kind.SIGNAL:
+        return f"signal {command.name!r}"
+    if command.kind is Kind.CHILD and isinstance(command.call, ChildCall):
+        return f"run {command.call.run_id!r}"
+    return f"{command.kind.label} {command.name!r} (#{command.position + 1})"
 
 
 # Comparing
@@ -262,6 +296,9 @@ def _difference(
         if now is None or not _same_type(recorded.type, now.type) or recorded.message != now.message:
             told = f"{recorded.type}: {recorded.message}"
             return f"run {run.id!r} is recorded as failed ({told}), but today it {_in_words(state, error, waits)}"
+    is_told = any(record.kind is Kind.CANCEL for record in journal.records)
+    if run.state is RunState.CANCELLED and is_told and state != "cancelled":
+        return f"run {run.id!r} is recorded as cancelled, but today it {_in_words(state, error, waits)}"
     return ""
 
 
@@ -271,7 +308,7 @@ def _lost_step(journal: Journal, issued: Sequence[Issued]) -> str:
         return ""
     for attempt in journal.attempts:
         now = issued[attempt.position] if attempt.position < len(issued) else None
-        if attempt.name and (now is None or (now.kind, now.name) != (Kind.STEP, attempt.name)):
+        if attempt.name and (now is None or now.kind not in _STEPS or now.name != attempt.name):
             today = "nothing" if now is None else f"{now.kind.label} {now.name!r}"
             return (
                 f"run {journal.run.id!r} was exported with step {attempt.name!r} (#{attempt.position + 1}) in flight, "
@@ -295,6 +332,8 @@ def _same_type(one: str, other: str) -> bool:
 def _in_words(state: str, error: BaseException | None, waits: Sequence[str]) -> str:
     if state == "waiting":
         return f"waits for {' or '.join(waits)}"
+    if state == "cancelled":
+        return "ends cancelled"
     return "completes" if error is None else f"fails with {type(error).__qualname__}: {error}"
 
 

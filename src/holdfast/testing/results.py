@@ -1,8 +1,8 @@
-"""What a test may look at after a run: how it stands, and what became of each of its steps."""
+"""What a test may look at after a run: how it stands, and what became of each of its steps and of its children."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -12,7 +12,8 @@ class StepResult:
     """One step of a run."""
 
     number: int
-    """Its place among the steps and signals that the workflow asked for, from 1; the number in ``holdfast show``."""
+    """In a class workflow, the number that it was declared with (0 for a compensation). In a function, its place among
+    the steps, signals and children that the workflow asked for, from 1: the number in ``holdfast show``."""
     name: str
     output: Any
     """What it returned, as the workflow saw it; ``None`` while it has no outcome, or when it failed."""
@@ -26,19 +27,39 @@ class StepResult:
     """How many attempts the recorded outcome took; 0 while there is none."""
     executions: int
     """How often the step's function (or its mock) was really called, in all processes."""
+    undoes: int | None = None
+    """For a compensation: the number of the step that it undoes."""
+    was_undone: bool = False
+    """Whether a compensation has undone it, and that is recorded."""
+
+    @property
+    def is_compensation(self) -> bool:
+        """Whether it is there to undo another one."""
+        return self.undoes is not None
 
 
 class Steps(Collection[StepResult]):
-    """The steps of a run, in the order the workflow called them.
+    """The steps of a run, in the order the workflow called them; at the end, the compensations that undo them.
 
     ``steps[2]`` is the step with number 2 (numbers begin with 1), ``steps["charge"]`` the list of those of that name.
-    It is no sequence: whatever counts from 0 would be wrong.
+    In a class workflow, the number of a fan-out stands for all of its items: ``steps[2].output`` is a list. It is no
+    sequence: whatever counts from 0 would be wrong.
     """
 
-    def __init__(self, steps: Sequence[StepResult], others: dict[int, str]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[StepResult],
+        others: dict[int, str],
+        declared: Mapping[int, str] | None = None,
+        fan_outs: Collection[int] = (),
+    ) -> None:
         self._steps = list(steps)
         self._others = others
         """Numbers that belong to something else, in words."""
+        self._declared = declared or {}
+        """In a class workflow: the names of its steps, by their numbers."""
+        self._fan_outs = fan_outs
+        """The numbers of those that are called once for each item."""
 
     @overload
     def __getitem__(self, key: int) -> StepResult: ...
@@ -53,12 +74,21 @@ class Steps(Collection[StepResult]):
             return self._steps[key]
         if key < 0:
             return self._steps[key]
-        for step in self._steps:
-            if step.number == key:
-                return step
-        known = ", ".join(f"{step.number} ({step.name})" for step in self._steps) or "none"
+        found = [step for step in self._steps if step.number == key]
+        if key in self._fan_outs and found:
+            return _sum_up(found)
+        if found:
+            return found[0]
+        raise IndexError(self._unknown(key))
+
+    def _unknown(self, key: int) -> str:
+        if key in self._declared:
+            reasons = "has no items, was skipped" if key in self._fan_outs else "was skipped"
+            return f"step {key} ({self._declared[key]}) was not called: it {reasons}, or is still to come"
+        named = self._declared or {step.number: step.name for step in self._steps}
+        known = ", ".join(f"{number} ({name})" for number, name in named.items()) or "none"
         reason = f"number {key} is {self._others[key]}" if key in self._others else f"there is no step {key}"
-        raise IndexError(f"{reason}; numbers begin with 1, and the steps are: {known}")
+        return f"{reason}; numbers begin with 1, and the steps are: {known}"
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -76,11 +106,76 @@ class Steps(Collection[StepResult]):
         return f"<steps {', '.join(f'{step.number} {step.name}' for step in self._steps) or 'none'}>"
 
 
+def _sum_up(items: Sequence[StepResult]) -> StepResult:
+    """The items of a fan-out as one step."""
+    return StepResult(
+        number=items[0].number,
+        name=items[0].name,
+        output=[item.output for item in items],
+        error=next((item.error for item in items if item.error is not None), None),
+        is_recorded=all(item.is_recorded for item in items),
+        was_replayed=all(item.was_replayed for item in items),
+        attempts=max(item.attempts for item in items),
+        executions=sum(item.executions for item in items),
+        was_undone=all(item.was_undone for item in items),
+    )
+
+
+class Children(Collection["RunResult"]):
+    """The runs that a workflow has called or started, in the order of the calls.
+
+    As with steps, ``children[2]`` is the one that was called as number 2 (the number in ``holdfast show``; they count
+    with the steps), and ``children["pack"]`` the list of those of the workflow ``pack``.
+    """
+
+    def __init__(self, children: Mapping[int, RunResult]) -> None:
+        self._by_number = dict(children)
+
+    @property
+    def _all(self) -> list[RunResult]:
+        return list(self._by_number.values())
+
+    @overload
+    def __getitem__(self, key: int) -> RunResult: ...
+    @overload
+    def __getitem__(self, key: str) -> list[RunResult]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, key: slice) -> list[RunResult]: ...
+    def __getitem__(self, key: int | str | slice) -> RunResult | list[RunResult]:  # type: ignore[override]
+        if isinstance(key, str):
+            return [child for child in self._all if child.workflow == key]
+        if isinstance(key, slice):
+            return self._all[key]
+        if key < 0:
+            return self._all[key]
+        if key in self._by_number:
+            return self._by_number[key]
+        known = ", ".join(f"{number} ({child.workflow})" for number, child in self._by_number.items()) or "none"
+        raise IndexError(f"there is no child {key}; they are numbered with the steps, from 1: {known}")
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[RunResult]:
+        return iter(self._all)
+
+    def __reversed__(self) -> Iterator[RunResult]:
+        return reversed(self._all)
+
+    def __contains__(self, child: object) -> bool:
+        return child in self._all
+
+    def __repr__(self) -> str:
+        return f"<children {', '.join(f'{number} {child!r}' for number, child in self._by_number.items()) or 'none'}>"
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """How a run stands after a call of the runner."""
 
     run_id: str
+    workflow: str
+    """The workflow's name."""
     status: str
     """One of the run states: ``completed``, ``failed``, ``waiting``, ``running`` (its process died), and so on."""
     crashed: bool
@@ -88,17 +183,21 @@ class RunResult:
     output: Any
     """The workflow's result; ``None`` unless it is completed."""
     error: BaseException | None
-    """What a failed workflow raised, or why the run is dead."""
+    """What a failed workflow raised, or why the run was cancelled or is dead."""
     waits_for: str
     """What a waiting run waits for, in words."""
     steps: Steps = field(repr=False)
+    children: Children = field(repr=False)
+    """The runs that it has called or started."""
+    is_paused: bool = False
 
     def __repr__(self) -> str:
         if self.status == "completed":
             outcome = f" with {self.output!r}"
         elif self.error is not None:
-            outcome = f": {type(self.error).__name__}: {self.error}"
+            first_line = str(self.error).partition("\n")[0]
+            outcome = f": {type(self.error).__name__}: {first_line}"
         else:
             outcome = f" for {self.waits_for}" if self.waits_for else ""
-        crash = ", its process crashed" if self.crashed else ""
-        return f"<run {self.run_id!r} {self.status}{outcome}{crash}>"
+        more = f"{', paused' if self.is_paused else ''}{', its process crashed' if self.crashed else ''}"
+        return f"<run {self.run_id!r} {self.status}{outcome}{more}>"

@@ -8,6 +8,7 @@ a process that takes over does.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,20 +18,23 @@ from holdfast.authoring.registry import definitions
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.client import run_sync
-from holdfast.client.outcome import unsuccessful
+from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, retry_run, send_signal
+from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.starting import accept, new_run
-from holdfast.codec import codec_for, decode_error, describe_error
-from holdfast.core.records import Kind, Record
-from holdfast.core.states import RunState
-from holdfast.errors import CodecError, RunEnded, RunNotFound, StepFailed, UsageError
-from holdfast.stores.contract import Run, SendSignal, Verdict
-from holdfast.testing.children import stop_if_child
+from holdfast.core.chance import SEED
+from holdfast.errors import RunNotFound, UsageError
+from holdfast.stores.contract import Change, Run, Verdict
 from holdfast.testing.clock import VirtualClock
-from holdfast.testing.crashes import CrashPoint, Moment, What, parse_schedule
-from holdfast.testing.everywhere import AfterEach, BeforeEach, Everywhere, Fork, Report, Settings
+from holdfast.testing.crashes import What, parse_schedule, point_of
+from holdfast.testing.elsewhere import stop_if_elsewhere
+from holdfast.testing.everywhere import AfterEach, BeforeEach, Everywhere, Fresh, Report, Settings
 from holdfast.testing.mocks import MISSING, Mock
-from holdfast.testing.process import Process, RunTrace, World
-from holdfast.testing.results import RunResult, StepResult, Steps
+from holdfast.testing.process import Process, World
+from holdfast.testing.reading import result_of_run
+from holdfast.testing.results import Children, RunResult, Steps
+
+AnyStep = Step[..., Any] | int | str
+AnyWorkflow = Workflow[..., Any] | int | str
 
 
 class Runner:
@@ -63,7 +67,8 @@ class Runner:
         """Run the workflow until it has ended, its process dies, or it waits for a signal that nobody sends.
 
         Time jumps over whatever the run waits for. A crash, and a workflow that fails, raise nothing: look at
-        ``.crashed``, ``.status`` and ``.error``.
+        ``.crashed``, ``.status`` and ``.error``. Runs that it has started and that outlive it then go as far as they
+        get without more time passing.
         """
         return await self._begin(workflow, args, kwargs, until=None)
 
@@ -72,8 +77,9 @@ class Runner:
         return await self._begin(workflow, args, kwargs, until=self.clock.now())
 
     async def resume(self, run_id: str) -> RunResult:
-        """Let another process take the run over, and run it as ``run`` does."""
-        if await self._has_ended(run_id):
+        """Let another process take the run over, and run it as ``run`` does. A paused run stays where it is."""
+        await self._read(run_id)
+        if await self._is_over(run_id):
             return await self.result(run_id)
         return await self._go_on(run_id, until=None)
 
@@ -82,12 +88,54 @@ class Runner:
 
         With an ``id``, sending it again changes nothing.
         """
-        run = await self._read(run_id)
-        payload = codec_for(Any).encode(value, f"signal {name!r}")
-        [verdict] = await self._world.store.commit([SendSignal(run_id, name, payload, id, self.clock.now())])
-        if verdict is Verdict.ENDED:
-            raise RunEnded(f"run {run_id!r} is {run.state}: it takes no signal", run_id)
-        return await self._go_on(run_id, until=self.clock.now())
+        return await self._change(run_id, lambda reach: send_signal(reach, run_id, name, value, id))
+
+    async def cancel(self, run_id: str) -> RunResult:
+        """Ask for the run to be cancelled, and let it go as far as it gets without time passing.
+
+        So it is cancelled and undone when this returns, unless that takes time: ``resume`` lets it pass.
+        """
+        return await self._change(run_id, lambda reach: cancel_run(reach, run_id))
+
+    async def pause(self, run_id: str) -> RunResult:
+        """Pause the run: whatever is sent to it, and whatever time passes, it does not go on before ``unpause``."""
+        return await self._change(run_id, lambda reach: pause_run(reach, run_id))
+
+    async def unpause(self, run_id: str) -> RunResult:
+        """Lift a pause, and let the run go as far as it gets without time passing.
+
+        This is what ``resume`` of a handle does, and ``holdfast resume``; that of a runner is for crashes.
+        """
+        return await self._change(run_id, lambda reach: resume_run(reach, run_id))
+
+    async def retry(self, run_id: str, *, run_again: bool = False) -> RunResult:
+        """Let a failed, cancelled or dead run go on from where it went wrong, and run it as ``run`` does.
+
+        With ``run_again``, also if that runs a ``once`` step a second time.
+        """
+        return await self._change(run_id, lambda reach: retry_run(reach, run_id, run_again=run_again), until=None)
+
+    async def fork(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+    ) -> RunResult:
+        """Make a new run that shares the beginning of this one, up to a step, and run it as ``run`` does.
+
+        Args:
+            run_id: the run to fork.
+            at: the step that it is to do anew: its number or its name. Without one, it shares all that is recorded.
+            with_output: what that step is taken to have returned; it runs again unless given.
+            id: the id of the new run; the old one with ``-fork-1`` and so on unless given.
+        """
+        source = await self._read(run_id)
+        number = 1
+        while f"{run_id}-fork-{number}" in self._world.traces:
+            number += 1
+        new_id = id or f"{run_id}-fork-{number}"
+        fresh = hashlib.blake2b(f"fork {new_id}".encode(), digest_size=SEED).digest()
+        place = self._place_of_step(source, at)
+        run = await fork_run(self._world.store, run_id, at=place, with_output=with_output, new_id=new_id, fresh=fresh)
+        self._world.created(run)
+        return await self._go_on(new_id, until=None)
 
     async def advance(self, by: timedelta | float) -> None:
         """Let time pass, and every run do what it does in that time."""
@@ -96,11 +144,8 @@ class Runner:
             raise UsageError(f"time does not go back: advance({by!r})")
         until = self.clock.now() + seconds
 
-        async def never() -> bool:
-            return False
-
         async with Process(self._world) as process:
-            await process.drive(until=until, stop=never)
+            await process.drive(until=until, stop=_never)
         self.clock.move_to(until)
 
     async def result(self, run_id: str) -> RunResult:
@@ -116,10 +161,10 @@ class Runner:
         """
         __tracebackhide__ = True  # pytest: the message is the story, not our stack
         _check_workflow(workflow)
-        stop_if_child()
+        stop_if_elsewhere()
         if self._world.armed:
             raise UsageError("crash_everywhere chooses the crashes itself: drop the simulate_crash_... before it")
-        return await Everywhere(self._fork, self._settings, workflow, args, kwargs).check()
+        return await Everywhere(self._fresh, self._settings, workflow, args, kwargs).check()
 
     def before_each(self, call: BeforeEach) -> BeforeEach:
         """Call this before every trial of ``crash_everywhere``, to put back what steps have changed outside."""
@@ -155,67 +200,79 @@ class Runner:
         """Whenever a run waits for this signal, send it the next of these values."""
         self._world.answers[signal] = list(values)
 
-    def simulate_crash_before(
+    def cancel_after(
         self,
-        step: Step[..., Any] | int | str | None = None,
+        step: AnyStep | None = None,
         *,
         occurrence: int = 1,
         signal: int | str | None = None,
         timer: int | None = None,
+        child: AnyWorkflow | None = None,
+        run: str | None = None,
+    ) -> None:
+        """Ask for the run to be cancelled as soon as the step's outcome (or the signal, the timer) is recorded.
+
+        What is meant is told as for ``simulate_crash_after``. In ``crash_everywhere`` this is done in every trial.
+        """
+        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "child": child}
+        self._world.cancels.append(point_of("after", given, occurrence, run, "cancel_after"))
+
+    def simulate_crash_before(
+        self,
+        step: AnyStep | None = None,
+        *,
+        occurrence: int = 1,
+        signal: int | str | None = None,
+        timer: int | None = None,
+        compensation: AnyStep | None = None,
+        child: AnyWorkflow | None = None,
+        cancel: bool = False,
         end: bool = False,
+        run: str | None = None,
     ) -> None:
         """Let the process die before the step begins (or before the signal, the timer or the run's end is recorded).
 
-        A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant.
-        """
-        self._simulate("before", step, occurrence, signal, timer, end)
+        A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant. In a
+        class workflow the number is the declared one; for a fan-out it means the first item. So are a compensation, and
+        a child by its workflow: before a child is before it is started.
 
-    def simulate_crash_during(self, step: Step[..., Any] | int | str, *, occurrence: int = 1) -> None:
-        """Let the process die when the step has run, before its outcome is recorded."""
-        self._simulate("during", step, occurrence, None, None, False)
+        A name is looked for in every run; anything else is meant of the runs that the test has started itself. With
+        ``run``, it is meant of the run with that id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
+        """
+        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "compensation": compensation}
+        given |= {"child": child, "cancel": cancel, "end": end}
+        self._world.armed.append(point_of("before", given, occurrence, run))
+
+    def simulate_crash_during(
+        self,
+        step: AnyStep | None = None,
+        *,
+        occurrence: int = 1,
+        compensation: AnyStep | None = None,
+        child: AnyWorkflow | None = None,
+        run: str | None = None,
+    ) -> None:
+        """Let the process die when the step has run (or the child has ended), before its outcome is recorded."""
+        given: dict[What, Any] = {"step": step, "compensation": compensation, "child": child}
+        self._world.armed.append(point_of("during", given, occurrence, run))
 
     def simulate_crash_after(
         self,
-        step: Step[..., Any] | int | str | None = None,
+        step: AnyStep | None = None,
         *,
         occurrence: int = 1,
         signal: int | str | None = None,
         timer: int | None = None,
+        compensation: AnyStep | None = None,
+        child: AnyWorkflow | None = None,
+        cancel: bool = False,
         end: bool = False,
+        run: str | None = None,
     ) -> None:
         """Let the process die when the step's outcome (or the signal, the timer, the run's end) has been recorded."""
-        self._simulate("after", step, occurrence, signal, timer, end)
-
-    def _simulate(
-        self,
-        moment: Moment,
-        step: Step[..., Any] | int | str | None,
-        occurrence: int,
-        signal: int | str | None,
-        timer: int | None,
-        end: bool,
-    ) -> None:
-        kinds: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "end": end or None}
-        targets: list[tuple[What, Any]] = [(what, target) for what, target in kinds.items() if target is not None]
-        if len(targets) != 1:
-            raise UsageError(f"simulate_crash_{moment}: name one of step=, signal=, timer= and end=True")
-        what, target = targets[0]
-        if isinstance(target, Step):
-            target = target.name
-        if occurrence < 1 or (occurrence > 1 and not isinstance(target, str)):
-            raise UsageError(f"simulate_crash_{moment}: occurrence= counts from 1 the steps (or signals) of one name")
-        if what == "end":
-            point = CrashPoint(moment, what, 0)
-        elif isinstance(target, str) and what != "timer":
-            point = CrashPoint(moment, what, None, target, occurrence)
-        elif isinstance(target, int) and not isinstance(target, bool):
-            if target < 1:
-                raise UsageError(f"simulate_crash_{moment}: {what}={target!r}, but numbers begin with 1")
-            point = CrashPoint(moment, what, target)
-        else:
-            named = "its number" if what == "timer" else "its number or its name"
-            raise UsageError(f"simulate_crash_{moment}: {what}={target!r}; a {what} is told by {named}")
-        self._world.armed.append(point)
+        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "compensation": compensation}
+        given |= {"child": child, "cancel": cancel, "end": end}
+        self._world.armed.append(point_of("after", given, occurrence, run))
 
     # Inside
 
@@ -227,7 +284,7 @@ class Runner:
         inputs = definition.inputs.encode(args, kwargs)
         new = new_run(definition.spec(), inputs, options, now=self.clock.now(), defaults=definition.defaults)
         # Nothing of chance: a run of the same test has the same id, the same keys and the same random numbers.
-        number = len(self._world.traces) + 1
+        number = 1 + sum(not trace.parent for trace in self._world.traces.values())
         while f"{definition.name}-{number}" in self._world.traces:
             number += 1  # a test has given this id to a run itself
         seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
@@ -237,39 +294,74 @@ class Runner:
             await process.settle()
             if starting.done():
                 accept(starting.result(), new)
-                await process.drive(until=until, stop=partial(self._has_ended, new.id))
+                await self._drive(process, new.id, until)
             else:
                 starting.cancel()  # it died before it knew
         if await self._world.store.get(new.id) is None:
-            return RunResult(new.id, "pending", True, None, None, "", Steps([], {}))
+            return RunResult(new.id, new.workflow, "pending", True, None, None, "", Steps([], {}), Children({}))
         return await self._finished(new.id, process)
 
     async def _go_on(self, run_id: str, *, until: float | None) -> RunResult:
         async with Process(self._world) as process:
-            await process.drive(until=until, stop=partial(self._has_ended, run_id))
+            await self._drive(process, run_id, until)
         return await self._finished(run_id, process)
 
-    def _fork(self) -> Fork:
+    async def _drive(self, process: Process, run_id: str, until: float | None) -> None:
+        await process.drive(until=until, stop=partial(self._has_ended, run_id))
+        eldest = self._world.eldest(run_id)
+        if not process.life.over and await self._has_ended(run_id) and not await self._is_over(eldest):
+            # Who waited for it goes on, and so does what it has left behind, for which nobody waits. In a trial it
+            # matters all the same how that ends.
+            until = None if self._is_trial else self.clock.now()
+            await process.drive(until=until, stop=partial(self._is_over, eldest))
+
+    async def _change(
+        self, run_id: str, change: Callable[[Reach], Awaitable[object]], *, until: float | None = MISSING
+    ) -> RunResult:
+        """Change a run from outside, and let it go on; without time passing unless told otherwise."""
+        await self._read(run_id)  # who is not there is told with those that are
+        await change(_Reach(self._world, self._read))
+        return await self._go_on(run_id, until=self.clock.now() if until is MISSING else until)
+
+    def _place_of_step(self, run: Run, at: int | str | None) -> int | str | None:
+        """What the store must be told: it counts steps as they were called, not as a class declares them."""
+        numbers = definitions[run.workflow].numbers
+        if not numbers or not isinstance(at, int):
+            return at
+        for name, number in numbers.items():
+            if number == at:
+                return name
+        known = ", ".join(f"{number} ({name})" for name, number in numbers.items())
+        raise UsageError(f"fork: workflow {run.workflow!r} has no step {at}; its steps are: {known}")
+
+    def _fresh(self) -> Fresh:
         """A runner with the mocks and answers of this one, where nothing has happened yet."""
         runner = Runner()
         runner._is_trial = True
         runner._world.mocks, runner._world.answers = self._world.mocks, self._world.answers
+        runner._world.cancels = list(self._world.cancels)
         for mock in self._world.mocks.values():
             mock.rewind()
-        return Fork(runner, runner._world)
+        return Fresh(runner, runner._world)
 
     async def _finished(self, run_id: str, process: Process) -> RunResult:
         result = await self._result(run_id, crashed=process.life.over)
-        if self._world.armed and not self._is_trial and not process.life.over and RunState(result.status).is_terminal:
-            point = self._world.armed.pop(0)
-            steps = ", ".join(f"{step.number} ({step.name})" for step in result.steps) or "none"
-            raise UsageError(
-                f"run {run_id!r} is {result.status}, and never came to the simulated crash {point}; its steps: {steps}"
-            )
+        if not self._is_trial and not process.life.over:
+            await self._check_used_up(self._world.eldest(run_id))
         return result
+
+    async def _check_used_up(self, run_id: str) -> None:
+        """A crash, or a cancel, that a run which is over never came to is a mistake."""
+        if (self._world.armed or self._world.cancels) and await self._is_over(run_id):
+            what, points = ("crash", self._world.armed) if self._world.armed else ("cancel", self._world.cancels)
+            raise UsageError(_never_came_to(f"{what} {points.pop(0)}", await self.result(run_id)))
 
     async def _has_ended(self, run_id: str) -> bool:
         return (await self._read(run_id)).state.is_terminal
+
+    async def _is_over(self, run_id: str) -> bool:
+        """Whether the run has ended, and all that it has started."""
+        return all([await self._has_ended(trace.run_id) for trace in self._world.family(run_id)])
 
     async def _read(self, run_id: str) -> Run:
         run = await self._world.store.get(run_id)
@@ -279,18 +371,7 @@ class Runner:
         return run
 
     async def _result(self, run_id: str, *, crashed: bool) -> RunResult:
-        run = await self._read(run_id)
-        [history] = await self._world.store.histories([run.key])
-        definition = definitions[run.workflow]
-        output: Any = None
-        error: BaseException | None = None
-        if run.state is RunState.COMPLETED:
-            output = definition.output.decode(run.output or b"null", f"the result of workflow {definition.name!r}")
-        elif run.state.is_terminal:
-            error = unsuccessful(run, [definition.namespace])
-            error = error.__cause__ or error
-        steps = _steps(self._world.trace(run_id), {r.position: r for r in history.records if r.kind is Kind.STEP})
-        return RunResult(run_id, run.state.value, crashed, output, error, run.waits_for, steps)
+        return await result_of_run(self._world, await self._read(run_id), crashed=crashed)
 
     # The same, for tests without an event loop
 
@@ -309,6 +390,28 @@ class Runner:
     def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> RunResult:
         """``signal`` in a plain test function."""
         return run_sync(self.signal(run_id, name, value, id=id))
+
+    def cancel_sync(self, run_id: str) -> RunResult:
+        """``cancel`` in a plain test function."""
+        return run_sync(self.cancel(run_id))
+
+    def pause_sync(self, run_id: str) -> RunResult:
+        """``pause`` in a plain test function."""
+        return run_sync(self.pause(run_id))
+
+    def unpause_sync(self, run_id: str) -> RunResult:
+        """``unpause`` in a plain test function."""
+        return run_sync(self.unpause(run_id))
+
+    def retry_sync(self, run_id: str, *, run_again: bool = False) -> RunResult:
+        """``retry`` in a plain test function."""
+        return run_sync(self.retry(run_id, run_again=run_again))
+
+    def fork_sync(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+    ) -> RunResult:
+        """``fork`` in a plain test function."""
+        return run_sync(self.fork(run_id, at=at, with_output=with_output, id=id))
 
     def advance_sync(self, by: timedelta | float) -> None:
         """``advance`` in a plain test function."""
@@ -329,42 +432,34 @@ def _check_workflow(workflow: Any) -> None:
         raise UsageError(f"a runner runs workflows, not {workflow!r}: put @workflow on it")
 
 
-def _steps(trace: RunTrace, records: dict[int, Record]) -> Steps:
-    if not trace.lives:
-        return Steps([], {})
-    last = trace.lives[-1]
-    replayed = {record.position for record in last.delivered[: last.replayed] if record.kind is Kind.STEP}
-    steps: list[StepResult] = []
-    others: dict[int, str] = {}
-    for command in last.issued:
-        number = command.position + 1
-        if command.kind is not Kind.STEP:
-            others[number] = f"the wait for signal {command.name!r}"
-            continue
-        record = records.get(command.position)
-        output, error = _outcome(last, record) if record is not None else (None, None)
-        steps.append(
-            StepResult(
-                number=number,
-                name=command.name,
-                output=output,
-                error=error,
-                is_recorded=record is not None,
-                was_replayed=command.position in replayed,
-                attempts=0 if record is None else record.attempts,
-                executions=trace.executions[command.position],
-            )
-        )
-    return Steps(steps, others)
+def _never_came_to(what: str, result: RunResult) -> str:
+    named = [f"{step.number} ({step.name})" for step in result.steps]
+    steps = ", ".join(dict.fromkeys(named)) or "none"
+    children = ", ".join(f"{child.workflow} ({child.run_id!r})" for child in result.children)
+    return (
+        f"run {result.run_id!r} is {result.status}, and never came to the simulated {what}; its steps: {steps}"
+        f"{f'; its children: {children}' if children else ''}"
+    )
 
 
-def _outcome(execution: Any, record: Record) -> tuple[Any, BaseException | None]:
-    step = execution.calls[record.position]
-    payload = record.payload or b"null"
-    if record.ok:
-        return step.output.decode(payload, f"the output of step {step.name!r}"), None
-    try:
-        return None, decode_error(payload, [step.namespace])
-    except CodecError:
-        info = describe_error(payload)
-        return None, StepFailed(f"{info.type}: {info.message}", step.name)
+async def _never() -> bool:
+    return False
+
+
+class _Reach:
+    """How runs are changed from outside (see ``client.control``): straight in the store."""
+
+    def __init__(self, world: World, read: Callable[[str], Awaitable[Run]]) -> None:
+        self._world = world
+        self._read = read
+
+    async def read(self, run_id: str) -> Run:
+        return await self._read(run_id)
+
+    async def change(self, op: Change) -> Verdict:
+        [verdict] = await self._world.store.commit([op])
+        assert isinstance(verdict, Verdict)
+        return verdict
+
+    def now(self) -> float:
+        return self._world.clock.now()

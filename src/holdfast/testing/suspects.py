@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from holdfast.authoring.workflow import Workflow
+from holdfast.checking.rules import KINDS
 from holdfast.testing.journals import Journal
 from holdfast.testing.reach import Reach, in_short
 from holdfast.testing.replaying import replay
@@ -45,17 +45,8 @@ class Suspect(NamedTuple):
     """3: it changed. 2: it was called. 1: it is written there."""
 
 
-REMEDIES: dict[Kind, str] = {
-    "state": "Workflow code may depend only on its inputs and on what its steps return: keep it in a local variable, "
-    "or do it in a step.",
-    "clock": "Use `holdfast.now()`, or read the clock in a step.",
-    "chance": "Use `holdfast.random()` or `holdfast.uuid4()`, or draw in a step.",
-    "address": "An object's address differs in every process: order by something that is in the object.",
-    "hash": "The hash of a string differs in every process: order by the value itself.",
-    "surroundings": "Read it in a step.",
-    "set": "The order of a set differs from process to process: sort it first.",
-    "catch-all": "Catch `Exception`, or let what is no `Exception` pass with `raise`.",
-}
+_SAYS_WHY = ("state", "address", "hash", "set")
+"""Kinds of which the subject of the sentence does not tell why they are wrong."""
 
 HERE_FIRST = ("state", "clock", "chance", "address", "hash", "surroundings", "set")
 ELSEWHERE_FIRST = ("set", "hash", "address", "state", "surroundings", "clock", "chance")
@@ -68,8 +59,13 @@ class Suspects:
         self._reach = Reach(function)
         self._before = self._reach.snapshot()
 
-    def name(self, violation: Violation, workflow: Workflow[..., Any], journal: Journal) -> list[str]:
-        """The likely causes of a violation, in words, the likeliest first."""
+    def add(self, function: Callable[..., Any]) -> None:
+        """Another workflow belongs to it, as a run has shown; most are known already, by their names in the first."""
+        self._reach.follow(function)
+        self._before = {**self._reach.snapshot(), **self._before}
+
+    def name(self, violation: Violation, journal: Journal) -> list[str]:
+        """The likely causes of a violation in this run, in words, the likeliest first."""
         if violation.rule == "step-result":
             return [_step_cause(violation)]
         if violation.rule == "order":
@@ -85,7 +81,7 @@ class Suspects:
         if violation.rule == "swallowed":
             chosen = [one for one in found if one.kind == "catch-all"]
         else:
-            found = [*self._changed(), *_called(workflow, journal), *found, *_shown_addresses(violation)]
+            found = [*self._changed(), *_called(journal), *found, *_shown_addresses(violation)]
             found += [Suspect("state", what, place, 1) for what, place in self._reach.filled_caches()]
             order = ELSEWHERE_FIRST if violation.elsewhere else HERE_FIRST
             chosen = [one for one in found if one.kind in order]
@@ -165,7 +161,13 @@ def _in_words(suspect: Suspect) -> str:
         "catch-all": "workflow code catches every BaseException",
     }[suspect.kind]
     place = f" (at {suspect.place})" if suspect.place else ""
-    return f"{subject}: {suspect.what}{place}. {REMEDIES[suspect.kind]}"
+    return f"{subject}: {suspect.what}{place}. {_remedy(suspect.kind)}"
+
+
+def _remedy(kind: Kind) -> str:
+    why, remedy = KINDS[kind]
+    text = f"{why}: {remedy}." if kind in _SAYS_WHY else f"{remedy}."
+    return text[0].upper() + text[1:]
 
 
 def _step_cause(violation: Violation) -> str:
@@ -197,10 +199,10 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def _called(workflow: Workflow[..., Any], journal: Journal) -> list[Suspect]:
+def _called(journal: Journal) -> list[Suspect]:
     found: list[Suspect] = []
     with _profiled(found):
-        replay(journal, workflow)
+        replay(journal)
     return list(dict.fromkeys(found))
 
 

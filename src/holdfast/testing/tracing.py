@@ -2,7 +2,7 @@
 
 The engine does not keep the arguments of a step (the journal grows by outcomes alone), so a step that is called with
 other arguments on replay than it was recorded with goes unnoticed in production. ``TracedExecution`` keeps them, as
-bytes, at the moment of the call: the argument may be changed afterwards.
+bytes, at the moment of the call: the argument may be changed afterwards. Of a child it keeps the inputs, and its id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import user_frame, waiting_at
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
 from holdfast.errors import CodecError, InputError, RunParked
 
 
@@ -31,7 +31,9 @@ class Issued(NamedTuple):
     position: int
     name: str
     arguments: bytes | None
-    """The encoded arguments of a step's call; ``None`` for anything but a step."""
+    """The encoded arguments of the call of a step or of a workflow; ``None`` for anything else."""
+    run_id: str = ""
+    """The run that the command starts, or waits for."""
 
 
 class Swallowed(NamedTuple):
@@ -55,7 +57,11 @@ class TracedExecution(Execution):
         """How many records had been delivered when each command was issued."""
         self.swallowed: list[Swallowed] = []
         self.calls: dict[int, StepDefinition] = {}
-        """The steps that were called, by position."""
+        """The steps that were called, by position; compensations are steps."""
+        self.undoes: dict[int, int] = {}
+        """The position of the step that each compensation undoes, by its own."""
+        self._undoing = 0
+        self._undo.pop = partial(self._note_undone, self._undo.pop)
         self.delivered: list[Record] = []
         self.replayed = 0
         """How many of the delivered records came from the journal."""
@@ -63,13 +69,22 @@ class TracedExecution(Execution):
     def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """Keep the command, and issue it."""
         if not self.loop.closing:
-            arguments = None
+            arguments, run_id, position = None, "", self.next_position
             if isinstance(call, StepCall):
                 arguments = encode_arguments(call)
-                self.calls[len(self.issued)] = call.step
+                self.calls[position] = call.step
+            elif isinstance(call, ChildCall):
+                arguments, run_id = None if call.make is None else call.make(0.0).inputs, call.run_id
+            if kind is Kind.COMPENSATION:
+                self.undoes[position] = self._undoing
             self.issued_after.append(len(self.delivered))
-            self.issued.append(Issued(kind, len(self.issued), name, arguments))
+            self.issued.append(Issued(kind, position, name, arguments, run_id))
         return super().issue(kind, name, call)
+
+    def _note_undone(self, pop: Callable[[], tuple[Record, Any]]) -> tuple[Record, Any]:
+        record, call = pop()
+        self._undoing = record.position
+        return record, call
 
     def deliver(self, record: Record, value: Any = UNREAD) -> None:
         """Keep the record, and deliver it."""

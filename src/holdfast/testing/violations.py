@@ -9,7 +9,17 @@ from typing import Literal
 from holdfast.testing.crashes import CrashPoint
 
 Rule = Literal[
-    "ran-again", "once", "drift", "arguments", "commands", "result", "step-result", "order", "swallowed", "unfit"
+    "ran-again",
+    "once",
+    "started-twice",
+    "drift",
+    "arguments",
+    "commands",
+    "result",
+    "step-result",
+    "order",
+    "swallowed",
+    "unfit",
 ]
 
 

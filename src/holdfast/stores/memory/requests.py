@@ -101,7 +101,7 @@ class Requests(Tables):
         """The runs that this one waits for, and will have no end of; with the position, and whether it had one."""
         if run.rewind is None or not run.rewind.failed:
             return []
-        taken, kept = set[int](), set[int]()
+        taken, kept = set[int](), {*run.rewind.given_up}
         for record in self._records.get(run.key, []):
             if record.kind is Kind.CHILD:
                 (taken if run.rewind.takes(record) else kept).add(record.position)
@@ -141,6 +141,7 @@ class Requests(Tables):
             replace(
                 run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
                 wake_at=now, deadline=deadline, cancel=cancel, paused_at=None, rewind=None,
+                rewound=rules.rewound_by(run.rewound, run.rewind),
             )
         )  # fmt: skip
 

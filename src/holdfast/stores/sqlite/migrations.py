@@ -136,6 +136,7 @@ CREATE TABLE runs (
     finished_at    REAL,
     parent         TEXT NOT NULL,
     forked_from    TEXT NOT NULL,
+    rewound        TEXT NOT NULL,
     rewind         TEXT,
     digest         BLOB NOT NULL,
     seed           BLOB NOT NULL,
@@ -147,11 +148,11 @@ CREATE TABLE runs (
 INSERT INTO runs (
     key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, waits_for,
     priority, deadline, unclaimed, python, created_at, finished_at, digest, seed, tags, inputs, output, error,
-    cancel, began_at, parent, forked_from
+    cancel, began_at, parent, forked_from, rewound
 ) SELECT
     key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, waits_for,
     priority, deadline, unclaimed, python, created_at, finished_at, digest, seed, tags, inputs, output, error,
-    '', created_at, '', ''
+    '', created_at, '', '', '[]'
 FROM runs_1;
 DROP TABLE runs_1;
 CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;

@@ -21,6 +21,7 @@ class _Reopened(NamedTuple):
     id: str
     taken: dict[str, Any] | None
     """The values for the statements that ask which records go; ``None``: none do."""
+    given_up: tuple[int, ...]
 
 
 class _OpenEnd(NamedTuple):
@@ -124,7 +125,7 @@ class Requests(Transaction):
         answer = rules.answer_to_reopen(row[1], rewind, run_again=op.run_again)
         if answer is not Verdict.DONE:
             return answer
-        run = affected[key] = _Reopened(row[0], _taken(key, rewind))
+        run = affected[key] = _Reopened(row[0], _taken(key, rewind), () if rewind is None else rewind.given_up)
         for end in self._open_ends(run):
             if end.is_later or end.child in affected or end.parent != run.id or end.state not in rules.REOPENABLE:
                 continue
@@ -141,7 +142,11 @@ class Requests(Transaction):
             return []
         rows = self._connection.execute(sql.OPEN_ENDS, run.taken).fetchall()
         later = run.taken["positions"]
-        return [_OpenEnd(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= later) for row in rows]
+        return [
+            _OpenEnd(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= later)
+            for row in rows
+            if row[0] not in run.given_up
+        ]
 
     def _rewind(self, key: int, run: _Reopened, affected: dict[int, _Reopened]) -> None:
         write = self._connection.execute
@@ -162,6 +167,7 @@ class Requests(Transaction):
         if run.taken is not None:
             write(sql.PUT_BACK, run.taken)
             write(sql.TAKE_BACK, run.taken)
+            write(sql.NOTE_REWOUND, (run.taken["positions"], key))
         write(sql.REOPEN_RUN, (self._now, self._now, key))
         self._forget(key)
 

@@ -51,7 +51,7 @@ def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None) ->
     return (
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
         new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
-        new.forked_from, new.digest, new.seed, names_text(new.tags), inputs,
+        new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
     )  # fmt: skip
 
 
@@ -90,24 +90,32 @@ class Reader:
             raise self.unreadable(f"run {row[1]!r}", f"unknown cancel {row[24]!r}")
         tags = () if row[19] == _NO_NAMES else self._names(row[19], f"run {row[1]!r}")
         rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
-        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:])
+        rewound = () if row[29] == _NO_NAMES else self._positions(row[29], f"run {row[1]!r}")
+        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
         return Run(*values)
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
         """A row that cannot be read, as a run that has failed because of that."""
         error = corrupt_error(str(problem))
-        values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None, *row[27:])
-        return Run(*values)
+        values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
+        return Run(*values, parent=row[27], forked_from=row[28])
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
         """What a retry takes back, from a row named ``where``."""
         if text is None:
             return None
         try:
-            failed, positions, timers, undone, once = json.loads(text)
-            return Rewind(tuple(map(int, failed)), int(positions), int(timers), bool(undone), bool(once))
+            failed, positions, timers, undone, once, given_up = json.loads(text)
+            seqs, places = tuple(map(int, failed)), tuple(map(int, given_up))
+            return Rewind(seqs, int(positions), int(timers), bool(undone), bool(once), places)
         except (TypeError, ValueError):
             raise self.unreadable(where, f"{text!r} does not tell what a retry takes back") from None
+
+    def _positions(self, text: Any, where: str) -> tuple[int, ...]:
+        try:
+            return tuple(map(int, json.loads(text)))
+        except (TypeError, ValueError):
+            raise self.unreadable(where, f"{text!r} is not a JSON list of positions") from None
 
     def record(self, r: Row, run_id: str) -> Record:
         """One record, from a row in the order of ``Record``'s fields."""

@@ -43,6 +43,7 @@ CREATE TABLE runs (
     finished_at    REAL,
     parent         TEXT NOT NULL,        -- runs.id, if a run started it; else ''
     forked_from    TEXT NOT NULL,        -- runs.id, or ''
+    rewound        TEXT NOT NULL,        -- a JSON list of positions
     rewind         TEXT,                 -- a JSON list, once it has ended
     digest         BLOB NOT NULL,
     seed           BLOB NOT NULL,

@@ -12,7 +12,7 @@ from __future__ import annotations
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from"
+    "paused_at, rewind, parent, forked_from, rewound"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
@@ -100,9 +100,9 @@ ALL_WAITING = (
 
 START_RUN = (
     "INSERT INTO runs (id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, "
-    "waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, digest, "
-    "seed, tags, inputs) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (id) DO NOTHING"
+    "waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
+    "digest, seed, tags, inputs) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
 TAG_RUN = "INSERT OR IGNORE INTO run_tags (tag, run) VALUES (?, ?)"
 FIND_ORPHAN = (
@@ -161,6 +161,7 @@ PUT_BACK = (
     f"FROM records WHERE kind = 3 AND {_TAKEN} ORDER BY seq"
 )
 TAKE_BACK = f"DELETE FROM records WHERE {_TAKEN}"
+NOTE_REWOUND = "UPDATE runs SET rewound = json_insert(rewound, '$[#]', ?) WHERE key = ?"
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
     "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "

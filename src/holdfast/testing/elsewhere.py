@@ -1,7 +1,7 @@
 """Replay in new Python processes, where hashes, addresses and the contents of modules are others.
 
-A child imports the module that defines the workflow (under the same name, from the same file), replays the journal
-that it is handed, and writes down what the code asked for. Nothing is executed.
+Such a process imports the modules that define the workflows (under the same names, from the same files), replays the
+journals that it is handed, and writes down what the code asked for. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import sys
 import tempfile
 import warnings
 from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.authoring.registry import definitions
 from holdfast.core.records import Kind
-from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.testing.journals import Journal
 from holdfast.testing.tracing import Issued
 from holdfast.testing.violations import CrashSafetyWarning
@@ -29,34 +30,52 @@ PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
-class ChildReplay:
-    """What the code did in a child."""
+class ReplayElsewhere:
+    """What the code of one run did in another process."""
 
-    description: str
     issued: tuple[Issued, ...]
     output: bytes | None
     fault: str
     differs: str
 
 
-def replay_in_children(journal: Journal, definition: WorkflowDefinition, count: int) -> list[ChildReplay]:
-    """Replay the journal in ``count`` new processes. Fewer come back, with a warning, where that cannot be done."""
+@dataclass(frozen=True)
+class OtherProcess:
+    """A process that has replayed."""
+
+    description: str
+    replays: Mapping[str, ReplayElsewhere]
+    """By the run's id."""
+
+
+def replay_elsewhere(journals: Sequence[Journal], count: int) -> list[OtherProcess]:
+    """Replay the journals in ``count`` new processes. Fewer come back, with a warning, where that cannot be done.
+
+    The first journal is the one that matters: where its workflow cannot be found, none is replayed.
+    """
     if count <= 0:
         return []
-    function = definition.function
-    module = sys.modules.get(function.__module__)
-    file = getattr(module, "__file__", None)
-    if file is None or "<locals>" in function.__qualname__:
-        where = "inside a function" if file is not None else "in no file"
-        _warn(definition.name, f"it is defined {where}, where a new process cannot find it: move it to a module")
-        return []
+    modules: dict[str, str] = {}
+    found: list[Journal] = []
+    for journal in journals:
+        function = definitions[journal.run.workflow].function
+        file = getattr(sys.modules.get(function.__module__), "__file__", None)
+        if file is None or "<locals>" in function.__qualname__:
+            where = "inside a function" if file is not None else "in no file"
+            reason = f"it is defined {where}, where a new process cannot find it: move it to a module"
+            _warn(journal.run.workflow, reason)
+            if journal is journals[0]:
+                return []
+        else:
+            modules[function.__module__] = os.path.abspath(file)
+            found.append(journal)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        children = [_Child(Path(folder), seed, journal, definition, file) for seed in _hash_seeds(count)]
+        processes = [_Process(Path(folder), seed, found, modules) for seed in _hash_seeds(count)]
         try:
-            return [seen for child in children if (seen := child.seen()) is not None]
+            return [seen for process in processes if (seen := process.seen()) is not None]
         finally:
-            for child in children:
-                child.stop()
+            for process in processes:
+                process.stop()
 
 
 def _hash_seeds(count: int) -> list[int]:
@@ -74,24 +93,22 @@ def _warn(workflow: str, reason: str) -> None:
     )
 
 
-class _Child:
-    def __init__(self, folder: Path, seed: int, journal: Journal, definition: WorkflowDefinition, file: str) -> None:
-        self._workflow = definition.name
+class _Process:
+    def __init__(self, folder: Path, seed: int, journals: Sequence[Journal], modules: Mapping[str, str]) -> None:
+        self._workflow = journals[0].run.workflow
         self._seed = seed
         self._answer = folder / f"answer-{seed}.json"
         request = {
-            "module": definition.function.__module__,
-            "file": os.path.abspath(file),
+            "modules": modules,
             "path": sys.path,
-            "workflow": definition.name,
-            "journal": journal.dumps(),
+            "journals": [journal.dumps() for journal in journals],
             "answer": str(self._answer),
         }
         asked = folder / f"request-{seed}.json"
         asked.write_text(json.dumps(request), encoding="utf-8")
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        # The child's own package comes first: whatever the test runs with is what the child must run with.
-        start = f"import sys; sys.path[:] = {sys.path!r}; from holdfast.testing.children import main; main(sys.argv[1])"
+        # Our own package comes first: whatever the test runs with is what the new process must run with.
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main(sys.argv[1])"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, str(asked)],
             env=environment,
@@ -100,7 +117,7 @@ class _Child:
             stderr=subprocess.PIPE,
         )
 
-    def seen(self) -> ChildReplay | None:
+    def seen(self) -> OtherProcess | None:
         try:
             _, complaints = self._process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -112,15 +129,9 @@ class _Child:
             _warn(self._workflow, f"its module cannot be imported there: {said[-1] if said else 'it says nothing'}")
             return None
         answer = json.loads(self._answer.read_text(encoding="utf-8"))
-        return ChildReplay(
-            description=f"a new Python process (PYTHONHASHSEED={self._seed})",
-            issued=tuple(
-                Issued(Kind(kind), position, name, _decoded(arguments))
-                for kind, position, name, arguments in answer["issued"]
-            ),
-            output=_decoded(answer["output"]),
-            fault=answer["fault"],
-            differs=answer["differs"],
+        return OtherProcess(
+            f"a new Python process (PYTHONHASHSEED={self._seed})",
+            {run_id: _read_replay(told) for run_id, told in answer.items()},
         )
 
     def stop(self) -> None:
@@ -132,44 +143,59 @@ class _Child:
         self._process.stderr.close()
 
 
-# In the child
+def _read_replay(told: dict[str, Any]) -> ReplayElsewhere:
+    return ReplayElsewhere(
+        issued=tuple(
+            Issued(Kind(kind), position, name, _decoded(arguments), run_id)
+            for kind, position, name, arguments, run_id in told["issued"]
+        ),
+        output=_decoded(told["output"]),
+        fault=told["fault"],
+        differs=told["differs"],
+    )
+
+
+# In the new process
 
 
 class _Imported(BaseException):
     """A script without ``if __name__ == "__main__"`` has come to where its parent is: what is needed is defined."""
 
 
-_is_child = False
+_is_elsewhere = False
 
 
-def stop_if_child() -> None:
-    """Called where a check begins: a child is there to replay a journal, and must not begin a check of its own."""
-    if _is_child:
+def stop_if_elsewhere() -> None:
+    """Called where a check begins: such a process is there to replay, and must not begin a check of its own."""
+    if _is_elsewhere:
         raise _Imported
 
 
 def main(request_file: str) -> None:
     """Replay what the request says, and write the answer."""
-    global _is_child
-    _is_child = True
+    global _is_elsewhere
+    _is_elsewhere = True
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     sys.path[:] = request["path"]
-    try:
-        _import(request["module"], request["file"])
-    except _Imported:
-        pass
-    from holdfast.authoring.registry import definitions
+    for module, file in request["modules"].items():
+        try:
+            _import(module, file)
+        except _Imported:
+            pass
     from holdfast.testing.replaying import replay
 
-    seen = replay(Journal.loads(request["journal"]), definitions[request["workflow"]])
-    answer = {
-        "issued": [
-            [command.kind.value, command.position, command.name, _encoded(command.arguments)] for command in seen.issued
-        ],
-        "output": _encoded(seen.output_bytes),
-        "fault": "" if seen.fault is None else str(seen.fault),
-        "differs": seen.differs,
-    }
+    answer: dict[str, Any] = {}
+    for text in request["journals"]:
+        journal = Journal.loads(text)
+        seen = replay(journal)
+        answer[journal.run.id] = {
+            "issued": [
+                [one.kind.value, one.position, one.name, _encoded(one.arguments), one.run_id] for one in seen.issued
+            ],
+            "output": _encoded(seen.output_bytes),
+            "fault": "" if seen.fault is None else str(seen.fault),
+            "differs": seen.differs,
+        }
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 

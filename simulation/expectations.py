@@ -1,0 +1,164 @@
+"""What a program must come to.
+
+``fits`` knows what a run's result must look like, and leaves open only what a race, a crash or a person may decide (the
+replay of the journal decides that, see ``endings``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from holdfast.core.records import Kind
+from simulation.workloads import RETRIES, SIGNALS, Node
+
+
+class Whose(NamedTuple):
+    """Whose result it is."""
+
+    ids: Collection[str]
+    """The run, and those that it was forked from, whose outcomes are in its journal."""
+    forced: bool = False
+    """Somebody gave a step's outcome by hand."""
+
+
+def waits(node: Node) -> dict[str, int]:
+    """How many waits for each signal a program may come to, without those of its children."""
+    found = dict.fromkeys(SIGNALS, 0)
+    for one in _walk(node, children=False):
+        if one[0] == "signal":
+            found[one[1]] += 1
+    return found
+
+
+def longest(node: Node) -> float:
+    """More virtual seconds than the program can take when nothing disturbs it."""
+    total = 1.0
+    for one in _walk(node):
+        if one[0] == "step":
+            total += (one[3] + 1.0) * (RETRIES[one[1]] + 1)
+        elif one[0] == "undoable":
+            total += (one[2] + 3.0) * 2
+        elif one[0] in ("sleep", "timeout"):
+            total += one[1] + 1.0
+        elif one[0] == "signal":
+            total += one[2] or 1.0
+    return total
+
+
+def can_swallow(node: Node) -> bool:
+    """Whether the program may go on after it was cancelled."""
+    # A clean-up that raises puts its own exception in the place of the cancellation, and that may be caught.
+    parts = _walk(node, children=False)
+    return any(one[0] == "swallow" or (one[0] == "finally" and can_fail(one[2])) for one in parts)
+
+
+def _walk(node: Node, *, children: bool = True) -> list[Node]:
+    below: list[Node] = []
+    match node:
+        case ["seq" | "gather" | "race", parts]:
+            below = parts
+        case ["catch" | "swallow" | "named", part] | ["timeout", _, part]:
+            below = [part]
+        case ["finally", part, last]:
+            below = [part, last]
+        case ["child", _, part, _] if children:
+            below = [part]
+    return [node, *(one for part in below for one in _walk(part, children=children))]
+
+
+def must_fail(node: Node) -> bool:
+    """Whether the program cannot return."""
+    match node:
+        case ["step", kind, _, _, fails, _]:
+            return fails > RETRIES[kind] and kind != "flaky"
+        case ["undoable", _, _, fails, _]:
+            return fails > RETRIES["undoable"]
+        case ["seq" | "gather", parts]:
+            return any(must_fail(part) for part in parts)
+        case ["finally", part, last]:
+            return must_fail(part) or must_fail(last)
+        case ["named", part] | ["child", _, part, "call" | "start" | "shared" | "cancel" | "joined"]:
+            return must_fail(part)
+    return False
+
+
+def can_fail(node: Node) -> bool:
+    """Whether the program may raise: a step that fails to the end, a ``once`` step whose worker died, a time-out, a
+    child (somebody may cancel it)."""
+    match node:
+        case ["step", kind, _, _, fails, _]:
+            return fails > RETRIES[kind] or kind in ("once", "hurried")
+        case ["undoable", _, _, fails, _]:
+            return fails > RETRIES["undoable"]
+        case ["child", *_]:
+            return True
+        case ["seq" | "gather" | "race", parts]:
+            return any(can_fail(part) for part in parts)
+        case ["timeout", _, part] | ["swallow", part] | ["named", part]:
+            return can_fail(part)
+        case ["finally", part, last]:
+            return can_fail(part) or can_fail(last)
+    return False
+
+
+def fits(node: Node, value: Any, whose: Whose) -> bool:
+    """Whether a program of this run may have returned this."""
+    match node:
+        case ["step", kind, label, _, fails, _]:
+            return (fails <= RETRIES[kind] or kind == "flaky" or whose.forced) and _mine(value, whose, f"/{label}")
+        case ["undoable", label, _, fails, _]:
+            return (fails <= RETRIES["undoable"] or whose.forced) and _mine(value, whose, f"/{label}")
+        case ["seq" | "gather", parts]:
+            return len(value) == len(parts) and all(
+                fits(part, one, whose) for part, one in zip(parts, value, strict=True)
+            )
+        case ["sleep", _]:
+            return value == "slept"
+        case ["timeout", _, part]:
+            return value == "timed out" or (value is not None and fits(part, value, whose))
+        case ["signal", name, seconds]:
+            sent = isinstance(value, str) and any(value.startswith(f"{one}:{name}:") for one in whose.ids)
+            return sent or (value == "no signal" and seconds is not None)
+        case ["race", parts]:
+            return fits(parts[value[0]], value[1], whose)
+        case ["map", labels, _]:
+            return len(value) == len(labels) and all(
+                _mine(one, whose, f"/{label}") for one, label in zip(value, labels, strict=True)
+            )
+        case ["catch", part]:
+            if isinstance(value, list) and value[:1] == ["caught"]:
+                return can_fail(part)
+            return fits(part, value, whose)
+        case ["swallow", part]:
+            return value == "swallowed" or fits(part, value, whose)
+        case ["finally", part, _]:
+            return fits(part, value, whose)
+        case ["draw"]:
+            return value[0] in whose.ids
+        case ["named", part]:
+            return value[0] in whose.ids and fits(part, value[1], whose)
+        case ["child", label, part, "joined"]:
+            return fits(part, value, Whose({label}))
+        case ["child", label, part, how]:
+            if not _is_child(value[0], label, how, whose):
+                return False
+            return how == "alone" or fits(part, value, Whose({value[0]}))
+    return False
+
+
+def _mine(value: Any, whose: Whose, rest: str) -> bool:
+    return any(value == f"{one}{rest}" for one in whose.ids)
+
+
+def _is_child(run_id: str, label: str, how: str, whose: Whose) -> bool:
+    if how == "shared":
+        return run_id == f"shared-{label}"
+    name = "other" if label.endswith("o") else "simulated"
+    return any(re.fullmatch(rf"{re.escape(one)}:{name}-\d+(\.\d+)?", run_id) for one in whose.ids)
+
+
+def undoes(kind: Kind, name: str) -> bool:
+    """Whether a record of this kind and name is of a step that can be undone."""
+    return kind is Kind.STEP and name == "undoable"

@@ -1,0 +1,70 @@
+"""Steps that are undone: which, in which order, and never twice.
+
+What the workflow was given when it asks for a compensation is known (the execution tells how far it has come in the
+journal), so what it must undo next follows from the journal alone: the last step that can be undone and has not been.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from holdfast.codec import describe_error
+from holdfast.core.records import Kind, Record
+from holdfast.core.states import RunState
+from holdfast.stores.contract import Run
+from simulation.expectations import undoes
+
+if TYPE_CHECKING:
+    from simulation.invariants import Checker, RunModel
+
+
+class Sagas:
+    """Compensations, and whether they are the right ones."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+
+    def issued(self, run_id: str, seen: int, arguments: str) -> None:
+        """Workflow code that has seen the records up to ``seen`` asks for a compensation."""
+        model = self._checker.by_id[run_id]
+        undone = self._undone(model, [r for r in model.journal if r.seq <= seen])
+        todo = [
+            label for label in self._done(model, [r for r in model.journal if r.seq <= seen]) if label not in undone
+        ]
+        label = json.loads(arguments)[1]["label"]
+        if not todo or todo[-1] != label:
+            self._checker.fail(
+                "steps are undone in reverse order", f"{run_id} undoes {label}; to be undone are {todo}, the last first"
+            )
+
+    def ended(self, model: RunModel, row: Run) -> None:
+        """A run has ended by its own code."""
+        done, undone = self._done(model, model.journal), self._undone(model, model.journal)
+        compensations = [record for record in model.journal if record.kind is Kind.COMPENSATION]
+        told = f"{row.id} is {row.state.value}; done: {done}, undone: {undone}"
+        if len(undone) != len(set(undone)):
+            self._checker.fail("a step is undone once", told)
+        if row.state is RunState.COMPLETED:
+            if compensations:
+                self._checker.fail("nothing is undone in a run that completes", told)
+            return
+        failed = [record for record in compensations if not record.ok]
+        stands = row.error is not None and describe_error(row.error).type.endswith(".CompensationFailed")
+        if failed:
+            if not stands or len(failed) > 1 or compensations[-1] is not failed[0]:
+                self._checker.fail("a compensation that failed stops the others, and ends the run", told)
+        elif set(done) != set(undone):
+            self._checker.fail("every step that can be undone is, if the run does not complete", told)
+        self._checker.world.counts["steps undone"] += len(undone)
+
+    def _done(self, model: RunModel, journal: list[Record]) -> list[str]:
+        return [self.label(model, r) for r in journal if undoes(r.kind, r.name) and r.ok]
+
+    def _undone(self, model: RunModel, journal: list[Record]) -> list[str]:
+        return [self.label(model, r) for r in journal if r.kind is Kind.COMPENSATION and r.ok]
+
+    def label(self, model: RunModel, record: Record) -> str:
+        """The label of a step that is recorded: its preview begins with the arguments."""
+        args, kwargs = json.loads(self._checker.commands[model.row.id, record.position][2])
+        return str(args[0] if args else kwargs["label"])

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
-    Cancel,
-    CancelRun,
-    ForkRun,
-    PauseRun,
-    ReopenRun,
-    ResumeRun,
-    Run,
-    Started,
-    Verdict,
-)
+from holdfast.stores.operations import Cancel, CancelRun, ForkRun, PauseRun, ReopenRun, ResumeRun, Run, Started, Verdict
 from simulation.family import Tie, Told
 
 if TYPE_CHECKING:

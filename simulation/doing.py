@@ -8,7 +8,7 @@ from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import Effect, RunState
 from holdfast.engine.steps import StepRun
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:
     from simulation.invariants import Checker

@@ -12,7 +12,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import end_of
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 from simulation.expectations import Whose, can_fail, fits, must_fail
 from simulation.process import DEFINITIONS
 

@@ -16,7 +16,7 @@ from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Writer
-from holdfast.stores.contract import AppendRecord, NoteAttempt, Verdict
+from holdfast.stores.operations import AppendRecord, NoteAttempt, Verdict
 from simulation.planting import mutant
 from simulation.store import ProcessStore
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import AppendRecord, Link, ParkRun, Run, Started
+from holdfast.stores.operations import AppendRecord, Link, ParkRun, Run, Started
 
 if TYPE_CHECKING:
     from simulation.invariants import Checker, RunModel

@@ -15,8 +15,8 @@ from holdfast.engine.children import Children
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.engine import JournalEngine
-from holdfast.stores.contract import Cancel, Verdict
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import Cancel, Verdict
 from simulation.planting import mutant
 
 # Children

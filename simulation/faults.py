@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.contract import (
+from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
     CancelRun,

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
+from holdfast.stores.contract import Reaped
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
     Cancel,
@@ -26,7 +28,6 @@ from holdfast.stores.contract import (
     NoteAttempt,
     ParkRun,
     PauseRun,
-    Reaped,
     ReleaseRun,
     ReopenRun,
     ResumeRun,
@@ -36,7 +37,6 @@ from holdfast.stores.contract import (
     StartRun,
     Verdict,
 )
-from holdfast.stores.memory import MemoryStore
 from simulation.asking import Asking
 from simulation.doing import Doing, row_in_words
 from simulation.expectations import can_swallow

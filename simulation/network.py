@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import FinishRun, ParkRun
+from holdfast.stores.operations import FinishRun, ParkRun
 from simulation import people
 from simulation.store import Request
 

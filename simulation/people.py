@@ -12,18 +12,8 @@ from unittest.mock import patch
 
 from holdfast.client import forking
 from holdfast.core.records import Kind, Record
-from holdfast.stores.contract import (
-    CancelRun,
-    Change,
-    ForkRun,
-    History,
-    Op,
-    PauseRun,
-    ReopenRun,
-    ResumeRun,
-    Run,
-    Started,
-)
+from holdfast.stores.contract import History
+from holdfast.stores.operations import CancelRun, Change, ForkRun, Op, PauseRun, ReopenRun, ResumeRun, Run, Started
 from simulation.store import at_once
 
 if TYPE_CHECKING:

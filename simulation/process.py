@@ -26,7 +26,7 @@ from holdfast.engine.engine import JournalEngine
 from holdfast.engine.pulse import Pulse
 from holdfast.engine.steps import StepRun
 from holdfast.errors import StoreError, UsageError
-from holdfast.stores.contract import Change, NewRun, SendSignal, Started, Verdict
+from holdfast.stores.operations import Change, NewRun, SendSignal, Started, Verdict
 from simulation.doing import label_of
 from simulation.loop import ProcessClock, ProcessLoop
 from simulation.store import ProcessStore

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.codec import describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 from simulation.expectations import undoes
 
 if TYPE_CHECKING:

@@ -17,20 +17,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import (
-    Answer,
-    History,
-    NewWorker,
-    Op,
-    Reaped,
-    Run,
-    RunFilter,
-    StartRun,
-    Store,
-    Worker,
-    WorkflowSpec,
-)
+from holdfast.stores.contract import History, NewWorker, Reaped, RunFilter, Store, Worker, WorkflowSpec
 from holdfast.stores.contract import Request as Asked
+from holdfast.stores.operations import Answer, Op, Run, StartRun
 
 if TYPE_CHECKING:
     from simulation.process import Process

@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.stores import rules
-from holdfast.stores.contract import AppendRecord, FinishRun, NoteAttempt, SendSignal, Verdict
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, SendSignal, Verdict
 from simulation.planting import mutant
 from simulation.store import ProcessStore
 

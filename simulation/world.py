@@ -19,8 +19,8 @@ from typing import Any
 
 from holdfast.core.execution import current_execution
 from holdfast.core.states import RunState
-from holdfast.stores.contract import ForkRun, ReopenRun, Run
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import ForkRun, ReopenRun, Run
 from simulation import faults, network, people, workloads
 from simulation.endings import check_end, check_replay
 from simulation.expectations import longest

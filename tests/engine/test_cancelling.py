@@ -35,7 +35,7 @@ from holdfast import (
 )
 from holdfast.client.control import retry_run
 from holdfast.engine import driver as drivers
-from holdfast.stores.contract import AppendRecord, Cancel, CancelRun, FinishRun, ParkRun, PauseRun
+from holdfast.stores.operations import AppendRecord, Cancel, CancelRun, FinishRun, ParkRun, PauseRun
 
 pytestmark = pytest.mark.asyncio
 

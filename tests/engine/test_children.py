@@ -41,7 +41,8 @@ from holdfast import (
 from holdfast.authoring.registry import definitions
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import AppendRecord, AwaitRun, CancelRun, ParkRun, RunFilter, SendSignal, StartRun
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import AppendRecord, AwaitRun, CancelRun, ParkRun, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 

@@ -134,7 +134,7 @@ async def test_the_idempotency_key_is_the_same_after_a_takeover(world: World):
 async def test_many_heartbeats_are_few_writes_and_the_last_one_counts(in_memory: World):
     from worlds import FlakyStore
 
-    from holdfast.stores.contract import NoteAttempt
+    from holdfast.stores.operations import NoteAttempt
 
     @step(retries=1, backoff=0.1)
     async def count() -> int:

@@ -11,8 +11,8 @@ from worlds import World, attempts, eventually, journal, until_parked, until_sta
 
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.stores.contract import Answer, Op
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import Answer, Op
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, st
 
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
 from holdfast.engine import idle
-from holdfast.stores.contract import ParkRun
+from holdfast.stores.operations import ParkRun
 
 pytestmark = pytest.mark.asyncio
 

@@ -23,7 +23,7 @@ from worlds import (
 
 from holdfast import RunCancelled, RunFailed, step, wait_for_signal, workflow
 from holdfast.engine import driver as drivers
-from holdfast.stores.contract import ParkRun, PauseRun, ResumeRun
+from holdfast.stores.operations import ParkRun, PauseRun, ResumeRun
 
 pytestmark = pytest.mark.asyncio
 

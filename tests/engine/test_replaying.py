@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.authoring.registry import definitions
 from holdfast.errors import UnreadableRecord, WorkflowStuck
-from holdfast.stores.contract import ReopenRun
+from holdfast.stores.operations import ReopenRun
 
 pytestmark = pytest.mark.asyncio
 

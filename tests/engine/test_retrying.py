@@ -23,7 +23,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.control import retry_run
-from holdfast.stores.contract import AppendRecord, Cancel, SendSignal
+from holdfast.stores.operations import AppendRecord, Cancel, SendSignal
 
 pytestmark = pytest.mark.asyncio
 

@@ -24,7 +24,7 @@ from worlds import (
 from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, step, wait_for_signal, workflow
 from holdfast.client.control import retry_run
 from holdfast.errors import CompensationFailed
-from holdfast.stores.contract import AppendRecord, CancelRun
+from holdfast.stores.operations import AppendRecord, CancelRun
 
 pytestmark = pytest.mark.asyncio
 

@@ -33,7 +33,7 @@ from holdfast import (
 )
 from holdfast.client.control import retry_run
 from holdfast.client.forking import fork_run
-from holdfast.stores.contract import ReleaseRun
+from holdfast.stores.operations import ReleaseRun
 
 pytestmark = pytest.mark.asyncio
 

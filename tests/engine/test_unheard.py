@@ -12,7 +12,7 @@ from worlds import FlakyStore, World, eventually, row, unavailable, until_parked
 from holdfast import step, wait_for_signal, workflow
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import FinishRun, ReopenRun, SendSignal, StartRun
+from holdfast.stores.operations import FinishRun, ReopenRun, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 

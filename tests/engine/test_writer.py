@@ -13,7 +13,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, state, 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.engine.writer import Writer
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.stores.contract import AppendRecord, FinishRun, Op, SendSignal, StartRun
+from holdfast.stores.operations import AppendRecord, FinishRun, Op, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 

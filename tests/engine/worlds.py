@@ -19,8 +19,9 @@ from holdfast.core.records import Attempt, Record
 from holdfast.engine.clock import Clock
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import StoreError
-from holdfast.stores.contract import Op, Run, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import Op, Run
 from holdfast.stores.sqlite import SqliteStore
 
 PATIENCE = 20.0

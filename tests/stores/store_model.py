@@ -11,7 +11,8 @@ from typing import Any
 
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
     Cancel,
@@ -26,7 +27,6 @@ from holdfast.stores.contract import (
     ReleaseRun,
     ReopenRun,
     ResumeRun,
-    RunFilter,
     SendSignal,
     StartRun,
     Verdict,

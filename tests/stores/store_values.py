@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
+from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.operations import (
     AppendRecord,
     FinishRun,
     Link,
     NewRun,
-    NewWorker,
     NoteAttempt,
     Op,
     ParkRun,
@@ -21,7 +21,6 @@ from holdfast.stores.contract import (
     SendSignal,
     Started,
     StartRun,
-    Store,
     Verdict,
 )
 

@@ -30,7 +30,8 @@ from store_values import (
 
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import INLINE, ForkRun, ReopenRun, RunFilter, StartRun
+from holdfast.stores.contract import INLINE, RunFilter
+from holdfast.stores.operations import ForkRun, ReopenRun, StartRun
 from holdfast.stores.sqlite import SqliteStore, blobs
 
 pytestmark = pytest.mark.asyncio

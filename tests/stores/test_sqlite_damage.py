@@ -30,7 +30,8 @@ from store_values import (
 from holdfast.codec import describe_error
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import RunFilter, StartRun
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import StartRun
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio

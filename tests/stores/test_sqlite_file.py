@@ -29,7 +29,8 @@ from holdfast.errors import (
     StoreSchemaError,
     StoreUnavailable,
 )
-from holdfast.stores.contract import RunFilter, StartRun
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import StartRun
 from holdfast.stores.sqlite import SqliteStore, connections, lines
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements

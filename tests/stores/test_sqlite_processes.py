@@ -17,7 +17,8 @@ import pytest
 from store_values import ALL, DONE, FENCED, FLOW, a_worker, append, claim_one, do, finish, hold, journal, row, start
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Reaped, RunFilter, Verdict
+from holdfast.stores.contract import Reaped, RunFilter
+from holdfast.stores.operations import Verdict
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio

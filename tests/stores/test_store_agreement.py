@@ -13,7 +13,9 @@ from store_values import ALL, FLOW, Clock, a_worker, new_run
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
+from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
     CancelRun,
@@ -26,12 +28,9 @@ from holdfast.stores.contract import (
     ReleaseRun,
     ReopenRun,
     ResumeRun,
-    RunFilter,
     SendSignal,
     StartRun,
-    Store,
 )
-from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 RUNS = ["r1", "r2", "r3"]

@@ -23,7 +23,8 @@ from store_values import (
 )
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import ForkRun, Started, StartRun, Store, Verdict
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import ForkRun, Started, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 

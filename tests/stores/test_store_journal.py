@@ -27,7 +27,8 @@ from store_values import (
 
 from holdfast.core.records import Attempt, Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import AppendRecord, FinishRun, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import AppendRecord, FinishRun
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,8 @@ import pytest
 from store_values import append, do, hold, park, row, signal
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Store, Verdict
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Verdict
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,7 +25,8 @@ from store_values import (
 
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import ReopenRun, Started, StartRun, Store, Verdict
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import ReopenRun, Started, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 

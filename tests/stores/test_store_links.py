@@ -28,7 +28,8 @@ from store_values import (
 
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import AwaitRun, CancelRun, ReopenRun, Run, RunFilter, StartRun, Store, Verdict
+from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.operations import AwaitRun, CancelRun, ReopenRun, Run, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 

@@ -34,7 +34,8 @@ from store_values import Clock, a_worker, new_run
 from holdfast.codec import describe_error, encode_error
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
+from holdfast.stores.contract import RunFilter, WorkflowSpec
+from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
     CancelRun,
@@ -49,12 +50,10 @@ from holdfast.stores.contract import (
     ReopenRun,
     ResumeRun,
     Run,
-    RunFilter,
     SendSignal,
     Started,
     StartRun,
     Verdict,
-    WorkflowSpec,
 )
 
 EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "35"))

@@ -27,17 +27,8 @@ from store_values import (
 
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import (
-    AwaitRun,
-    Cancel,
-    CancelRun,
-    PauseRun,
-    ReopenRun,
-    Run,
-    StartRun,
-    Store,
-    Verdict,
-)
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import AwaitRun, Cancel, CancelRun, PauseRun, ReopenRun, Run, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 

@@ -24,7 +24,8 @@ from store_values import (
 
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Cancel, CancelRun, PauseRun, Request, ResumeRun, Store, Verdict
+from holdfast.stores.contract import Request, Store
+from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ResumeRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import (
+from holdfast.stores.contract import NewWorker
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import (
     AppendRecord,
     Cancel,
     FinishRun,
     NewRun,
-    NewWorker,
     NoteAttempt,
     Run,
     SendSignal,
     Started,
     StartRun,
 )
-from holdfast.stores.memory import MemoryStore
 from holdfast.testing.journals import VERSION, Journal, export_run
 
 

@@ -28,7 +28,7 @@ from holdfast.core.undoing import mark_origin
 from holdfast.engine import steps
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, StoreUnavailable, UsageError
-from holdfast.stores.contract import Change, NewRun, Run, SendSignal, Started, Verdict
+from holdfast.stores.operations import Change, NewRun, Run, SendSignal, Started, Verdict
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflow import Workflow

@@ -23,7 +23,7 @@ from holdfast.codec import LARGEST
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Change, Run, Verdict
+from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.urls import open_store, store_url
 
 log = logging.getLogger("holdfast")

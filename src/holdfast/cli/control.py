@@ -15,7 +15,8 @@ from holdfast.cli.wording import ago, command, duration
 from holdfast.client.client import Client
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import Run, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Run
 
 _POLL = 0.5
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from holdfast.cli.wording import command
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Cancel, Run, Store, Worker
+from holdfast.stores.contract import Store, Worker
+from holdfast.stores.operations import Cancel, Run
 
 
 class Stall(NamedTuple):

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Run, RunFilter, Store
+from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import Run
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import open_store, store_url
 

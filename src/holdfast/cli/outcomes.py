@@ -15,7 +15,8 @@ from holdfast.cli.liveness import Surroundings, is_cancelling, is_paused, look_a
 from holdfast.cli.opening import find_run
 from holdfast.cli.wording import printable, tell_error
 from holdfast.errors import HoldfastError
-from holdfast.stores.contract import Run, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from holdfast.client.client import Client
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError
-from holdfast.stores.contract import Run, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Run
 from holdfast.stores.rules import REOPENABLE
 
 _IN_WORDS = {

@@ -24,7 +24,8 @@ from holdfast.cli.opening import existing_store, find_run
 from holdfast.cli.recorded import error_of
 from holdfast.cli.wording import STATE_STYLES, ago, command, console, duration, echo_json, iso, one_line
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Run, RunFilter
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import Run
 
 _HEAD = ("id", "workflow", "state", "started", "took")
 _DETAIL_HEAD = "waiting for / error"

@@ -29,7 +29,8 @@ from holdfast.cli.wording import (
 )
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Cancel, Worker
+from holdfast.stores.contract import Worker
+from holdfast.stores.operations import Cancel
 from holdfast.stores.rules import REOPENABLE
 
 _RESULT_LINES = 12

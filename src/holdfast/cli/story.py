@@ -18,7 +18,8 @@ from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
 from holdfast.cli.wording import iso
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Cancel, History, Run, RunFilter, Store, Worker
+from holdfast.stores.contract import History, RunFilter, Store, Worker
+from holdfast.stores.operations import Cancel, Run
 
 _PAGE = 1000
 MOST = 20_000

@@ -14,7 +14,7 @@ from holdfast.cli.story import MOST, TIMED, Story
 from holdfast.cli.wording import command, counted, duration, one_line, size
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 
 _MANY = 12
 """So many runs of one workflow, started or awaited, are told in a line each; more are told in one."""

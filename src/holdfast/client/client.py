@@ -17,7 +17,8 @@ from holdfast.codec import LARGEST, bind_by_name, to_plain
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, StoreError, UnknownWorkflow, UsageError
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import Change, Run, RunFilter, StartRun, Store, Verdict, WorkflowSpec
+from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
+from holdfast.stores.operations import Change, Run, StartRun, Verdict
 from holdfast.stores.urls import open_store, store_url
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.states import RunState
 from holdfast.errors import RetryRefused, RunEnded, RunNotFound
-from holdfast.stores.contract import CancelRun, Change, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
+from holdfast.stores.operations import CancelRun, Change, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
 
 _values = codec_for(Any)
 

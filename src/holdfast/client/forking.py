@@ -15,7 +15,8 @@ from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.chance import SEED, fork_seed
 from holdfast.core.records import Kind, Record
 from holdfast.errors import RunConflict, RunNotFound, UsageError
-from holdfast.stores.contract import ForkRun, NewRun, Run, Started, Store, Verdict
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import ForkRun, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
 
 GIVEN = object()

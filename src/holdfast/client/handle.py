@@ -12,7 +12,7 @@ from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, se
 from holdfast.client.outcome import Ended, result_of
 from holdfast.codec import describe_error, to_plain
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Cancel, Run
+from holdfast.stores.operations import Cancel, Run
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 
 R = TypeVar("R")
 

@@ -18,7 +18,8 @@ from holdfast.client.outcome import unsuccessful
 from holdfast.codec import LARGEST, check_size, digest, render_id
 from holdfast.core.states import RunState
 from holdfast.errors import RunConflict, UsageError
-from holdfast.stores.contract import Answer, NewRun, Run, Started, Verdict, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
 
 LONGEST_ID = 200

@@ -24,7 +24,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
 from holdfast.engine.writer import Done
 from holdfast.errors import HoldfastError, RunConflict, RunNotFound
-from holdfast.stores.contract import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
+from holdfast.stores.operations import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
 from holdfast.stores.rules import switched_off
 
 if TYPE_CHECKING:

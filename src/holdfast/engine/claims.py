@@ -23,18 +23,8 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError
-from holdfast.stores.contract import (
-    Answer,
-    FinishRun,
-    History,
-    ReleaseRun,
-    Run,
-    RunFilter,
-    Started,
-    StartRun,
-    Store,
-    Verdict,
-)
+from holdfast.stores.contract import History, RunFilter, Store
+from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
 
 log = logging.getLogger("holdfast.engine")
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from holdfast.codec import InputsCodec, ValueCodec
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.stores.contract import NewRun, Started, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.operations import NewRun, Started
 
 
 @dataclass(frozen=True, slots=True)

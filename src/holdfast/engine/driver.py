@@ -38,17 +38,8 @@ from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
-from holdfast.stores.contract import (
-    Answer,
-    Cancel,
-    FinishRun,
-    History,
-    ParkRun,
-    ReleaseRun,
-    Request,
-    Run,
-    Verdict,
-)
+from holdfast.stores.contract import History, Request
+from holdfast.stores.operations import Answer, Cancel, FinishRun, ParkRun, ReleaseRun, Run, Verdict
 
 log = logging.getLogger("holdfast.engine")
 

@@ -34,18 +34,8 @@ from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import (
-    Answer,
-    Change,
-    History,
-    Link,
-    NewRun,
-    NewWorker,
-    Run,
-    StartRun,
-    Store,
-    Verdict,
-)
+from holdfast.stores.contract import History, NewWorker, Store
+from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
 
 log = logging.getLogger("holdfast.engine")
 

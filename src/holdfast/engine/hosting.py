@@ -10,7 +10,7 @@ from holdfast.core.execution import Execution
 from holdfast.engine.clock import Clock
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
-from holdfast.stores.contract import Change, Link, NewRun, Run, Verdict
+from holdfast.stores.operations import Change, Link, NewRun, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.execution import UNREAD
 from holdfast.core.records import Attempt, Kind, Record
-from holdfast.stores.contract import Answer, AppendRecord, NoteAttempt, Verdict
+from holdfast.stores.operations import Answer, AppendRecord, NoteAttempt, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver

@@ -24,7 +24,7 @@ from holdfast.core.records import Attempt
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
-from holdfast.stores.contract import Change, Verdict
+from holdfast.stores.operations import Change, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver

@@ -19,7 +19,8 @@ from functools import partial
 
 from holdfast.engine.clock import Clock
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.stores.contract import (
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import (
     Answer,
     CancelRun,
     ForkRun,
@@ -29,7 +30,6 @@ from holdfast.stores.contract import (
     ResumeRun,
     SendSignal,
     StartRun,
-    Store,
 )
 
 log = logging.getLogger("holdfast.engine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 
 
 class Arrivals:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.records import Rewind
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.errors import WorkflowSwitchedOff
-from holdfast.stores.contract import Cancel, FinishRun, NewRun, Run, Verdict
+from holdfast.stores.operations import Cancel, FinishRun, NewRun, Run, Verdict
 
 REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 

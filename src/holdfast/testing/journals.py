@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, cast
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Cancel, Run, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Cancel, Run
 
 FORMAT = "holdfast-journal"
 VERSION = 1

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, NoReturn, Protocol
 
 from holdfast.core.records import Kind
-from holdfast.stores.contract import (
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import (
     Answer,
     AppendRecord,
     AwaitRun,
@@ -26,7 +27,6 @@ from holdfast.stores.contract import (
     StartRun,
     Verdict,
 )
-from holdfast.stores.memory import MemoryStore
 from holdfast.testing.crashes import CARRIED_OUT, Event, Moment, What
 
 graveyard: list[Coroutine[Any, Any, Any]] = []

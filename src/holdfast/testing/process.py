@@ -21,8 +21,9 @@ from holdfast.engine.definitions import StepDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
 from holdfast.errors import UsageError
-from holdfast.stores.contract import CancelRun, NewRun, Op, Run, SendSignal, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import CancelRun, NewRun, Op, Run, SendSignal
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.crashes import CrashPoint, Event, Moment, Place
 from holdfast.testing.mocks import Mock

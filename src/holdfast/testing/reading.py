@@ -13,7 +13,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import CodecError, StepFailed
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 from holdfast.testing.process import RunTrace, World
 from holdfast.testing.results import Children, RunResult, StepResult, Steps
 from holdfast.testing.tracing import Issued, TracedExecution

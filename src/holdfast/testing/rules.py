@@ -16,7 +16,7 @@ from holdfast.codec import describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import Effect, RunState
 from holdfast.errors import ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck
-from holdfast.stores.contract import Cancel, Run
+from holdfast.stores.operations import Cancel, Run
 from holdfast.testing.crashes import CrashPoint, Event
 from holdfast.testing.journals import Journal
 from holdfast.testing.mortal import what_is

@@ -23,7 +23,7 @@ from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.starting import accept, new_run
 from holdfast.core.chance import SEED
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import Change, Run, Verdict
+from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.crashes import What, parse_schedule, point_of
 from holdfast.testing.elsewhere import stop_if_elsewhere

@@ -8,8 +8,8 @@ from dataclasses import replace
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
 from holdfast.stores.memory.tables import Tables
+from holdfast.stores.operations import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
 
 
 class Holding(Tables):

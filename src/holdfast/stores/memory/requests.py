@@ -7,8 +7,8 @@ from dataclasses import replace
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
 from holdfast.stores.memory.tables import Tables
+from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
 from holdfast.stores.rules import Redo, Told
 
 

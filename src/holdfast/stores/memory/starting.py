@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.stores import rules
-from holdfast.stores.contract import AwaitRun, ForkRun, Link, NewRun, Run, Started, StartRun, Verdict
 from holdfast.stores.memory.tables import Tables
+from holdfast.stores.operations import AwaitRun, ForkRun, Link, NewRun, Run, Started, StartRun, Verdict
 from holdfast.stores.rules import Told
 
 

@@ -15,7 +15,11 @@ from dataclasses import replace
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import (
+from holdfast.stores.contract import History, NewWorker, Reaped, Request, RunFilter, Store, Worker, WorkflowSpec
+from holdfast.stores.memory.holding import Holding
+from holdfast.stores.memory.requests import Requests
+from holdfast.stores.memory.starting import Starting
+from holdfast.stores.operations import (
     Answer,
     AppendRecord,
     AwaitRun,
@@ -23,28 +27,17 @@ from holdfast.stores.contract import (
     CancelRun,
     FinishRun,
     ForkRun,
-    History,
-    NewWorker,
     NoteAttempt,
     Op,
     ParkRun,
     PauseRun,
-    Reaped,
     ReleaseRun,
     ReopenRun,
-    Request,
     ResumeRun,
     Run,
-    RunFilter,
     SendSignal,
     StartRun,
-    Store,
-    Worker,
-    WorkflowSpec,
 )
-from holdfast.stores.memory.holding import Holding
-from holdfast.stores.memory.requests import Requests
-from holdfast.stores.memory.starting import Starting
 
 TICK = 0.02
 _RECENT = 1.0

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import Run, Worker, WorkflowSpec
+from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.operations import Run
 from holdfast.stores.rules import Told
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from holdfast.core.records import Kind
-from holdfast.stores.contract import (
+from holdfast.stores.operations import (
     Answer,
     AppendRecord,
     AwaitRun,

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.stores.contract import INLINE, AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
+from holdfast.stores.contract import INLINE
+from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
 from holdfast.stores.sqlite import statements as sql
 
 _MARK = b"\x00"

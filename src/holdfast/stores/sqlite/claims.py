@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.queries import read_runs, switched_off
 from holdfast.stores.sqlite.rows import Reader, names_text

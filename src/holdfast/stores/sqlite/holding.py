@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
+from holdfast.stores.operations import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import attempt_row, names_text, record_row, rewind_text
 from holdfast.stores.sqlite.transaction import Transaction

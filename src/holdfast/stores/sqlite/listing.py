@@ -17,7 +17,8 @@ from typing import Any
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import Run, RunFilter
+from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import Run
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.payloads import shorten_runs
 from holdfast.stores.sqlite.queries import read_runs

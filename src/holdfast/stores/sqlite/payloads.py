@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.records import Record, Signal
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import Run
+from holdfast.stores.operations import Run
 from holdfast.stores.sqlite import blobs
 from holdfast.stores.sqlite.blobs import Damage, is_reference
 from holdfast.stores.sqlite.rows import Reader, record_name

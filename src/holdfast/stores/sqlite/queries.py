@@ -11,7 +11,8 @@ from functools import partial
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import Answer, History, Request, Run, Started, Worker, WorkflowSpec
+from holdfast.stores.contract import History, Request, Worker, WorkflowSpec
+from holdfast.stores.operations import Answer, Run, Started
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.faults import is_not_text
 from holdfast.stores.sqlite.payloads import fill_records, fill_runs, fill_signals

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from holdfast.core.records import Rewind
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, SendSignal, Verdict
+from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, SendSignal, Verdict
 from holdfast.stores.rules import Redo, Told
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import Reader

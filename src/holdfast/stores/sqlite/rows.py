@@ -10,7 +10,8 @@ from typing import Any, cast
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import Cancel, NewRun, NoteAttempt, Run, Worker, WorkflowSpec
+from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
 from holdfast.stores.rules import corrupt_error, first_wake
 from holdfast.stores.sqlite.faults import unreadable
 

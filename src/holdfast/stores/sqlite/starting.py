@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
-from holdfast.stores.contract import AwaitRun, ForkRun, Link, NewRun, Op, Run, Started, StartRun, Verdict
+from holdfast.stores.operations import AwaitRun, ForkRun, Link, NewRun, Op, Run, Started, StartRun, Verdict
 from holdfast.stores.rules import Told
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import Reader, Row, record_row, run_row

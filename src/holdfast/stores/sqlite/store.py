@@ -16,20 +16,8 @@ from pathlib import Path
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable, UsageError
-from holdfast.stores.contract import (
-    Answer,
-    History,
-    NewWorker,
-    Op,
-    Reaped,
-    Request,
-    Run,
-    RunFilter,
-    Started,
-    Store,
-    Worker,
-    WorkflowSpec,
-)
+from holdfast.stores.contract import History, NewWorker, Reaped, Request, RunFilter, Store, Worker, WorkflowSpec
+from holdfast.stores.operations import Answer, Op, Run, Started
 from holdfast.stores.sqlite import blobs, connections, listing, payloads, queries
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite import workers as registry

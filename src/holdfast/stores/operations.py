@@ -1,0 +1,336 @@
+"""What goes into a store and comes back: runs, operations on them, and the answers.
+
+``contract`` tells what every store promises about these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import NamedTuple
+
+from holdfast.core.records import Attempt, Record, Rewind
+from holdfast.core.states import RunState
+
+
+class Cancel(StrEnum):
+    """Whether somebody has asked for a run to be cancelled."""
+
+    NO = ""
+    ASKED = "asked"
+    RECORDED = "recorded"
+    """It is in the journal: the holder is carrying it out, or has done so."""
+
+
+class Verdict(Enum):
+    """What became of one operation."""
+
+    DONE = "done"
+    TOLD = "told"
+    """As ``DONE``, for a finish: and a run that waited for the end has it in its mailbox now."""
+    FENCED = "fenced"
+    """Another worker holds the run now (or it has ended); nothing was changed."""
+    REFUSED = "refused"
+    """There is something that the caller has to see to first: for a park, what the run waits for is there already, or
+    (of a paused run) it was resumed; for a park or a finish, a cancel has been asked for; a retry would run a ``once``
+    step again; a cancel was meant for a run with another seed."""
+    DUPLICATE = "duplicate"
+    """It was asked for before; nothing was changed."""
+    UNKNOWN_RUN = "unknown_run"
+    ENDED = "ended"
+    """The run has ended, so it takes no signal and no request; or a retry found nothing to reopen."""
+    UNDONE = "undone"
+    """A retry found that compensations have undone what the run had done."""
+    SWITCHED_OFF = "switched_off"
+    """The workflow is switched off: no new run of it is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """All that is needed to create a run."""
+
+    id: str
+    workflow: str
+    inputs: bytes
+    digest: bytes
+    """Equal for equal inputs, whoever encoded them."""
+    seed: bytes
+    """Random bytes from which the run's ``uuid4()``, ``random()`` and idempotency keys are drawn."""
+    created_at: float
+    queue: str = "default"
+    available_at: float = 0.0
+    """Not to be claimed before this time."""
+    priority: int = 0
+    """Higher goes first."""
+    deadline: float | None = None
+    max_deliveries: int = 3
+    tags: tuple[str, ...] = ()
+    generated_id: bool = False
+    """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
+    starter: int | None = None
+    """The worker that starts it, if a worker does."""
+    python: str = ""
+    """Minor version of the Python that starts it, for the drift message."""
+    began_at: float | None = None
+    """Where the run's own clock begins, if not at its creation: a fork goes on with the clock of its origin."""
+    parent: str = ""
+    """The id of the run that starts it, if a run does."""
+    forked_from: str = ""
+    """The id of the run whose journal it shares the beginning of."""
+    rewound: tuple[int, ...] = ()
+    """As that of the run that it is forked from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's row, as it is read from the store."""
+
+    key: int
+    id: str
+    workflow: str
+    queue: str
+    state: RunState
+    epoch: int
+    owner: int | None
+    starter: int | None
+    deliveries: int
+    max_deliveries: int
+    wake_at: float | None
+    """When a pending or waiting run may be claimed; ``None``: only a signal makes it claimable."""
+    waits_for: str
+    """What a parked run waits for, in words."""
+    priority: int
+    deadline: float | None
+    inputs: bytes
+    digest: bytes
+    seed: bytes
+    output: bytes | None
+    error: bytes | None
+    """The encoded error of a failed or dead run."""
+    tags: tuple[str, ...]
+    python: str
+    created_at: float
+    finished_at: float | None
+    began_at: float
+    """Where the run's own clock begins."""
+    cancel: Cancel = Cancel.NO
+    paused_at: float | None = None
+    """Since when it has been paused. A paused run that is still ``running`` is on its way to be parked."""
+    rewind: Rewind | None = None
+    """What a retry takes back, once the run has ended."""
+    parent: str = ""
+    forked_from: str = ""
+    rewound: tuple[int, ...] = ()
+    """The positions that retries have gone back to, one for each retry: commands at or behind them are other ones than
+    those that were there before."""
+
+
+class Link(NamedTuple):
+    """A held run that waits for another one, or has started it."""
+
+    parent: int
+    """Its key."""
+    epoch: int
+    """The fence: a run that is no longer held under this epoch starts nothing and waits for nothing."""
+    position: int
+    """The command that waits. One link for each."""
+    awaited: bool = True
+    """False: only the fence matters, nobody waits for the end."""
+
+
+class StartRun(NamedTuple):
+    """Create a run, or find the one that is already there under this id."""
+
+    run: NewRun
+    claim_as: int | None = None
+    """Create it ``running`` under epoch 1, held by this worker, instead of ``pending``."""
+    join_orphan: bool = False
+    """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no
+    longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
+    result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
+    link: Link | None = None
+    """The run that starts this one. Answered with ``FENCED`` when it is not held any more."""
+
+
+class AwaitRun(NamedTuple):
+    """Link a held run to one that was started before. Answered like ``StartRun``, or with ``UNKNOWN_RUN``."""
+
+    run_id: str
+    link: Link
+
+
+class Started(NamedTuple):
+    """The answer to ``StartRun``, ``AwaitRun`` and ``ForkRun``."""
+
+    run: Run
+    created: bool
+    """False: it was there before (same id), or it is an orphan that was joined."""
+    linked: bool = False
+    """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
+    before there was anybody to tell: then ``run`` tells how it ended."""
+
+
+class AppendRecord(NamedTuple):
+    """Add one record to a held run's journal (``record.epoch`` is the fence).
+
+    A record of kind ``CANCEL`` makes the run's ``cancel`` ``RECORDED``.
+    """
+
+    key: int
+    record: Record
+    consume: int | None = None
+    """The id of the signal that this record consumes, deleted in the same transaction."""
+    clear_attempt: bool = False
+    """There may be an attempt row for this position; delete it."""
+    reset_deliveries: bool = False
+    """The first record since the run was taken over: set its delivery count back to 0."""
+
+
+class NoteAttempt(NamedTuple):
+    """Keep what is known of a step in flight (one row per position, the last one wins)."""
+
+    key: int
+    epoch: int
+    attempt: Attempt
+
+
+class FinishRun(NamedTuple):
+    """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false.
+
+    Answered with ``TOLD``, also when it is repeated, if that may have woken another run: nobody hears from the store
+    what they wrote themselves.
+    """
+
+    key: int
+    epoch: int
+    state: RunState
+    output: bytes | None
+    error: bytes | None
+    at: float
+    rewind: Rewind | None = None
+    """What a retry of it takes back."""
+    heed_cancel: bool = True
+    """False for a run that cannot go on with the code at hand, and so cannot be cancelled by it either."""
+
+
+class ParkRun(NamedTuple):
+    """Let a held run leave memory until ``wake_at`` or a signal.
+
+    Refused when an unconsumed signal with one of the names in ``signals``, or the end of a run for one of the positions
+    in ``children``, is there, or when a cancel is ``ASKED``. Fenced when the run has gone on since: a park may reach
+    the store late, after it was repeated, refused for a signal, and that signal consumed.
+    """
+
+    key: int
+    epoch: int
+    wake_at: float | None
+    signals: tuple[str, ...] = ()
+    waits_for: str = ""
+    next_seq: int | None = None
+    """The number that the run's next record will have; if it is there already, the run has gone on."""
+    children: tuple[int, ...] = ()
+    paused: bool = False
+    """The holder carries out a pause: what the run waits for does not matter. Refused when it was resumed meanwhile."""
+
+
+class ReleaseRun(NamedTuple):
+    """Give a held run back, claimable at once (unless it is paused); this never counts as a delivery."""
+
+    key: int
+    epoch: int
+
+
+class SendSignal(NamedTuple):
+    """Put a signal into a run's mailbox; a waiting run becomes claimable at once."""
+
+    run_id: str
+    name: str
+    payload: bytes
+    dedup: str | None
+    at: float
+
+
+class CancelRun(NamedTuple):
+    """Ask for a run to be cancelled. A pause is lifted by it, and a parked run becomes claimable at once.
+
+    Answered with ``DUPLICATE`` when that was asked before, also if the run has been cancelled since; but if it was
+    paused after that, asking again lifts the pause. A pending run that nobody has ever claimed (epoch 0) is cancelled
+    at once.
+    """
+
+    run_id: str
+    at: float
+    seed: bytes | None = None
+    """Only if the run has this seed: the caller wants to cancel what it has started itself, not what it has joined."""
+
+
+class PauseRun(NamedTuple):
+    """Keep a run from going on: at once if nobody holds it, else as soon as its holder has heard of it."""
+
+    run_id: str
+    at: float
+
+
+class ResumeRun(NamedTuple):
+    """Lift a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused.
+
+    A pending run that nobody has ever claimed still waits for the time that it was started for.
+    """
+
+    run_id: str
+    at: float
+
+
+class ReopenRun(NamedTuple):
+    """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
+
+    Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
+    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and its
+    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox. ``UNDONE`` when the
+    ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second time, unless
+    ``run_again``. Without a ``rewind`` nothing is removed.
+
+    The runs that it had started (their ``parent`` is this one), and whose end is in its journal no more or not yet: one
+    that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited again; if
+    its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited again. For
+    any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
+    next ``StartRun`` finds out how it ended. Those that the ``rewind`` calls ``given_up`` are left as they are.
+    """
+
+    run_id: str
+    at: float
+    run_again: bool = False
+
+
+class ForkRun(NamedTuple):
+    """Create a run that shares the beginning of another's journal.
+
+    The records of ``source`` with a ``seq`` below ``keep`` are copied (large payloads are shared), then ``record``, if
+    given, is appended. The new run is ``pending``. A fork is repeated harmlessly: the run is there under its id.
+    """
+
+    source: str
+    run: NewRun
+    keep: int
+    record: Record | None = None
+
+
+Op = (
+    StartRun
+    | AwaitRun
+    | AppendRecord
+    | NoteAttempt
+    | FinishRun
+    | ParkRun
+    | ReleaseRun
+    | SendSignal
+    | CancelRun
+    | PauseRun
+    | ResumeRun
+    | ReopenRun
+    | ForkRun
+)
+Answer = Started | Verdict
+
+Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun
+"""What somebody may ask of a run from outside; each is answered with a ``Verdict``."""

@@ -28,6 +28,7 @@ import asyncio, os, subprocess, sys, time
 sys.path.insert(0, {here!r})
 from store_values import *
 from holdfast.stores.contract import *
+from holdfast.stores.operations import *
 from holdfast.stores.sqlite import SqliteStore
 store = SqliteStore({path!r})
 def say(*words):

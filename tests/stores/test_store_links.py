@@ -221,3 +221,17 @@ async def test_thousands_of_runs_are_started_and_end_in_few_commits(store: Store
     assert [signal.position for signal in await mailbox(store, parent)] == list(range(2000))
     assert await store.next_wake(**ALL) is not None
     assert len(await store.list_runs(RunFilter(parent="p"), limit=5000)) == 2000
+
+
+async def test_a_history_tells_which_runs_are_awaited_already(store: Store):
+    parent = await hold(store, "p")
+    other = await hold(store, "other")
+    await do(store, finish(other))
+    [a, b] = await do(
+        store, child_of(parent, "a", position=0, claim_as=parent.owner), child_of(parent, "b", position=3)
+    )
+    await do(store, AwaitRun("other", link(parent, 4)), finish(a.run))
+    [history] = await store.histories([parent.key])
+    assert history.links == {0: ("a", a.run.digest), 3: ("b", b.run.digest)}
+    [childless] = await store.histories([a.run.key])
+    assert childless.links == {}

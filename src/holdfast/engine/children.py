@@ -35,19 +35,26 @@ class Children:
     """What a driver knows of the runs that its run starts or waits for."""
 
     def __init__(self, driver: Driver) -> None:
+        self.linked: dict[int, tuple[str, bytes]] = {}
+        """The links that were there when the run came into memory: see ``History.links``."""
         self._driver = driver
 
     def begin(self, command: Command) -> None:
-        """Start the run, or link to it."""
+        """Start the run, or link to it, unless it is linked already: a run that waits for thousands wakes often."""
         driver, call = self._driver, command.call
         assert isinstance(call, ChildCall)
         run = driver.run
         link = Link(run.key, run.epoch, command.position, awaited=command.kind is Kind.CHILD)
-        if call.make is None:
-            driver.host.writer.submit(AwaitRun(call.run_id, link), partial(self._begun, command, None))
+        known_id, known_digest = self.linked.get(command.position, ("", b""))
+        new = None if call.make is None else call.make(driver.host.clock.now())
+        if known_id == call.run_id and (new is None or new.digest == known_digest):
+            return
+        driver.journal.expect()
+        done = partial(self._begun, command, new)
+        if new is None:
+            driver.host.writer.submit(AwaitRun(call.run_id, link), done)
         else:
-            new = call.make(driver.host.clock.now())
-            self._start(command, new, link, partial(self._begun, command, new))
+            self._start(command, new, link, done)
 
     def _start(self, command: Command, new: NewRun, link: Link, done: Done) -> None:
         driver = self._driver

@@ -99,6 +99,7 @@ class Driver:
             rewound=run.rewound,
         )
         self._attempts = dict(history.attempts)
+        self._children.linked = dict(history.links)
         self.add_signals(history.signals)
         self._inbox.extend((record, UNREAD) for record in history.records)
         self.journal.next_seq = history.records[-1].seq + 1 if history.records else 0
@@ -200,7 +201,6 @@ class Driver:
 
     def _begin_child(self, command: Command) -> None:
         if command.kind is Kind.START or not self._mailbox.has_end(command.position):
-            self.journal.expect()
             self._children.begin(command)
 
     def _start_step(self, command: Command) -> None:

@@ -101,6 +101,8 @@ class History:
     records: Sequence[Record]
     attempts: Mapping[int, Attempt]
     signals: Sequence[Signal]
+    links: Mapping[int, tuple[str, bytes]] = field(default_factory=dict[int, tuple[str, bytes]])
+    """The runs whose end is in the mailbox or will be: id and digest, by the position of the command that waits."""
 
 
 @dataclass(frozen=True, slots=True)

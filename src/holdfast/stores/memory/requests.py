@@ -106,9 +106,9 @@ class Requests(Tables):
             if record.kind is Kind.CHILD:
                 (taken if run.rewind.takes(record) else kept).add(record.position)
         return [
-            (position, self._runs[link.child], position in taken)
-            for (parent, position), link in sorted(self._links.items())
-            if parent == run.key and position not in kept
+            (position, self._runs[self._links[run.key, position].child], position in taken)
+            for position in sorted(self._places.get(run.key, ()))
+            if position not in kept
         ]
 
     def _taken(self, run: Run) -> list[Record]:

@@ -225,6 +225,11 @@ class MemoryStore(Holding, Requests, Starting, Store):
                     records=list(self._records.get(key, ())),
                     attempts=dict(self._attempts.get(key, {})),
                     signals=list(self._mailboxes.get(key, {}).values()),
+                    links={
+                        position: (self._runs[link.child].id, self._runs[link.child].digest)
+                        for position in self._places.get(key, ())
+                        if (link := self._links[key, position]).told is not rules.Told.LATE
+                    },
                 )
                 for key in keys
             ]

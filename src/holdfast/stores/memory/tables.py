@@ -42,6 +42,8 @@ class Tables:
         self._last_signal = 0
         self._links: dict[tuple[int, int], Waits] = {}
         """By the key of the run that waits, and the position of its command."""
+        self._places: dict[int, dict[int, None]] = {}
+        """The positions of the links of a run."""
         self._awaited: dict[int, dict[tuple[int, int], None]] = {}
         """The links whose run has not been told, by the key of the run that they wait for."""
         self._workers: dict[int, Worker] = {}
@@ -101,12 +103,14 @@ class Tables:
     def _link(self, place: tuple[int, int], child: int, told: Told) -> None:
         self._unlink(place)
         self._links[place] = Waits(child, told)
+        self._places.setdefault(place[0], {})[place[1]] = None
         if told is Told.NOT_YET:
             self._awaited.setdefault(child, {})[place] = None
 
     def _unlink(self, place: tuple[int, int]) -> None:
         known = self._links.pop(place, None)
         if known is not None:
+            self._places[place[0]].pop(place[1], None)
             self._awaited.get(known.child, {}).pop(place, None)
 
     def _drop_end(self, place: tuple[int, int]) -> None:

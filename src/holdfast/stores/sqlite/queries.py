@@ -99,6 +99,7 @@ def histories(connection: sqlite3.Connection, reader: Reader, keys: Sequence[int
             records=_journal(connection, reader, key),
             attempts=reader.attempts(connection.execute(sql.ATTEMPTS, (key,))),
             signals=_mailbox(connection, reader, key),
+            links={row[0]: (row[1], row[2]) for row in connection.execute(sql.LINKED, (key,))},
         )
         for key in keys
     ]

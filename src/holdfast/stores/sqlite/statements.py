@@ -91,6 +91,10 @@ LINK = (
 )
 UNLINK = "DELETE FROM links WHERE parent = ? AND position = ?"
 LINKS = "SELECT position, child, awaited FROM links WHERE parent = ? AND position BETWEEN ? AND ?"
+LINKED = (  # whatever is not ``rules.Told.LATE``
+    "SELECT l.position, c.id, c.digest FROM links l CROSS JOIN runs c ON c.key = l.child "
+    "WHERE l.parent = ? AND l.awaited <> 2"
+)
 WAITING = "SELECT child, parent, position FROM links WHERE awaited = 1 AND child = ?"
 ALL_WAITING = (
     f"SELECT child, parent, position FROM links WHERE awaited = 1 AND child IN {_PIECE} ORDER BY parent, position"

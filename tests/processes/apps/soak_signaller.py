@@ -11,7 +11,7 @@ import os
 import random
 from pathlib import Path
 
-from holdfast import Client
+from holdfast import Client, RunEnded, RunState
 from holdfast.errors import StoreError
 
 STARTS = Path(os.environ["GATES"], "starts")
@@ -28,6 +28,12 @@ async def send(client: Client, run: str, number: int, *, before: bool) -> None:
             fresh = await client.signal(run, "letter", number, id=f"{run}-{number}")
         except StoreError:
             doubtful = True  # it may be there all the same
+            await asyncio.sleep(0.05)
+            continue
+        except RunEnded:
+            # Three of its workers were struck in a row (the checker finds out whether that is so): a person retries it.
+            state = (await client.get(run)).state
+            assert state is RunState.DEAD or not state.is_terminal, f"{run} is {state} without letter {number}"
             await asyncio.sleep(0.05)
             continue
         assert fresh is not before or doubtful, f"letter {number} of {run}: fresh={fresh}, sent before={before}"

@@ -39,8 +39,7 @@ async def call_child(execution: Execution, workflow: Workflow[..., Any], args: A
     new, make = _new_child(execution, workflow, args, kwargs)
 
     def check(answer: Started) -> None:
-        if not answer.created:
-            check_same(answer.run, new)
+        check_same(answer.run, new)
 
     call = ChildCall(new.id, check, make, new.seed)
     ended = await _end_of(execution, workflow.definition, call)
@@ -52,6 +51,7 @@ async def start_child(execution: Execution, workflow: Workflow[..., Any], args: 
     new, make = _new_child(execution, workflow, args, kwargs)
 
     def check(answer: Started) -> None:
+        check_same(answer.run, new)
         accept(answer, new)
 
     definition = workflow.definition

@@ -23,7 +23,7 @@ from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
 from holdfast.engine.writer import Done
-from holdfast.errors import HoldfastError, RunConflict, RunNotFound
+from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.stores.operations import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
 from holdfast.stores.rules import switched_off
 
@@ -50,7 +50,7 @@ class Children:
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
         driver.journal.expect()
-        done = partial(self._begun, command, new)
+        done = partial(self._begun, command)
         if new is None:
             driver.host.writer.submit(AwaitRun(call.run_id, link), done)
         else:
@@ -66,7 +66,7 @@ class Children:
         else:
             driver.host.start_child(new, link, done)
 
-    def _begun(self, command: Command, new: NewRun | None, answer: Answer | BaseException) -> None:
+    def _begun(self, command: Command, answer: Answer | BaseException) -> None:
         driver = self._driver
         driver.journal.answered()
         if driver.gone:
@@ -77,10 +77,10 @@ class Children:
             driver.lose()
         else:
             if command.position in driver.execution.open:
-                self._take(command, new, answer)
+                self._take(command, answer)
             driver.rest()
 
-    def _take(self, command: Command, new: NewRun | None, answer: Started | Verdict) -> None:
+    def _take(self, command: Command, answer: Started | Verdict) -> None:
         """The store has the run (or none)."""
         call: ChildCall = command.call
         try:
@@ -89,14 +89,6 @@ class Children:
             if not isinstance(answer, Started):
                 raise RunNotFound(f"there is no run {call.run_id!r} to wait for", call.run_id)
             call.accept(answer)
-            if new is not None and answer.run.digest != new.digest:
-                # It has this command's seed, and so was started from here: before a retry, after which the code went
-                # another way. Its result is not the one that was asked for.
-                raise RunConflict(
-                    f"run {call.run_id!r} was started with other inputs, before its parent was retried: "
-                    f"a fork of the parent starts runs of its own",
-                    call.run_id,
-                )
         except HoldfastError as error:
             self._record(command, ok=False, payload=encode_error(error))
             return

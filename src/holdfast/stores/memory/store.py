@@ -15,35 +15,23 @@ from dataclasses import replace
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.stores import rules
+from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import History, NewWorker, Reaped, Request, RunFilter, Store, Worker, WorkflowSpec
 from holdfast.stores.memory.holding import Holding
 from holdfast.stores.memory.requests import Requests
 from holdfast.stores.memory.starting import Starting
 from holdfast.stores.operations import (
     Answer,
-    AppendRecord,
-    AwaitRun,
     Cancel,
-    CancelRun,
-    FinishRun,
-    ForkRun,
-    NoteAttempt,
     Op,
-    ParkRun,
-    PauseRun,
-    ReleaseRun,
-    ReopenRun,
-    ResumeRun,
     Run,
-    SendSignal,
-    StartRun,
 )
 
 TICK = 0.02
 _RECENT = 1.0
 
 
-class MemoryStore(Holding, Requests, Starting, Store):
+class MemoryStore(Holding, Requests, Starting, Carrier, Store):
     """Journals in dictionaries, gone with the process."""
 
     url = "memory://"
@@ -72,35 +60,6 @@ class MemoryStore(Holding, Requests, Starting, Store):
             answers = [self._carry_out(op) for op in ops]
         self._announce()
         return answers
-
-    def _carry_out(self, op: Op) -> Answer:
-        match op:
-            case AppendRecord():
-                return self._append(op)
-            case NoteAttempt():
-                return self._note_attempt(op)
-            case FinishRun():
-                return self._finish(op)
-            case ParkRun():
-                return self._park(op)
-            case ReleaseRun():
-                return self._release(op)
-            case SendSignal():
-                return self._send(op)
-            case StartRun():
-                return self._start(op)
-            case AwaitRun():
-                return self._await(op)
-            case CancelRun():
-                return self._cancel(op)
-            case PauseRun():
-                return self._pause(op)
-            case ResumeRun():
-                return self._resume(op)
-            case ReopenRun():
-                return self._reopen(op)
-            case ForkRun():
-                return self._fork(op)
 
     # Workers
 

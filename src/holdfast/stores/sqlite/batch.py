@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from holdfast.core.records import Kind
+from holdfast.stores.carrying import Carrier
 from holdfast.stores.operations import (
     Answer,
     AppendRecord,
@@ -102,7 +103,7 @@ def _transact(
     return answers
 
 
-class Batch(Holding, Requests, Starting):
+class Batch(Holding, Requests, Starting, Carrier):
     """The operations of one transaction."""
 
     def __init__(
@@ -127,35 +128,6 @@ class Batch(Holding, Requests, Starting):
         answers = [self._carry_out(op) for op in self._ops]
         self.flush()
         return answers
-
-    def _carry_out(self, op: Op) -> Answer:
-        match op:
-            case AppendRecord():
-                return self._append(op)
-            case NoteAttempt():
-                return self._note_attempt(op)
-            case FinishRun():
-                return self._finish(op)
-            case ParkRun():
-                return self._park(op)
-            case ReleaseRun():
-                return self._release(op)
-            case SendSignal():
-                return self._send(op)
-            case StartRun():
-                return self._start(op)
-            case AwaitRun():
-                return self._await(op)
-            case CancelRun():
-                return self._cancel(op)
-            case PauseRun():
-                return self._pause(op)
-            case ResumeRun():
-                return self._resume(op)
-            case ReopenRun():
-                return self._reopen(op)
-            case ForkRun():
-                return self._fork(op)
 
     def _look_ahead(self) -> None:
         """Read the fences of all runs that the operations touch, and note which runs they are to end."""

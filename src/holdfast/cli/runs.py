@@ -103,7 +103,7 @@ def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print the runs that match."""
     page = asyncio.run(_read(url, wanted))
     if as_json:
-        echo_json([_as_json(run) for run in page.runs])
+        echo_json([run_as_json(run) for run in page.runs])
         return
     out = console()
     if not page.runs:
@@ -171,7 +171,8 @@ def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
     return "", ""
 
 
-def _as_json(run: Run) -> dict[str, Any]:
+def run_as_json(run: Run) -> dict[str, Any]:
+    """What a list tells of a run, under stable names."""
     error = error_of(run.error)
     return {
         "id": run.id,

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.cli.liveness import Surroundings, is_alive, is_cancelling, is_paused, look_around, why_stalled
+from holdfast.cli.liveness import Surroundings, is_alive, is_paused, look_around, why_stalled
 from holdfast.cli.opening import find_run
 from holdfast.cli.recorded import error_of, failure_of, value_of
 from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
+from holdfast.cli.runs import run_as_json
 from holdfast.cli.wording import iso
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import RunState
@@ -116,30 +117,17 @@ def story_as_json(story: Story) -> dict[str, Any]:
     run = story.run
     error = error_of(run.error)
     return {
-        "id": run.id,
-        "workflow": run.workflow,
-        "state": run.state.value,
-        "queue": run.queue,
-        "tags": list(run.tags),
+        **run_as_json(run),
         "python": run.python,
-        "created_at": iso(run.created_at),
-        "finished_at": iso(run.finished_at),
-        "seconds": None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
         "deadline": iso(run.deadline),
-        "waits_for": run.waits_for if run.state is RunState.WAITING else None,
-        "wake_at": iso(run.wake_at),
         "epoch": run.epoch,
         "deliveries": run.deliveries,
         "max_deliveries": run.max_deliveries,
         "held_by": run.owner,
-        "paused": is_paused(run),
         "paused_at": iso(run.paused_at) if is_paused(run) else None,
-        "cancelling": is_cancelling(run),
         "cancel": None if run.cancel is Cancel.NO else run.cancel.value,
         "switched_off": run.workflow in story.around.off,
         "stalled": story.stalled,
-        "parent": run.parent or None,
-        "forked_from": run.forked_from or None,
         "inputs": value_of(run.inputs),
         "output": value_of(run.output),
         "error": None if error is None else asdict(error),

@@ -6,13 +6,13 @@ way an answer may get lost, and then they do it again; what they do may also arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from holdfast.client import forking
 from holdfast.core.records import Kind, Record
-from holdfast.stores.contract import History
+from holdfast.stores.contract import History, RunUsage
 from holdfast.stores.operations import CancelRun, Change, ForkRun, Op, PauseRun, ReopenRun, ResumeRun, Run, Started
 from simulation.store import at_once
 
@@ -113,6 +113,9 @@ class _Reading:
 
     async def histories(self, keys: Sequence[int]) -> list[History]:
         return await self._database.histories(keys)
+
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._database.usages(run_ids)
 
     async def commit(self, ops: Sequence[ForkRun]) -> list[Started]:
         [self.op] = ops

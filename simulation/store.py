@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.contract import History, NewWorker, Reaped, RunFilter, Store, Worker, WorkflowSpec
+from holdfast.stores.contract import History, NewWorker, Reaped, RunFilter, RunUsage, Store, Worker, WorkflowSpec
 from holdfast.stores.contract import Request as Asked
 from holdfast.stores.operations import Answer, Op, Run, StartRun
 
@@ -221,6 +221,9 @@ class ProcessStore(Store):
         return await self._ask(
             "list_runs", lambda: at_once(self._database.list_runs(where, limit=limit, before=before))
         )
+
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._ask("usages", lambda: at_once(self._database.usages(run_ids)))
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._ask("count_runs", lambda: at_once(self._database.count_runs()))

@@ -5,6 +5,7 @@
     HoldfastError
     ├── DefinitionError              a workflow or step is declared wrongly (raised when it is defined)
     ├── UsageError                   an API is called in a way that cannot work, with the way that does
+    │   └── DepsMissing              an agent's tools need ``deps``, and this process was given none
     ├── InputError                   arguments that do not fit the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
     ├── WorkflowSwitchedOff          somebody has switched the workflow off: no run of it starts or goes on
@@ -28,6 +29,13 @@
     │   ├── ForbiddenInWorkflow      workflow code did what only a step may do
     │   ├── WorkflowStuck            workflow code waits for something that nothing recorded can wake
     │   └── WorkflowNeverYields      workflow code keeps the loop busy for ever
+    ├── ModelError                   about a model call: ``.model``, ``.status`` (of HTTP, if it got that far)
+    │   ├── ModelRefused             the provider refuses it for good: the same call would fail again
+    │   └── ModelUnavailable         it failed until the retries were used up
+    ├── BudgetExceeded               a model call was not made, because it would have passed a budget
+    ├── TurnLimitReached             an agent has made its last turn, and has no answer yet
+    ├── ArgumentsRefused             a model called a tool with arguments that do not fit its parameters
+    ├── UnknownTool                  a model called a tool that its agent does not have
     ├── StepError                    about one step: ``.step``
     │   ├── StepFailed               stands in for an exception that cannot be rebuilt
     │   ├── StepTimedOut             (also TimeoutError)
@@ -39,6 +47,8 @@
         ├── StoreReadOnly
         ├── StoreSchemaError         the database was written by a newer Holdfast
         └── StoreCorrupt
+
+``ModelRetry`` is no error of Holdfast's: tools raise it to tell the model what to do otherwise.
 
 Two more are ``BaseException``s, because a broad ``except Exception`` in user code must not stop them:
 ``FenceLost`` (another worker holds the run now) and ``RunParked`` (the run leaves memory).
@@ -57,6 +67,10 @@ class DefinitionError(HoldfastError):
 
 class UsageError(HoldfastError):
     """An API is called where or how it cannot work."""
+
+
+class DepsMissing(UsageError):
+    """The tools of an agent need ``deps``, and the process that executes its run was given none."""
 
 
 class InputError(HoldfastError):
@@ -166,6 +180,48 @@ class WorkflowStuck(ReplayError):
 
 class WorkflowNeverYields(ReplayError):
     """Workflow code keeps running without ever waiting for anything."""
+
+
+class ModelError(HoldfastError):
+    """A model call has failed."""
+
+    def __init__(self, message: str, model: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.model = model
+        self.status = status
+
+
+class ModelRefused(ModelError):
+    """The provider refuses the call (a wrong key, no quota, a bad request): repeating it would not help."""
+
+
+class ModelUnavailable(ModelError):
+    """The provider could not be reached, or was overloaded, until the retries were used up."""
+
+
+class BudgetExceeded(HoldfastError):
+    """A model call was not made: it would have passed a budget. ``run_id`` is the run that has the budget."""
+
+    def __init__(self, message: str, run_id: str = "", limit: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.limit = limit
+
+
+class TurnLimitReached(HoldfastError):
+    """An agent has used up its ``max_turns`` without an answer."""
+
+
+class ArgumentsRefused(HoldfastError):
+    """A model called a tool with arguments that do not fit. The message is for the model: what was wrong with which."""
+
+
+class UnknownTool(HoldfastError):
+    """A model called a tool that its agent does not have. The message is for the model: which tools there are."""
+
+
+class ModelRetry(Exception):
+    """Raised by a tool: the model is told this message, and may call the tool again with other arguments."""
 
 
 class StepError(HoldfastError):

@@ -7,11 +7,13 @@ words of a death) it takes over from the store, once the machine has checked tha
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
-from holdfast.stores.contract import RunFilter
+from holdfast.core.usage import Limits, Shortage, Usage
+from holdfast.stores.contract import RunFilter, RunUsage
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
@@ -26,8 +28,10 @@ from holdfast.stores.operations import (
     PauseRun,
     ReleaseRun,
     ReopenRun,
+    ReserveUsage,
     ResumeRun,
     SendSignal,
+    SetBudget,
     StartRun,
     Verdict,
 )
@@ -53,6 +57,11 @@ class Model:
         self.dedups: set[tuple[str, str]] = set()
         self.links: dict[tuple[str, int], list[Any]] = {}
         """``[who is waited for, "waits" | "told" | "late"]``, by who waits, and the position of its command."""
+        self.used: dict[str, list[Usage]] = {}
+        """What each run has used itself, piece by piece."""
+        self.budgets: dict[str, Limits] = {}
+        self.reserved: dict[tuple[str, int], Usage] = {}
+        self.short: set[tuple[str, int]] = set()
         self.switches: dict[str, float] = {}
         self.workers: dict[int, Row] = {}
         self.specs: dict[str, Any] = {}
@@ -95,6 +104,22 @@ class Model:
         ]
         return sorted(request for request in asked if any(request[1:]))
 
+    def family(self, run_id: str) -> list[str]:
+        """A run, and those above it."""
+        above = self.runs[run_id]["above"]
+        return [run_id, *([] if above is None else self.family(above))]
+
+    def is_below(self, run_id: str, other: str) -> bool:
+        return other in self.family(run_id)
+
+    def usages(self) -> dict[str, RunUsage]:
+        told = {run_id: RunUsage(self._sum(run_id), self.budgets.get(run_id)) for run_id in self.runs}
+        return {run_id: usage for run_id, usage in told.items() if usage != RunUsage()}
+
+    def _sum(self, run_id: str) -> Usage:
+        pieces = [piece for one in self.runs if self.is_below(one, run_id) for piece in self.used[one]]
+        return sum(pieces, Usage())
+
     # Operations: each returns what the store must answer
 
     def apply(self, op: Op) -> Any:
@@ -110,13 +135,15 @@ class Model:
                 return Verdict.UNKNOWN_RUN if run is None else self._ask(run, op)
             case ReopenRun():
                 return self._reopen(op)
+            case SetBudget():
+                return self._set_budget(op)
             case ForkRun():
                 return self._fork(op)
             case _:
                 run = self.by_key(op.key)
                 return Verdict.FENCED if run is None else self._on_held(run, op)
 
-    def _on_held(self, run: Row, op: Any) -> Verdict:
+    def _on_held(self, run: Row, op: Any) -> Verdict | Shortage:
         epoch = op.record.epoch if isinstance(op, AppendRecord) else op.epoch
         held = run["state"] is RUNNING and run["epoch"] == epoch
         match op:
@@ -140,6 +167,8 @@ class Model:
                 return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else Verdict.FENCED
             case ReleaseRun() if held:
                 self._free(run)
+            case ReserveUsage() if held:
+                return self._reserve(run, op)
             case _:
                 return Verdict.FENCED
         return Verdict.DONE
@@ -147,6 +176,9 @@ class Model:
     def _append(self, run: Row, op: AppendRecord, held: bool) -> Verdict:
         journal = self.journals[run["id"]]
         there = [record.epoch for record in journal if record.seq == op.record.seq]
+        streamed = op.record.kind not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
+        if held and streamed:
+            self.reserved.pop((run["id"], op.record.position), None)
         if there:
             return Verdict.DONE if there == [op.record.epoch] else Verdict.FENCED
         if not held:
@@ -161,6 +193,62 @@ class Model:
             run["deliveries"] = 0
         if op.record.kind is Kind.CANCEL:
             run["cancel"] = Cancel.RECORDED
+        if op.used is not None:
+            self.used[run["id"]].append(op.used)
+        return Verdict.DONE
+
+    def _reserve(self, run: Row, op: ReserveUsage) -> Verdict | Shortage:
+        if not run["has_budget"]:
+            return Verdict.DONE
+        place = (run["id"], op.position)
+        self.reserved.pop(place, None)
+        refusals = [
+            refusal
+            for one in self.family(run["id"])
+            if one in self.budgets
+            for refusal in self._refusals(one, self.budgets[one], op.expected)
+        ]
+        refusals.sort(key=lambda refusal: refusal.passing)  # a real one first, and the nearest
+        self.short.discard(place)
+        if not refusals:
+            self.reserved[place] = op.expected
+            return Verdict.DONE
+        if not refusals[0].passing and refusals[0].limit != "price":
+            self.short.add(place)
+        return refusals[0]
+
+    def _refusals(self, run_id: str, limits: Limits, expected: Usage) -> list[Shortage]:
+        used = self._sum(run_id)
+        others = sum((held for (one, _), held in self.reserved.items() if self.is_below(one, run_id)), Usage())
+        found: list[Shortage] = []
+        if limits.seconds is not None and used.seconds >= limits.seconds:
+            found.append(Shortage(run_id, "seconds", limits.seconds, used.seconds, 0, 0, False))
+        if limits.nano_usd is not None and expected.unpriced > 0:
+            found.append(Shortage(run_id, "price", limits.nano_usd / 1e9, used.nano_usd / 1e9, 0, 0, False))
+        for name, most, field, unit in (
+            ("usd", limits.nano_usd, "nano_usd", 1e9),
+            ("tokens", limits.tokens, "tokens", 1),
+            ("turns", limits.calls, "calls", 1),
+        ):
+            has, kept, more = (getattr(usage, field) for usage in (used, others, expected))
+            if most is not None and has + kept + more > most:
+                passing = most - has >= more
+                found.append(Shortage(run_id, name, most / unit, has / unit, kept / unit, more / unit, passing))
+        return found
+
+    def _set_budget(self, op: SetBudget) -> Verdict:
+        if op.run_id not in self.runs:
+            return Verdict.UNKNOWN_RUN
+        if self.runs[op.run_id]["state"] in ENDED:
+            return Verdict.ENDED
+        if op.run_id not in self.budgets:
+            return Verdict.REFUSED
+        self.budgets[op.run_id] = op.budget
+        nano, tokens, calls, seconds = op.budget
+        payload = json.dumps({"nano_usd": nano, "tokens": tokens, "calls": calls, "seconds": seconds}).encode()
+        for run_id, run in self.runs.items():  # in the order of their creation
+            if self.is_below(run_id, op.run_id) and run["state"] not in ENDED:
+                self._ask_again(run, payload, op.at)
         return Verdict.DONE
 
     def _cannot_park(self, run: Row, op: ParkRun) -> bool:
@@ -223,10 +311,14 @@ class Model:
             return dict(orphan), False
         if new.workflow in self.switches:
             return Verdict.SWITCHED_OFF
-        return dict(self._create(new, op.claim_as)), True
+        starter = None if op.link is None else self.by_key(op.link.parent)
+        return dict(self._create(new, op.claim_as, starter)), True
 
-    def _create(self, new: Any, claim_as: int | None) -> Row:
+    def _create(self, new: Any, claim_as: int | None, starter: Row | None = None) -> Row:
         owner = claim_as if self.is_live(claim_as) else None
+        talk = [
+            run["id"] for run in self.runs.values() if (run["workflow"], run["session"]) == (new.workflow, new.session)
+        ]
         run: Row = {
             "key": None, "id": new.id, "workflow": new.workflow, "queue": new.queue,
             "state": PENDING if owner is None else RUNNING, "epoch": 0 if owner is None else 1, "owner": owner,
@@ -237,11 +329,17 @@ class Model:
             "python": new.python, "created_at": new.created_at, "finished_at": None,
             "began_at": new.created_at if new.began_at is None else new.began_at, "cancel": Cancel.NO,
             "paused_at": None, "rewind": None, "parent": new.parent, "forked_from": new.forked_from,
-            "rewound": new.rewound,
+            "rewound": new.rewound, "session": new.session,
+            "previous": ["", *talk][-1] if new.session else new.previous,
+            "has_budget": new.budget is not None or (starter is not None and starter["has_budget"]),
+            "above": new.parent if new.parent in self.runs else None,
             "generated": new.generated_id, "ended_unseen": False,
         }  # fmt: skip
         self.runs[new.id] = run
         self.journals[new.id], self.attempts[new.id], self.mailboxes[new.id] = [], {}, []
+        self.used[new.id] = []
+        if new.budget is not None:
+            self.budgets[new.id] = new.budget
         return run
 
     def _fork(self, op: ForkRun) -> tuple[Row, bool, bool] | Verdict:
@@ -325,7 +423,13 @@ class Model:
         if verdict is Verdict.DONE:
             for run_id in order:
                 self._rewind(self.runs[run_id], order)
+                self._ask_again(self.runs[run_id], b"null", op.at)
         return verdict
+
+    def _ask_again(self, run: Row, payload: bytes, at: float) -> None:
+        for place in [place for place in self.short if place[0] == run["id"]]:
+            self.short.remove(place)
+            self._deliver(run, "holdfast:budget", payload, at)
 
     def _may_reopen(self, run_id: str, op: ReopenRun, order: list[str]) -> Verdict:
         run = self.runs[run_id]
@@ -412,6 +516,7 @@ class Model:
         unseen = starter is not None and starter["state"] == "dead"
         run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
         run["ended_unseen"] = run["generated"] and unseen
+        self.reserved = {place: held for place, held in self.reserved.items() if place[0] != run["id"]}
         self.tell(run)
 
     def tell(self, run: Row) -> None:
@@ -480,6 +585,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "many": sorted(await store.get_many([*ids, "none"]), key=lambda run: -run.key),
         "histories": await store.histories([run.key for run in runs]),
         "counts": dict(await store.count_runs()),
+        "usages": dict(await store.usages([*ids, "none"])),
         "workers": await store.workers(),
         "specs": dict(await store.specs()),
         "requests": {worker: await store.requests(worker) for worker in workers},

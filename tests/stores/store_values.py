@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
 from holdfast.stores.contract import NewWorker, Store
 from holdfast.stores.operations import (
     AppendRecord,
@@ -17,6 +18,7 @@ from holdfast.stores.operations import (
     Op,
     ParkRun,
     ReleaseRun,
+    ReserveUsage,
     Run,
     SendSignal,
     Started,
@@ -72,9 +74,23 @@ def record(seq: int, *, epoch: int = 1, position: int | None = None, **fields: A
     return Record(seq=seq, epoch=epoch, **{**given, **fields})
 
 
-def append(run: Run, seq: int, *, consume: int | None = None, clear: bool = False, reset: bool = False, **fields: Any):
+def append(
+    run: Run,
+    seq: int,
+    *,
+    consume: int | None = None,
+    clear: bool = False,
+    reset: bool = False,
+    used: Usage | None = None,
+    **fields: Any,
+) -> AppendRecord:
     made = record(seq, **{"epoch": run.epoch, **fields})
-    return AppendRecord(run.key, made, consume=consume, clear_attempt=clear, reset_deliveries=reset)
+    return AppendRecord(run.key, made, consume=consume, clear_attempt=clear, reset_deliveries=reset, used=used)
+
+
+def reserve(run: Run, position: int, tokens: int = 0, **fields: Any) -> ReserveUsage:
+    """Ask for a call that is expected to take so many tokens."""
+    return ReserveUsage(run.key, run.epoch, position, Usage(calls=1, input_tokens=tokens, **fields))
 
 
 def note(run: Run, position: int, number: int = 1, **fields: Any) -> NoteAttempt:

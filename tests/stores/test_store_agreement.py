@@ -13,6 +13,7 @@ from store_values import ALL, FLOW, Clock, a_worker, new_run
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
@@ -27,8 +28,10 @@ from holdfast.stores.operations import (
     PauseRun,
     ReleaseRun,
     ReopenRun,
+    ReserveUsage,
     ResumeRun,
     SendSignal,
+    SetBudget,
     StartRun,
 )
 from holdfast.stores.sqlite import SqliteStore
@@ -43,6 +46,8 @@ keys, epochs, seqs = st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)
 times = st.sampled_from([999_990.0, 1_000_000.0, 1_000_010.0])
 names = st.sampled_from(["go", "stop"])
 ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
+usages = st.builds(Usage, st.just(1), st.integers(0, 40), st.integers(0, 40), nano_usd=st.integers(0, 9))
+budgets = st.builds(Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3))
 
 
 @st.composite
@@ -56,6 +61,9 @@ def new_runs(draw: st.DrawFn) -> Any:
         starter=draw(st.none() | WORKERS),
         max_deliveries=draw(st.integers(1, 2)),
         parent=draw(st.sampled_from(["", *RUNS])),
+        budget=draw(st.none() | budgets),
+        session=draw(st.sampled_from(["", "talk"])),
+        previous=draw(st.sampled_from(["", "r1"])),
     )
 
 
@@ -80,7 +88,7 @@ def appends(draw: st.DrawFn) -> AppendRecord:
     )  # fmt: skip
     return AppendRecord(
         draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
-        reset_deliveries=draw(st.booleans()),
+        reset_deliveries=draw(st.booleans()), used=draw(st.none() | usages),
     )  # fmt: skip
 
 
@@ -108,6 +116,9 @@ operations = st.one_of(
         st.booleans(),
     ),
     st.builds(ReleaseRun, keys, epochs),
+    st.builds(ReserveUsage, keys, epochs, positions, usages),
+    st.builds(ReserveUsage, keys, epochs, positions, usages),
+    st.builds(SetBudget, ids, budgets, times),
     st.builds(SendSignal, ids, names, st.just(b"1"), st.none() | st.just("dedup"), times),
     st.builds(CancelRun, ids, times, st.sampled_from([None, None, b"s"])),
     st.builds(PauseRun, ids, times),
@@ -185,6 +196,7 @@ async def look(store: Store) -> list[Any]:
         [await store.new_signals(worker, 1) for worker in (1, 2, 3)],
         [await store.requests(worker) for worker in (1, 2, 3)],
         await store.switched_off(),
+        await store.usages(RUNS),
         [[run.id for run in await store.list_runs(where)] for where in FILTERS],
     ]
 

@@ -34,6 +34,7 @@ from store_values import Clock, a_worker, new_run
 from holdfast.codec import describe_error, encode_error
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
+from holdfast.core.usage import NANO, Limits, Shortage, Usage
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.operations import (
     AppendRecord,
@@ -48,9 +49,11 @@ from holdfast.stores.operations import (
     PauseRun,
     ReleaseRun,
     ReopenRun,
+    ReserveUsage,
     ResumeRun,
     Run,
     SendSignal,
+    SetBudget,
     Started,
     StartRun,
     Verdict,
@@ -65,8 +68,24 @@ QUEUES = ["default", "slow"]
 NAMES = ["go", "go", "stop"]
 FAILURE = encode_error(ValueError("no"))
 
-HARMLESS = (StartRun, AwaitRun, AppendRecord, FinishRun, ParkRun, CancelRun, PauseRun, ResumeRun, ForkRun)
-"""What may be handed in again as it is, by the contract; so may a signal with a key."""
+HARMLESS = (StartRun, AwaitRun, AppendRecord, FinishRun, ParkRun, CancelRun, PauseRun, ResumeRun, ForkRun, SetBudget)
+"""What may be handed in again as it is, by the contract; so may a signal with a key, and a reservation alone (others in
+the same commit may change what it is answered)."""
+
+BUDGETS = [
+    Limits(tokens=100), Limits(calls=3), Limits(nano_usd=NANO // 2, calls=6), Limits(tokens=250, seconds=4.0), Limits(),
+]  # fmt: skip
+USED = [Usage(1, 30, 10, 5, NANO // 8, 0, 1.5), Usage(1, 5, 20, 0, 0, 1), Usage(seconds=0.25), Usage()]
+MUCH = Usage(10**6, 10**9, nano_usd=10**15)
+"""More than any budget: the answer tells what is used and reserved."""
+EXPECTED = [
+    MUCH,
+    MUCH,
+    Usage(1, 20, 20, nano_usd=NANO // 10),
+    Usage(1, 60, 0, nano_usd=NANO // 4),
+    Usage(1),
+    Usage(1, 40, unpriced=1),
+]
 
 seeds = st.integers(0, 2**32)
 
@@ -118,7 +137,9 @@ class StoreMachine(RuleBasedStateMachine):
         note("".join(f"    {op}: {answer}\n" for op, answer in zip(ops, answers, strict=True)))
         assert len(answers) == len(ops)
         for op, answer, wanted in zip(ops, answers, expected, strict=True):
-            if isinstance(wanted, tuple):
+            if isinstance(wanted, Shortage):
+                assert answer == wanted, f"{op}: {answer}, not {wanted}"
+            elif isinstance(wanted, tuple):
                 assert isinstance(answer, Started), f"{op}: {answer}, not {wanted}"
                 self.same_started(answer, wanted)
             else:
@@ -150,10 +171,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     def draw_op(self) -> Op:
         kinds = [self.draw_start, self.draw_signal, self.draw_reopen, self.draw_request, self.draw_request]
-        kinds += [self.draw_fork]
+        kinds += [self.draw_fork, self.draw_budget]
         if any(run["key"] is not None for run in self.model.runs.values()):
             kinds += [self.draw_append, self.draw_append, self.draw_note, self.draw_finish, self.draw_park]
-            kinds += [self.draw_release, self.draw_await]
+            kinds += [self.draw_release, self.draw_await, self.draw_reserve, self.draw_reserve]
         return self.one_of(kinds)()
 
     def target(self) -> tuple[dict[str, Any], int]:
@@ -178,6 +199,8 @@ class StoreMachine(RuleBasedStateMachine):
             "generated_id": self.one_of((True, False)),
             "starter": starter,
             "tags": self.one_of(((), ("nightly",))),
+            "budget": self.one_of((None, None, *BUDGETS)),
+            "session": self.one_of(("", "", "talk")),
         }
         claim_as, link = None, self.draw_link() if self.one_of((True, False)) else None
         if link is not None and self.mostly():
@@ -212,6 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
         record = Record(keep, Kind.STEP, 0, "x", True, b"[2]", self.clock())
         run = new_run(self.one_of(IDS), seed=self.one_of((b"s", b"t")), began_at=self.one_of((None, 7.0)))
         run = replace(run, workflow=self.one_of(FLOWS), created_at=self.clock(), forked_from=source)
+        run = replace(run, budget=self.model.budgets.get(source), previous=self.one_of(("", "r1")))
         return ForkRun(source, run, keep, self.one_of((None, record)))
 
     def draw_request(self) -> Op:
@@ -225,7 +249,8 @@ class StoreMachine(RuleBasedStateMachine):
         journal = self.model.journals[run["id"]]
         if journal and self.random.randint(0, 4) == 0:
             record = self.one_of(journal)  # once more, as it was, or by somebody else
-            return AppendRecord(run["key"], record if self.one_of((True, False)) else record._replace(epoch=epoch))
+            record = record if self.one_of((True, False)) else record._replace(epoch=epoch)
+            return AppendRecord(run["key"], record, used=self.one_of((None, *USED)))
         kind = self.one_of((*Kind, Kind.STEP))
         ok = kind is not Kind.STEP or self.one_of((True, False))
         payload = b"[1]" if ok else FAILURE
@@ -234,7 +259,10 @@ class StoreMachine(RuleBasedStateMachine):
         record = self.next_record(run, kind, ok, payload)._replace(position=position, epoch=epoch)
         mailbox = [signal["id"] for signal in self.model.mailboxes[run["id"]] if signal["id"] is not None]
         consume = self.one_of(mailbox) if mailbox and self.mostly() else None
-        return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly())
+        used = self.one_of((None, None, None, *USED))
+        if self.one_of((True, False)):  # as most are: nothing but a record
+            return AppendRecord(run["key"], record, used=used)
+        return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly(), used)
 
     def next_record(self, run: dict[str, Any], kind: Kind, ok: bool, payload: bytes | None) -> Record:
         journal = self.model.journals[run["id"]]
@@ -247,6 +275,15 @@ class StoreMachine(RuleBasedStateMachine):
         progress = self.one_of((None, b"7"))
         attempt = Attempt(self.random.randint(0, 2), self.random.randint(1, 3), self.one_of((True, False)), progress)
         return NoteAttempt(run["key"], epoch, attempt)
+
+    def draw_reserve(self) -> ReserveUsage:
+        run, epoch = self.target()
+        return ReserveUsage(run["key"], epoch, self.random.randint(0, 2), self.one_of(EXPECTED))
+
+    def draw_budget(self) -> SetBudget:
+        known = [run_id for run_id in self.model.budgets if self.model.runs[run_id]["state"] not in ENDED]
+        run_id = self.one_of(known) if known and self.mostly() else self.one_of(IDS)
+        return SetBudget(run_id, self.one_of(BUDGETS), self.clock())
 
     def draw_finish(self) -> FinishRun:
         run, epoch = self.target()
@@ -317,6 +354,8 @@ class StoreMachine(RuleBasedStateMachine):
         can += [self.is_signalled] * 2 if any(run["state"] is WAITING for run in runs) else []
         can += [self.is_reopened] * 2 if any(run["state"] in ENDED for run in runs) else []
         can += [self.asks] * 2 if self.model.runs else []
+        can += [self.spends] * 4 if any(run["has_budget"] for run in held) else []
+        can += [self.is_given_another_budget] * 2 if self.model.short else []
         can += [self.hands_the_last_commit_in_again] if self.last else []
         return [*can, self.is_listed]
 
@@ -339,6 +378,29 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed(
             self.one_of((self.draw_append, self.draw_append, self.draw_note, self.draw_signal, self.draw_await))
         )
+
+    def spends(self) -> None:
+        """As a model call does: reserve, and record what was used, or end. Then somebody asks what is left."""
+        run = self.one_of([run for run in self.held() if run["has_budget"]])
+        position, how = self.random.randint(0, 2), self.random.randint(0, 4)
+        asked = ReserveUsage(run["key"], run["epoch"], position, self.one_of(EXPECTED[2:]))
+        record = self.next_record(run, Kind.STEP, True, b"[1]")._replace(position=position)
+        outcome: Op = AppendRecord(run["key"], record, used=self.one_of(USED) if how < 3 else None)
+        if how == 0:
+            outcome = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock())
+        if how == 1:  # handed in together, and once more
+            self.committed(lambda: asked, lambda: outcome)
+            self.hands_the_last_commit_in_again()
+        else:
+            self.committed(lambda: asked)
+            self.committed(lambda: outcome)
+        family = [self.model.runs[one] for one in self.model.family(run["id"])]
+        asking = [one for one in family if one["state"] is RunState.RUNNING and one["has_budget"]]
+        if asking:
+            self.committed(lambda: ReserveUsage(asking[-1]["key"], asking[-1]["epoch"], 2, MUCH))
+
+    def is_given_another_budget(self) -> None:
+        self.committed(self.draw_budget)
 
     def asks(self) -> None:
         self.committed(self.draw_request)
@@ -384,7 +446,10 @@ class StoreMachine(RuleBasedStateMachine):
     def begets(self) -> None:
         """Start a run and wait for it, which may end at once."""
         run = self.one_of(self.held())
-        new = new_run(self.one_of(IDS), workflow=run["workflow"], created_at=self.clock(), parent=run["id"])
+        budget = self.one_of((None, None, *BUDGETS))
+        new = new_run(
+            self.one_of(IDS), workflow=run["workflow"], created_at=self.clock(), parent=run["id"], budget=budget
+        )
         link = Link(run["key"], run["epoch"], self.random.randint(0, 2))
         self.committed(lambda: StartRun(new, run["owner"], link=link))
         child = self.model.runs.get(new.id)
@@ -430,6 +495,7 @@ class StoreMachine(RuleBasedStateMachine):
         refusals = (Verdict.REFUSED, Verdict.FENCED, Verdict.ENDED, Verdict.SWITCHED_OFF)
         refused = any(answer in refusals for answer in self.last_answers)
         keyed = [op for op in self.last if isinstance(op, SendSignal) and op.dedup is not None]
+        reservations = [op for op in self.last if isinstance(op, ReserveUsage)]
         undecided = any(
             isinstance(op, PauseRun | ResumeRun) and answer is not Verdict.DONE
             for op, answer in zip(self.last, self.last_answers, strict=True)
@@ -443,7 +509,7 @@ class StoreMachine(RuleBasedStateMachine):
             for op, answer in zip(self.last, self.last_answers, strict=True)
         )
         harmless = not (joined or refused or undecided or contradicts) and all(
-            isinstance(op, HARMLESS) or op in keyed for op in self.last
+            isinstance(op, HARMLESS) or op in keyed or [op] == reservations == self.last for op in self.last
         )
         before = self.look(self.here)
         self.commit(self.last, [self.model.apply(op) for op in self.last])
@@ -516,7 +582,11 @@ class StoreMachine(RuleBasedStateMachine):
     def announces(self) -> None:
         names = self.random.choices(FLOWS, k=self.random.randint(1, 2))
         queue = self.one_of(QUEUES)
-        specs = [WorkflowSpec(name, ("customer",), None, queue, tags=(str(at),)) for at, name in enumerate(names)]
+        budget = self.one_of((None, *BUDGETS))
+        specs = [
+            WorkflowSpec(name, ("customer",), None, queue, tags=(str(at),), budget=budget, is_agent=at == 1)
+            for at, name in enumerate(names)
+        ]
         worker = self.one_of([None, *self.model.acting()])
         self.wait(self.here.publish(specs, worker))
         self.model.specs.update((spec.name, spec) for spec in specs)
@@ -582,6 +652,7 @@ class StoreMachine(RuleBasedStateMachine):
             counts[row["workflow"], row["state"]] = counts.get((row["workflow"], row["state"]), 0) + 1
         assert seen["counts"] == counts
         assert seen["specs"] == model.specs
+        assert seen["usages"] == model.usages()
         assert seen["switches"] == model.switches
         assert {w: [tuple(r) for r in asked] for w, asked in seen["requests"].items()} == {
             worker: model.requests(worker) for worker in model.workers

@@ -372,11 +372,13 @@ class Execution:
         while self._undo and failed is None:
             record, call = self._undo.pop()
             try:
-                name, undo = call.undo(record.payload or b"null")
+                undo = call.undo(record.payload or b"null")
             except HoldfastError as unfit:  # the code no longer fits the journal
                 self.fault = unfit
                 return
-            outcome = await self.issue(Kind.COMPENSATION, name, undo)
+            if undo is None:
+                continue
+            outcome = await self.issue(Kind.COMPENSATION, *undo)
             if outcome.record.ok:
                 self._undo.undone += 1
             else:

@@ -26,6 +26,8 @@ class RetryPolicy:
     """Only those of them for which this returns true."""
     give_up_on: ExceptionTypes = ()
     """These are never retried."""
+    wait_of: Callable[[BaseException], float | None] | None = None
+    """How long an error itself says to wait (a server's ``Retry-After``); ``None``: it does not say."""
 
     def wants_retry(self, attempt: int, error: BaseException) -> bool:
         """Whether attempt number ``attempt``, which failed with ``error``, is to be followed by another."""
@@ -33,8 +35,11 @@ class RetryPolicy:
             return False
         return isinstance(error, self.retry_on) and (self.retry_if is None or bool(self.retry_if(error)))
 
-    def delay(self, attempt: int, draw: float) -> float:
+    def delay(self, attempt: int, draw: float, error: BaseException | None = None) -> float:
         """Seconds to wait after attempt number ``attempt`` failed; ``draw`` is a random number in [0, 1)."""
+        told = None if self.wait_of is None or error is None else self.wait_of(error)
+        if told is not None:
+            return told
         # The exponent is bounded so that a large attempt number cannot overflow a float.
         full = min(self.max_backoff, self.backoff * self.factor ** min(attempt - 1, 64))
         return full * (1.0 - self.jitter * draw)

@@ -38,8 +38,8 @@ class Call(Protocol):
         """Whether it has a compensation."""
         ...
 
-    def undo(self, payload: bytes) -> tuple[str, Any]:
-        """Name and call of what undoes it, from its recorded output."""
+    def undo(self, payload: bytes) -> tuple[str, Any] | None:
+        """Name and call of what undoes it, from its recorded output; ``None``: that leaves nothing to undo."""
         ...
 
 

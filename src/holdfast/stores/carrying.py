@@ -16,6 +16,8 @@ class Carrier(ABC):
                 return self._append(op)
             case ops.NoteAttempt():
                 return self._note_attempt(op)
+            case ops.ReserveUsage():
+                return self._reserve(op)
             case ops.FinishRun():
                 return self._finish(op)
             case ops.ParkRun():
@@ -36,6 +38,8 @@ class Carrier(ABC):
                 return self._resume(op)
             case ops.ReopenRun():
                 return self._reopen(op)
+            case ops.SetBudget():
+                return self._set_budget(op)
             case ops.ForkRun():
                 return self._fork(op)
 
@@ -43,6 +47,8 @@ class Carrier(ABC):
     def _append(self, op: ops.AppendRecord) -> ops.Verdict: ...
     @abstractmethod
     def _note_attempt(self, op: ops.NoteAttempt) -> ops.Verdict: ...
+    @abstractmethod
+    def _reserve(self, op: ops.ReserveUsage) -> ops.Answer: ...
     @abstractmethod
     def _finish(self, op: ops.FinishRun) -> ops.Verdict: ...
     @abstractmethod
@@ -63,5 +69,7 @@ class Carrier(ABC):
     def _resume(self, op: ops.ResumeRun) -> ops.Verdict: ...
     @abstractmethod
     def _reopen(self, op: ops.ReopenRun) -> ops.Verdict: ...
+    @abstractmethod
+    def _set_budget(self, op: ops.SetBudget) -> ops.Verdict: ...
     @abstractmethod
     def _fork(self, op: ops.ForkRun) -> ops.Answer: ...

@@ -12,8 +12,9 @@ carries the epoch under which it was claimed, and takes effect only while the ro
 be handed in again as it is: an append of a ``seq`` that is already there under the same epoch, a finish of a run that
 the same epoch already finished, a park of a run that the same epoch already parked, a start or a fork with the same
 ``seed`` and a signal with the same ``dedup`` key are all answered as if they had just been carried out. A link is made
-once. A request that is repeated is answered with ``DUPLICATE``, a retry with ``ENDED``, and nothing changes. (A start
-that has joined an orphan is not recognised: repeated, it starts a run of its own.)
+once, and a reservation takes the place of the one before. A request that is repeated is answered with ``DUPLICATE``, a
+retry with ``ENDED``, and nothing changes. (A start that has joined an orphan is not recognised: repeated, it starts a
+run of its own.)
 
 **Death.** A worker that starts registers itself. Its runs can be taken when the store knows that it is dead: at once
 where the kernel can tell (a file lock that the process held is free), else when its lease has passed. ``reap`` then
@@ -34,6 +35,16 @@ cancel is accepted never finds the run completed.
 
 **The switch.** Runs of a workflow that is switched off are neither started nor claimed.
 
+**Usage and budgets.** What the model calls of a run have used is added up when their records are appended, for the run
+and for every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however
+often the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork
+begins with nothing used. A run that was started with a budget has limits for its own usage; every reservation asks all
+the budgets above it, so that runs side by side cannot pass them together. What is reserved for a run is given back when
+it ends, however it ends; a run that is parked, released or taken over keeps it until the step is asked for again.
+
+**Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
+the newest one that is there in the transaction that creates it.
+
 **Large values.** Payloads over ``INLINE`` bytes are kept apart, compressed, and once for equal content. What cannot be
 read back stops the run that it belongs to, and no other, with an error that says which record it is.
 """
@@ -47,6 +58,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
 from holdfast.stores.operations import Answer, Op, Run
 
 INLINE = 64 * 1024
@@ -92,6 +104,19 @@ class WorkflowSpec:
     queue: str = "default"
     timeout: float | None = None
     tags: tuple[str, ...] = ()
+    budget: Limits | None = None
+    """What its runs may use unless they are started with another budget."""
+    is_agent: bool = False
+    """Its steps are chosen by a model, and its result is an ``AgentResult``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """What a run has used, with all the runs below it."""
+
+    used: Usage = field(default_factory=Usage)
+    budget: Limits | None = None
+    """Its own budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +287,10 @@ class Store(ABC):
         Large inputs and outputs are not read: where they are kept apart, a JSON text that tells their size stands for
         them. A run whose row cannot be read is left out, and named in a warning of the log.
         """
+
+    @abstractmethod
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        """What these runs have used, and their budgets; those that have neither are left out."""
 
     @abstractmethod
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import Attempt, Record, Rewind
 from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Shortage, Usage
 
 
 class Cancel(StrEnum):
@@ -79,6 +80,12 @@ class NewRun:
     """The id of the run whose journal it shares the beginning of."""
     rewound: tuple[int, ...] = ()
     """As that of the run that it is forked from."""
+    budget: Limits | None = None
+    """What it may use, with all the runs below it."""
+    session: str = ""
+    """The conversation that it continues: see ``Run.previous``."""
+    previous: str = ""
+    """The run that it continues, for a fork, which is in no session itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,11 @@ class Run:
     rewound: tuple[int, ...] = ()
     """The positions that retries have gone back to, one for each retry: commands at or behind them are other ones than
     those that were there before."""
+    session: str = ""
+    previous: str = ""
+    """The id of the newest run of the same workflow and session when this one was created; ``""``: there was none."""
+    has_budget: bool = False
+    """It, or a run above it, was started with a budget: its model calls must be reserved."""
 
 
 class Link(NamedTuple):
@@ -184,6 +196,9 @@ class AppendRecord(NamedTuple):
     """There may be an attempt row for this position; delete it."""
     reset_deliveries: bool = False
     """The first record since the run was taken over: set its delivery count back to 0."""
+    used: Usage | None = None
+    """What the step has used. It is added to the usage of the run and of every run above it, and whatever was reserved
+    for this position is given back."""
 
 
 class NoteAttempt(NamedTuple):
@@ -192,6 +207,22 @@ class NoteAttempt(NamedTuple):
     key: int
     epoch: int
     attempt: Attempt
+
+
+class ReserveUsage(NamedTuple):
+    """Ask whether a step of a held run may use so much, before it begins.
+
+    Answered with ``DONE`` when no budget of the run, or of a run above it, would be passed; then ``expected`` is
+    reserved with each of them, in place of what was reserved for the same position before, until the record of that
+    position is appended or the run ends. Else answered with a ``Shortage`` (one that is not ``passing``, if there is
+    one), and nothing is reserved for the position; if that ``needs_more``, the run is *short* at this position from
+    then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is answered with ``DONE``.
+    """
+
+    key: int
+    epoch: int
+    position: int
+    expected: Usage
 
 
 class FinishRun(NamedTuple):
@@ -281,6 +312,19 @@ class ResumeRun(NamedTuple):
     at: float
 
 
+class SetBudget(NamedTuple):
+    """Give a run another budget, in place of the one that it has.
+
+    Every unfinished run that is *short*, the run itself or below it, is sent ``BUDGET_SIGNAL`` in the same transaction,
+    once for each position that it is short at, and is no longer short: it asks again. (One that has ended stays short;
+    it is sent the signal when it is reopened.) ``REFUSED`` when the run was started without a budget of its own.
+    """
+
+    run_id: str
+    budget: Limits
+    at: float
+
+
 class ReopenRun(NamedTuple):
     """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
 
@@ -295,6 +339,8 @@ class ReopenRun(NamedTuple):
     its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited again. For
     any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
     next ``StartRun`` finds out how it ended. Those that the ``rewind`` calls ``given_up`` are left as they are.
+
+    Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again.
     """
 
     run_id: str
@@ -320,6 +366,7 @@ Op = (
     | AwaitRun
     | AppendRecord
     | NoteAttempt
+    | ReserveUsage
     | FinishRun
     | ParkRun
     | ReleaseRun
@@ -328,9 +375,10 @@ Op = (
     | PauseRun
     | ResumeRun
     | ReopenRun
+    | SetBudget
     | ForkRun
 )
-Answer = Started | Verdict
+Answer = Started | Verdict | Shortage
 
-Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun
+Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget
 """What somebody may ask of a run from outside; each is answered with a ``Verdict``."""

@@ -1,4 +1,4 @@
-"""What every store decides alike: the fence, harmless repeats, requests, links, and what a death leaves behind.
+"""What every store decides alike: the fence, harmless repeats, requests, links, budgets, and what a death leaves.
 
 A store reads a row and asks here what the contract says about it, so that the stores cannot drift apart.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Any
 
-from holdfast.core.records import Rewind
+from holdfast.core.records import Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
+from holdfast.core.usage import Limits
 from holdfast.errors import WorkflowSwitchedOff
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Run, Verdict
 
@@ -53,7 +54,7 @@ def is_park_repeat(state: str, epoch: int, fence: int) -> bool:
 # Starting
 
 
-def new_row(new: NewRun, key: int, owner: int | None, now: float) -> Run:
+def new_row(new: NewRun, key: int, owner: int | None, now: float, previous: str, has_budget: bool) -> Run:
     """The row of a run that is created, held by ``owner`` if that is given."""
     held = owner is not None
     return Run(
@@ -64,7 +65,8 @@ def new_row(new: NewRun, key: int, owner: int | None, now: float) -> Run:
         inputs=new.inputs, digest=new.digest, seed=new.seed, output=None, error=None, tags=new.tags,
         python=new.python, created_at=new.created_at, finished_at=None,
         began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
-        forked_from=new.forked_from, rewound=new.rewound,
+        forked_from=new.forked_from, rewound=new.rewound, session=new.session, previous=previous,
+        has_budget=has_budget,
     )  # fmt: skip
 
 
@@ -157,6 +159,36 @@ def redo_link(*, is_later: bool, is_taken: bool, is_reopened: bool, has_ended: b
     if is_reopened or not has_ended:
         return Redo.AWAIT
     return Redo.DROP if is_taken else Redo.LEAVE
+
+
+# Usage and budgets
+
+
+def has_budget(new: NewRun, inherits: bool) -> bool:
+    """Whether the model calls of a new run must be reserved: it ``inherits`` that from the run that starts it."""
+    return inherits or new.budget is not None
+
+
+def is_above(key: int, of: int) -> bool:
+    """Whether the run that is said to have started another one can have done so: it was there before."""
+    return key < of
+
+
+def gives_back(record: Record) -> bool:
+    """Whether what was reserved for the position of this record is given back when it is appended."""
+    return record.kind.has_position
+
+
+def answer_to_budget(state: str, budget: Limits | None) -> Verdict:
+    """Whether a run with this budget of its own can be given another one (``DONE``), and why not."""
+    if state in TERMINAL:
+        return Verdict.ENDED
+    return Verdict.REFUSED if budget is None else Verdict.DONE
+
+
+def budget_payload(budget: Limits) -> bytes:
+    """What a run is told that was short, and may ask again because of this budget."""
+    return json.dumps(budget._asdict()).encode()
 
 
 # Workers

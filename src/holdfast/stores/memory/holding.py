@@ -9,7 +9,17 @@ from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.memory.tables import Tables
-from holdfast.stores.operations import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
+from holdfast.stores.operations import (
+    Answer,
+    AppendRecord,
+    Cancel,
+    FinishRun,
+    NoteAttempt,
+    ParkRun,
+    ReleaseRun,
+    ReserveUsage,
+    Verdict,
+)
 
 
 class Holding(Tables):
@@ -23,6 +33,8 @@ class Holding(Tables):
             if present is not None:
                 if held is not None and op.clear_attempt:  # the note of it was repeated as well
                     self._attempts.get(op.key, {}).pop(op.record.position, None)
+                if held is not None and rules.gives_back(op.record):  # so was its reservation
+                    self._accounts.give_back(op.key, op.record.position)
                 return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
         if held is None:
             return Verdict.FENCED
@@ -36,6 +48,10 @@ class Holding(Tables):
             self._put(held)
         if op.record.kind is Kind.CANCEL:
             self._put(replace(held, cancel=Cancel.RECORDED))
+        if rules.gives_back(op.record):
+            self._accounts.give_back(op.key, op.record.position)
+        if op.used is not None:
+            self._accounts.use(op.key, op.used)
         return Verdict.DONE
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
@@ -43,6 +59,14 @@ class Holding(Tables):
             return Verdict.FENCED
         self._attempts.setdefault(op.key, {})[op.attempt.position] = op.attempt
         return Verdict.DONE
+
+    def _reserve(self, op: ReserveUsage) -> Answer:
+        run = self._held(op.key, op.epoch)
+        if run is None:
+            return Verdict.FENCED
+        if not run.has_budget:
+            return Verdict.DONE
+        return self._accounts.reserve(op.key, op.position, op.expected) or Verdict.DONE
 
     def _finish(self, op: FinishRun) -> Verdict:
         run = self._runs.get(op.key)

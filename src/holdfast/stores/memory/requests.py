@@ -1,4 +1,4 @@
-"""Operations from outside, in memory: signals, cancelling, pausing, and a person's retry."""
+"""Operations from outside, in memory: signals, cancelling, pausing, budgets, and a person's retry."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from dataclasses import replace
 
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import TERMINAL, RunState
+from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.stores import rules
 from holdfast.stores.memory.tables import Tables
-from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
+from holdfast.stores.operations import (
+    Cancel,
+    CancelRun,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    Run,
+    SendSignal,
+    SetBudget,
+    Verdict,
+)
 from holdfast.stores.rules import Redo, Told
 
 
@@ -66,6 +77,25 @@ class Requests(Tables):
             self._put(replace(run, paused_at=None, wake_at=run.wake_at if kept else self._clock()))
         return answer
 
+    def _set_budget(self, op: SetBudget) -> Verdict:
+        run = self._by_id(op.run_id)
+        if run is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_budget(run.state, self._accounts.of(run.key).budget)
+        if answer is Verdict.DONE:
+            self._accounts.give_budget(run.key, op.budget)
+            short = [self._runs[key] for key in self._accounts.short_below(run.key)]
+            for one in short:
+                if one.state not in TERMINAL:
+                    self._ask_again(one, rules.budget_payload(op.budget), op.at)
+        return answer
+
+    def _ask_again(self, run: Run, payload: bytes, at: float) -> None:
+        """Tell a run that was short that what was refused may be granted now: once for each call that waits."""
+        for _ in range(self._accounts.no_longer_short(run.key)):
+            self._post(run.key, BUDGET_SIGNAL, payload, at)
+        self._wake(run)
+
     # Reopening
 
     def _reopen(self, op: ReopenRun) -> Verdict:
@@ -77,6 +107,8 @@ class Requests(Tables):
         if answer is Verdict.DONE:
             for key in affected:
                 self._rewind(self._runs[key], affected)
+                if self._accounts.of(key).short:
+                    self._ask_again(self._runs[key], b"null", op.at)
         return answer
 
     def _may_reopen(self, run: Run, op: ReopenRun, affected: dict[int, None]) -> Verdict:

@@ -26,7 +26,8 @@ class Starting(Tables):
             return self._found(joined, False, op.link)
         if new.workflow in self._switches:
             return Verdict.SWITCHED_OFF
-        return self._found(self._create(new, op.claim_as), True, op.link)
+        inherits = op.link is not None and self._runs[op.link.parent].has_budget
+        return self._found(self._create(new, op.claim_as, inherits), True, op.link)
 
     def _await(self, op: AwaitRun) -> Started | Verdict:
         if self._held(op.link.parent, op.link.epoch) is None:
@@ -43,19 +44,27 @@ class Starting(Tables):
             return Verdict.UNKNOWN_RUN
         if op.run.workflow in self._switches:
             return Verdict.SWITCHED_OFF
-        run = self._create(op.run, None)
+        run = self._create(op.run, None, inherits=False)
         journal = [record for record in self._records.get(source.key, []) if record.seq < op.keep]
         self._records[run.key] = journal if op.record is None else [*journal, op.record]
         return Started(run, created=True)
 
-    def _create(self, new: NewRun, claim_as: int | None) -> Run:
+    def _create(self, new: NewRun, claim_as: int | None, inherits: bool) -> Run:
+        """Keep a new run; it ``inherits`` if the one that starts it has a budget to heed."""
         owner = claim_as if claim_as is not None and self._is_live(claim_as) else None
-        run = rules.new_row(new, len(self._runs) + 1, owner, self._clock())
+        place = (new.workflow, new.session)
+        previous = self._sessions.get(place, "") if new.session else new.previous
+        has_budget = rules.has_budget(new, inherits)
+        run = rules.new_row(new, len(self._runs) + 1, owner, self._clock(), previous, has_budget)
         self._keys[run.id] = run.key
         if new.generated_id:
             self._generated.add(run.key)
             self._unclaimed.add(run.key)
         self._put(run)
+        if new.session:
+            self._sessions[place] = run.id
+        if new.budget is not None:
+            self._accounts.give_budget(run.key, new.budget)
         return run
 
     def _orphan(self, new: NewRun) -> Run | None:

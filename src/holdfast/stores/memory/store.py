@@ -16,7 +16,17 @@ from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.carrying import Carrier
-from holdfast.stores.contract import History, NewWorker, Reaped, Request, RunFilter, Store, Worker, WorkflowSpec
+from holdfast.stores.contract import (
+    History,
+    NewWorker,
+    Reaped,
+    Request,
+    RunFilter,
+    RunUsage,
+    Store,
+    Worker,
+    WorkflowSpec,
+)
 from holdfast.stores.memory.holding import Holding
 from holdfast.stores.memory.requests import Requests
 from holdfast.stores.memory.starting import Starting
@@ -250,6 +260,12 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
                 if (before is None or key < before) and _matches(self._runs[key], where):
                     found.append(self._runs[key])
         return found
+
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        with self._lock:
+            runs = [run for run_id in run_ids if (run := self._by_id(run_id)) is not None]
+            found = {run.id: self._accounts.of(run.key).told() for run in runs}
+        return {run_id: usage for run_id, usage in found.items() if usage != RunUsage()}
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         counts: dict[tuple[str, RunState], int] = {}

@@ -11,6 +11,7 @@ from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.memory.accounts import MemoryAccounts
 from holdfast.stores.operations import Run
 from holdfast.stores.rules import Told
 
@@ -46,6 +47,9 @@ class Tables:
         """The positions of the links of a run."""
         self._awaited: dict[int, dict[tuple[int, int], None]] = {}
         """The links whose run has not been told, by the key of the run that they wait for."""
+        self._accounts = MemoryAccounts(self._runs, self._keys)
+        self._sessions: dict[tuple[str, str], str] = {}
+        """The newest run of a workflow and session."""
         self._workers: dict[int, Worker] = {}
         self._killed: set[int] = set()
         self._specs: dict[str, WorkflowSpec] = {}
@@ -88,8 +92,9 @@ class Tables:
     # Ends
 
     def _end(self, run: Run) -> None:
-        """Keep a run's end, and tell whoever waits for it."""
+        """Keep a run's end, give back what it has reserved, and tell whoever waits for it."""
         self._put(replace(run, owner=None, wake_at=None, paused_at=None))
+        self._accounts.give_back_all(run.key)
         payload = rules.end_payload(run.output, run.error)
         for place in sorted(self._awaited.get(run.key, ())):
             waiting = self._runs[place[0]]

@@ -12,7 +12,7 @@
     workers       registering and reaping           locks        how the kernel tells that a worker is gone
     queries       reading                           listing      lists of runs
     blobs         large payloads, kept apart        payloads     putting them back where references stand
-    faults        SQLite's errors in Holdfast's words
+    accounts      what runs have used, and may use  faults       SQLite's errors in Holdfast's words
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

@@ -29,8 +29,10 @@ from holdfast.stores.operations import (
     PauseRun,
     ReleaseRun,
     ReopenRun,
+    ReserveUsage,
     ResumeRun,
     SendSignal,
+    SetBudget,
     StartRun,
     Verdict,
 )
@@ -62,7 +64,7 @@ def _plain_records(ops: Sequence[Op]) -> list[Row] | None:
     for op in ops:
         if type(op) is not AppendRecord or op.consume is not None or op.clear_attempt or op.reset_deliveries:
             return None
-        if op.record.kind is Kind.CANCEL:
+        if op.record.kind is Kind.CANCEL or op.used is not None:
             return None
         rows.append(record_row(op.key, op.record, op.record.payload))
     return rows
@@ -136,7 +138,7 @@ class Batch(Holding, Requests, Starting, Carrier):
         cancelled: list[str] = []
         for op in self._ops:
             match op:
-                case AppendRecord() | NoteAttempt() | ParkRun() | ReleaseRun():
+                case AppendRecord() | NoteAttempt() | ReserveUsage() | ParkRun() | ReleaseRun():
                     keys.add(op.key)
                 case StartRun():
                     if op.link is not None:
@@ -151,7 +153,7 @@ class Batch(Holding, Requests, Starting, Carrier):
                 case CancelRun():
                     ids.add(op.run_id)
                     cancelled.append(op.run_id)
-                case SendSignal() | PauseRun() | ResumeRun() | ReopenRun():
+                case SendSignal() | PauseRun() | ResumeRun() | ReopenRun() | SetBudget():
                     ids.add(op.run_id)
         self.read_fences(keys, ids)
         self._ending.update(self._by_id[run_id].key for run_id in cancelled if run_id in self._by_id)

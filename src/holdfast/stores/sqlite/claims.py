@@ -72,7 +72,7 @@ def _fail(connection: sqlite3.Connection, broken: Sequence[tuple[int, StoreCorru
         error = rules.corrupt_error(str(problem))
         if connection.execute(sql.FAIL_UNREADABLE, (error, now, key)).rowcount:
             log.error("a run is ended, because it cannot be read: %s", problem)
-            transaction.tell(key, RunState.FAILED, error, now)
+            transaction.ended(key, RunState.FAILED, error, now)
     transaction.flush()
 
 

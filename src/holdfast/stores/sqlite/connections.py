@@ -27,6 +27,10 @@ T = TypeVar("T")
 
 PATIENCE = 5.0
 """How long to wait for another process's lock, in seconds."""
+_PAGE = 8192
+"""Bytes of a page of a new file. A row does not share a page that it does not fit into as a whole: pages of SQLite's
+usual 4096 bytes are half empty when rows have some 2 KB, as those of agents have."""
+
 _NAP = 0.001
 """Between two tries: a busy neighbour lets go for a moment between its commits, and longer naps miss it for longer."""
 
@@ -65,6 +69,7 @@ def open_writer(database: Path) -> sqlite3.Connection:
     connection = _connect(database)
     try:
         patiently(lambda: _look_first(connection, database))
+        connection.execute(f"PRAGMA page_size = {_PAGE}")  # without effect on a file that has its tables
         _use_wal(connection, database)
         connection.execute("PRAGMA synchronous = FULL")
         patiently(lambda: _migrate(connection, database))

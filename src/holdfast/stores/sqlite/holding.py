@@ -5,7 +5,17 @@ from __future__ import annotations
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.operations import AppendRecord, Cancel, FinishRun, NoteAttempt, ParkRun, ReleaseRun, Verdict
+from holdfast.stores.operations import (
+    Answer,
+    AppendRecord,
+    Cancel,
+    FinishRun,
+    NoteAttempt,
+    ParkRun,
+    ReleaseRun,
+    ReserveUsage,
+    Verdict,
+)
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import attempt_row, names_text, record_row, rewind_text
 from holdfast.stores.sqlite.transaction import Transaction
@@ -24,6 +34,8 @@ class Holding(Transaction):
             if present is not None:
                 if held is not None and op.clear_attempt:  # the note of it was repeated as well
                     self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+                if held is not None and held.has_budget and rules.gives_back(op.record):  # so was its reservation
+                    self._accounts.give_back(op.key, op.record.position)
                 return Verdict.DONE if present[0] == op.record.epoch else Verdict.FENCED
             if held is None:
                 return Verdict.FENCED
@@ -37,6 +49,10 @@ class Holding(Transaction):
         if op.record.kind is Kind.CANCEL:
             self._later("runs", sql.CANCEL_RECORDED, (op.key,))
             held.cancel = Cancel.RECORDED
+        if held.has_budget and rules.gives_back(op.record):
+            self._accounts.give_back(op.key, op.record.position)
+        if op.used is not None:
+            self._accounts.use(op.key, op.used)
         return Verdict.DONE
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
@@ -44,6 +60,14 @@ class Holding(Transaction):
             return Verdict.FENCED
         self._later("attempts", sql.NOTE_ATTEMPT, attempt_row(op))
         return Verdict.DONE
+
+    def _reserve(self, op: ReserveUsage) -> Answer:
+        fence = self._held(op.key, op.epoch)
+        if fence is None:
+            return Verdict.FENCED
+        if not fence.has_budget:
+            return Verdict.DONE
+        return self._accounts.reserve(op.key, op.position, op.expected) or Verdict.DONE
 
     def _finish(self, op: FinishRun) -> Verdict:
         fence = self._by_key.get(op.key)
@@ -57,7 +81,7 @@ class Holding(Transaction):
         self._later("runs", sql.FINISH_RUN, (op.state, output, error, op.at, rewind_text(op.rewind), op.key))
         fence.state = op.state
         fence.paused = False
-        self.tell(op.key, op.state, rules.end_payload(output, error), op.at)
+        self.ended(op.key, op.state, rules.end_payload(output, error), op.at)
         return Verdict.TOLD if fence.awaited else Verdict.DONE
 
     def _park(self, op: ParkRun) -> Verdict:

@@ -198,7 +198,44 @@ CREATE TABLE switches (
 """
 """``runs`` is made anew, so that what a batch reads of a row stands before its inputs."""
 
-MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS)
+_3_USAGE_AND_SESSIONS = """
+ALTER TABLE runs ADD COLUMN session TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN previous TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN has_budget INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_sessions ON runs (workflow, session) WHERE session != '';
+
+ALTER TABLE workflows ADD COLUMN budget TEXT;
+ALTER TABLE workflows ADD COLUMN is_agent INTEGER NOT NULL DEFAULT 0;
+
+CREATE TABLE usages (
+    run               INTEGER PRIMARY KEY,
+    above             INTEGER,
+    calls             INTEGER NOT NULL,
+    input_tokens      INTEGER NOT NULL,
+    output_tokens     INTEGER NOT NULL,
+    cached_tokens     INTEGER NOT NULL,
+    nano_usd          INTEGER NOT NULL,
+    unpriced          INTEGER NOT NULL,
+    seconds           REAL NOT NULL,
+    reserved_calls    INTEGER NOT NULL,
+    reserved_tokens   INTEGER NOT NULL,
+    reserved_nano_usd INTEGER NOT NULL,
+    budget            TEXT,
+    short             TEXT NOT NULL
+);
+CREATE INDEX usages_short ON usages (run) WHERE short != '';
+
+CREATE TABLE reservations (
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    calls    INTEGER NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL,
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS, _3_USAGE_AND_SESSIONS)
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 
 VERSION = len(MIGRATIONS)

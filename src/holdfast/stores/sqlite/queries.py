@@ -11,7 +11,7 @@ from functools import partial
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import History, Request, Worker, WorkflowSpec
+from holdfast.stores.contract import History, Request, RunUsage, Worker, WorkflowSpec
 from holdfast.stores.operations import Answer, Run, Started
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.faults import is_not_text
@@ -196,6 +196,12 @@ def count_runs(connection: sqlite3.Connection, reader: Reader) -> Mapping[tuple[
         except StoreCorrupt as problem:
             log.warning("%d runs are not counted: %s", count, problem)
     return counts
+
+
+def usages(connection: sqlite3.Connection, reader: Reader, run_ids: Sequence[str]) -> dict[str, RunUsage]:
+    """What runs have used, and their budgets."""
+    found = {row[0]: reader.usage(row) for row in connection.execute(sql.USAGES, (names_text(run_ids),))}
+    return {run_id: usage for run_id, usage in found.items() if usage != RunUsage()}
 
 
 def workers(connection: sqlite3.Connection, reader: Reader, also: Collection[int]) -> list[Worker]:

@@ -1,4 +1,4 @@
-"""Operations from outside, in a SQLite transaction: signals, cancelling, pausing, and a person's retry."""
+"""Operations from outside, in a SQLite transaction: signals, cancelling, pausing, budgets, and a person's retry."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from typing import Any, NamedTuple
 
 from holdfast.core.records import Rewind
 from holdfast.core.states import TERMINAL, RunState
+from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.stores import rules
-from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ReopenRun, ResumeRun, SendSignal, Verdict
+from holdfast.stores.operations import (
+    Cancel,
+    CancelRun,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    SendSignal,
+    SetBudget,
+    Verdict,
+)
 from holdfast.stores.rules import Redo, Told
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import Reader
-from holdfast.stores.sqlite.transaction import Transaction
+from holdfast.stores.sqlite.transaction import Fence, Transaction
 
 
 class _Reopened(NamedTuple):
@@ -69,7 +79,7 @@ class Requests(Transaction):
         if rules.is_cancelled_at_once(fence.state, fence.epoch):
             self._later("runs", sql.CANCEL_AT_ONCE, (op.at, fence.key))
             fence.state = RunState.CANCELLED
-            self.tell(fence.key, fence.state, rules.end_payload(None, None), op.at)
+            self.ended(fence.key, fence.state, rules.end_payload(None, None), op.at)
         elif fence.state == RunState.RUNNING:
             self._later("runs", sql.CANCEL_HELD, (fence.key,))
         else:
@@ -103,6 +113,26 @@ class Requests(Transaction):
         fence.paused = False
         return answer
 
+    def _set_budget(self, op: SetBudget) -> Verdict:
+        fence = self._by_id.get(op.run_id)
+        if fence is None:
+            return Verdict.UNKNOWN_RUN
+        answer = rules.answer_to_budget(fence.state, self._accounts.of(fence.key).budget)
+        if answer is Verdict.DONE:
+            self._accounts.give_budget(fence.key, op.budget)
+            short = self._accounts.short_below(fence.key)
+            self.read_fences(short)
+            for key in short:
+                if self._by_key[key].state not in TERMINAL:
+                    self._ask_again(self._by_key[key], rules.budget_payload(op.budget), op.at)
+        return answer
+
+    def _ask_again(self, fence: Fence, payload: bytes, at: float) -> None:
+        """Tell a run that was short that what was refused may be granted now: once for each call that waits."""
+        for _ in range(self._accounts.no_longer_short(fence.key)):
+            self._later("signals", sql.SEND_SIGNAL, (fence.key, BUDGET_SIGNAL, at, payload, None))
+        self._wake(fence)
+
     # Reopening: a person does that, so it may ask the database one thing after the other
 
     def _reopen(self, op: ReopenRun) -> Verdict:
@@ -115,6 +145,8 @@ class Requests(Transaction):
         if answer is Verdict.DONE:
             for key, run in affected.items():
                 self._rewind(key, run, affected)
+                if self._accounts.of(key).short:
+                    self._ask_again(self._by_key[key], b"null", op.at)
         return answer
 
     def _may_reopen(self, key: int, op: ReopenRun, affected: dict[int, _Reopened]) -> Verdict:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.accounts import Account
+from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
 from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
 from holdfast.stores.rules import corrupt_error, first_wake
 from holdfast.stores.sqlite.faults import unreadable
+
+log = logging.getLogger("holdfast.stores")
 
 Row = tuple[Any, ...]
 
@@ -39,7 +44,7 @@ def record_row(key: int, r: Record, payload: bytes | None) -> Row:
     )  # fmt: skip
 
 
-def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None) -> Row:
+def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None, previous: str, has_budget: bool) -> Row:
     """The columns of ``statements.START_RUN``, as ``rules.new_row`` would have it.
 
     ``inputs`` is what stands in the column, which is a reference for large ones.
@@ -53,6 +58,7 @@ def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None) ->
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
         new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
         new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
+        new.session, previous, 1 if has_budget else 0,
     )  # fmt: skip
 
 
@@ -65,6 +71,46 @@ def attempt_row(op: NoteAttempt) -> Row:
     """The columns of ``statements.NOTE_ATTEMPT``."""
     a = op.attempt
     return (op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name)
+
+
+def account_row(account: Account) -> Row:
+    """The columns of ``statements.KEEP_ACCOUNT``."""
+    u, r = account.used, account.reserved
+    return (
+        account.key, account.above, u.calls, u.input_tokens, u.output_tokens, u.cached_tokens, u.nano_usd, u.unpriced,
+        u.seconds, r.calls, r.input_tokens, r.nano_usd, limits_text(account.budget),
+        json.dumps(account.short) if account.short else "",
+    )  # fmt: skip
+
+
+def limits_text(limits: Limits | None) -> str | None:
+    """A budget as it is kept in a column."""
+    return None if limits is None else json.dumps(limits)
+
+
+def limits_or_none_left(text: Any, run_id: str) -> Limits:
+    """The budget of a run. One that cannot be read lets nothing through, until somebody sets it anew."""
+    limits = _limits(text)
+    if limits is None:
+        log.warning("the budget of run %r cannot be read (%r): it counts as used up until it is set anew", run_id, text)
+    return limits or Limits(0, 0, 0, 0.0)
+
+
+def _limits(text: Any) -> Limits | None:
+    try:
+        values: Any = json.loads(text)
+        limits = Limits(*values)
+    except (TypeError, ValueError):
+        return None
+    return limits if all(most is None or isinstance(most, int | float) for most in values) else None
+
+
+def spec_row(spec: WorkflowSpec) -> Row:
+    """The columns of ``statements.PUBLISH``."""
+    return (
+        spec.name, names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout, names_text(spec.tags),
+        limits_text(spec.budget), 1 if spec.is_agent else 0,
+    )  # fmt: skip
 
 
 def record_name(run_id: str, seq: int, name: str, position: int) -> str:
@@ -93,13 +139,15 @@ class Reader:
         rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
         rewound = () if row[29] == _NO_NAMES else self._positions(row[29], f"run {row[1]!r}")
         values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
-        return Run(*values)
+        return Run(*values, session=row[30], previous=row[31], has_budget=row[32] == 1)
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
         """A row that cannot be read, as a run that has failed because of that."""
         error = corrupt_error(str(problem))
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
-        return Run(*values, parent=row[27], forked_from=row[28])
+        return Run(
+            *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1
+        )
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
         """What a retry takes back, from a row named ``where``."""
@@ -158,7 +206,17 @@ class Reader:
     def spec(self, row: Row) -> WorkflowSpec:
         """A row of ``statements.SPECS``."""
         where = f"workflow {row[0]!r}"
-        return WorkflowSpec(row[0], self._names(row[1], where), row[2], row[3], row[4], self._names(row[5], where))
+        names, tags, budget = self._names(row[1], where), self._names(row[5], where), None
+        if row[6] is not None:
+            budget = _limits(row[6])
+            if budget is None:
+                raise self.unreadable(where, f"{row[6]!r} is not a budget")
+        return WorkflowSpec(row[0], names, row[2], row[3], row[4], tags, budget, row[7] == 1)
+
+    def usage(self, row: Row) -> RunUsage:
+        """A row of ``statements.USAGES``."""
+        budget = None if row[8] is None else limits_or_none_left(row[8], row[0])
+        return RunUsage(Usage(*row[1:8]), budget)
 
     def state(self, text: str, where: str) -> RunState:
         """A state, from a row named ``where``."""

@@ -6,7 +6,8 @@ A new database is brought to this shape by running all of ``migrations.MIGRATION
 1 when a run is due, 0 when it becomes due at ``wake_at``, NULL when it is not waiting for a time (running, ended, or
 parked until a signal) or paused. With it, the due runs of a workflow stand in claiming order in a partial index of
 their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim. ``inputs``
-and ``output`` come last, because SQLite reads a row only as far as it must.
+and ``output`` come last, because SQLite reads a row only as far as it must; what was added behind them is empty or 0
+for most runs, and such values stand in the row's header.
 
 Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``) hold a reference instead when it is large:
 see ``blobs``.
@@ -50,7 +51,10 @@ CREATE TABLE runs (
     tags           TEXT NOT NULL,        -- a JSON list
     inputs         BLOB NOT NULL,
     output         BLOB,
-    error          BLOB
+    error          BLOB,
+    session        TEXT NOT NULL DEFAULT '',
+    previous       TEXT NOT NULL DEFAULT '', -- runs.id, or ''
+    has_budget     INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
 CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
@@ -61,6 +65,7 @@ CREATE INDEX runs_asked ON runs (owner) WHERE owner IS NOT NULL AND (cancel = 'a
 CREATE INDEX runs_listed ON runs (workflow, state);
 CREATE INDEX runs_created ON runs (created_at);
 CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
+CREATE INDEX runs_sessions ON runs (workflow, session) WHERE session != '';
 
 CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
     tag TEXT NOT NULL,
@@ -123,6 +128,33 @@ CREATE TABLE links (                     -- runs that wait for others
 ) WITHOUT ROWID;
 CREATE INDEX links_awaited ON links (child) WHERE awaited = 1;
 
+CREATE TABLE usages (                    -- of runs that have used something, themselves or below them, or have a budget
+    run               INTEGER PRIMARY KEY,
+    above             INTEGER,           -- the run that started it
+    calls             INTEGER NOT NULL,
+    input_tokens      INTEGER NOT NULL,
+    output_tokens     INTEGER NOT NULL,
+    cached_tokens     INTEGER NOT NULL,
+    nano_usd          INTEGER NOT NULL,
+    unpriced          INTEGER NOT NULL,
+    seconds           REAL NOT NULL,
+    reserved_calls    INTEGER NOT NULL,  -- the sums of what is reserved with its budget
+    reserved_tokens   INTEGER NOT NULL,
+    reserved_nano_usd INTEGER NOT NULL,
+    budget            TEXT,              -- its own: a JSON list of Limits
+    short             TEXT NOT NULL      -- a JSON list of the positions that wait, or ''
+);
+CREATE INDEX usages_short ON usages (run) WHERE short != '';
+
+CREATE TABLE reservations (              -- for steps in flight, with all budgets above
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    calls    INTEGER NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL,
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+
 CREATE TABLE blobs (                     -- payloads that are kept apart
     hash BLOB NOT NULL PRIMARY KEY,
     size INTEGER NOT NULL,
@@ -154,6 +186,8 @@ CREATE TABLE workflows (
     id_template TEXT,
     queue       TEXT NOT NULL,
     timeout     REAL,
-    tags        TEXT NOT NULL            -- a JSON list
+    tags        TEXT NOT NULL,           -- a JSON list
+    budget      TEXT,                    -- a JSON list of Limits
+    is_agent    INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """

@@ -34,7 +34,8 @@ class Starting(Transaction):
         if new.workflow in self._off():
             present = self._present(new.id)
             return Verdict.SWITCHED_OFF if present is None else self._found(present, present.seed == new.seed, op.link)
-        run = self._create(new, op.claim_as)
+        inherits = op.link is not None and self._by_key[op.link.parent].has_budget
+        run = self._create(new, op.claim_as, inherits)
         if run is None:
             present = self._present(new.id)
             assert present is not None
@@ -58,7 +59,7 @@ class Starting(Transaction):
             return Verdict.UNKNOWN_RUN
         if op.run.workflow in self._off():
             return Verdict.SWITCHED_OFF
-        run = self._create(op.run, None)
+        run = self._create(op.run, None, inherits=False)
         assert run is not None
         self._flush("records")
         self._connection.execute(sql.COPY_JOURNAL, (run.key, source.key, op.keep))
@@ -66,17 +67,27 @@ class Starting(Transaction):
             self._later("records", sql.APPEND, record_row(run.key, op.record, self._stored(op.record.payload)))
         return Started(run, created=True)
 
-    def _create(self, new: NewRun, claim_as: int | None) -> Run | None:
-        """Insert a run; ``None``: there is one under this id."""
+    def _create(self, new: NewRun, claim_as: int | None, inherits: bool) -> Run | None:
+        """Insert a run; ``None``: there is one under this id.
+
+        It ``inherits`` if the one that starts it has a budget to heed.
+        """
         owner = claim_as if claim_as is not None and self._is_live(claim_as) else None
-        cursor = self._connection.execute(sql.START_RUN, run_row(new, owner, self._now, self._stored(new.inputs)))
+        previous, has_budget = new.previous, rules.has_budget(new, inherits)
+        if new.session:
+            newest = self._one(sql.NEWEST_OF_SESSION, new.workflow, new.session)
+            previous = "" if newest is None else newest[0]
+        row = run_row(new, owner, self._now, self._stored(new.inputs), previous, has_budget)
+        cursor = self._connection.execute(sql.START_RUN, row)
         if cursor.rowcount == 0:
             return None
         assert cursor.lastrowid is not None
-        run = rules.new_row(new, cursor.lastrowid, owner, self._now)
+        run = rules.new_row(new, cursor.lastrowid, owner, self._now, previous, has_budget)
         for tag in run.tags:
             self._later("tags", sql.TAG_RUN, (tag, run.key))
-        self._by_key[run.key] = self._by_id[run.id] = Fence(run.key, run.epoch, run.state)
+        self._by_key[run.key] = self._by_id[run.id] = Fence(run.key, run.epoch, run.state, has_budget=has_budget)
+        if new.budget is not None:
+            self._accounts.give_budget(run.key, new.budget)
         return run
 
     def _join(self, new: NewRun) -> Run | None:

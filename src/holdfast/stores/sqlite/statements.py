@@ -12,12 +12,13 @@ from __future__ import annotations
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
 GET_RUNS_BY_KEY = f"SELECT {RUN_COLUMNS} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
 GET_RUN_BY_KEY = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
+ID = "SELECT id FROM runs WHERE key = ?"
 ID_BYTES = "SELECT CAST(id AS BLOB) FROM runs WHERE key = ?"
 SEED = "SELECT seed FROM runs WHERE key = ?"
 
@@ -28,7 +29,7 @@ AT_ONCE = 50
 _PIECE = f"(?{', ?' * (AT_ONCE - 1)})"
 _FENCE = (
     "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key) FROM runs"
+    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget FROM runs"
 )
 FENCES_BY_KEY = f"{_FENCE} WHERE key IN {_PIECE}"
 FENCE = f"{_FENCE} WHERE key = ?"
@@ -42,10 +43,12 @@ APPEND = f"INSERT INTO records ({_RECORD_COLUMNS}) VALUES {_RECORD_VALUES}"
 APPEND_FENCED = {
     count: f"INSERT INTO records ({_RECORD_COLUMNS}) "
     f"WITH new ({_RECORD_COLUMNS}) AS (VALUES {', '.join([_RECORD_VALUES] * count)}) SELECT new.* FROM new "
-    "CROSS JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.state = 'running'"
+    "CROSS JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.state = 'running' "
+    "AND runs.has_budget = 0"
     for count in (50, 10, 1)
 }
-"""By the number of rows, largest first: one statement for many rows takes half the time of one for each."""
+"""By the number of rows, largest first: one statement for many rows takes half the time of one for each. What runs with
+a budget record may give back a reservation, which is the business of a batch."""
 RECORD_EPOCH = "SELECT epoch FROM records WHERE run = ? AND seq = ?"
 _JOURNAL = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 JOURNAL = f"SELECT {_JOURNAL} FROM records WHERE run = ? ORDER BY seq"
@@ -105,9 +108,11 @@ ALL_WAITING = (
 START_RUN = (
     "INSERT INTO runs (id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, "
     "waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
-    "digest, seed, tags, inputs) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+    "digest, seed, tags, inputs, session, previous, has_budget) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO NOTHING"
 )
+NEWEST_OF_SESSION = "SELECT id FROM runs WHERE workflow = ? AND session = ? AND session != '' ORDER BY key DESC LIMIT 1"
 TAG_RUN = "INSERT OR IGNORE INTO run_tags (tag, run) VALUES (?, ?)"
 FIND_ORPHAN = (
     f"SELECT {RUN_COLUMNS} FROM runs WHERE unclaimed = 1 AND workflow = ? AND digest = ? "
@@ -171,6 +176,29 @@ REOPEN_RUN = (
     "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "
     "cancel = CASE WHEN EXISTS (SELECT 1 FROM records WHERE run = key AND kind = 8) THEN 'recorded' ELSE '' END, "
     "paused_at = NULL, rewind = NULL WHERE key = ?"
+)
+
+# Usage
+
+_SUMS = "calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced, seconds"
+_ACCOUNT = f"above, {_SUMS}, reserved_calls, reserved_tokens, reserved_nano_usd, budget, short"
+ACCOUNT = f"SELECT {_ACCOUNT} FROM usages WHERE run = ?"
+ABOVE = "SELECT p.key FROM runs r CROSS JOIN runs p ON p.id = r.parent WHERE r.key = ? AND r.parent != ''"
+KEEP_ACCOUNT = (
+    f"INSERT INTO usages (run, {_ACCOUNT}) VALUES (?{', ?' * len(_ACCOUNT.split(','))}) "
+    f"ON CONFLICT (run) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _ACCOUNT.split(', '))}"
+)
+SHORT = "SELECT run FROM usages WHERE short != '' ORDER BY run"
+RESERVATIONS = "SELECT position, calls, tokens, nano_usd FROM reservations WHERE run = ?"
+RESERVE = (
+    "INSERT INTO reservations (run, position, calls, tokens, nano_usd) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (run, position) DO UPDATE SET calls = excluded.calls, tokens = excluded.tokens, "
+    "nano_usd = excluded.nano_usd"
+)
+GIVE_BACK = "DELETE FROM reservations WHERE run = ? AND position = ?"
+USAGES = (
+    f"SELECT r.id, {_SUMS}, u.budget FROM json_each(?) CROSS JOIN runs r ON r.id = value "
+    "CROSS JOIN usages u ON u.run = r.key"
 )
 
 # The switch
@@ -307,8 +335,10 @@ RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state 
 # Workflows
 
 PUBLISH = (
-    "INSERT INTO workflows (name, parameters, id_template, queue, timeout, tags) VALUES (?, ?, ?, ?, ?, ?) "
+    "INSERT INTO workflows (name, parameters, id_template, queue, timeout, tags, budget, is_agent) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET parameters = excluded.parameters, id_template = excluded.id_template, "
-    "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags"
+    "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags, budget = excluded.budget, "
+    "is_agent = excluded.is_agent"
 )
-SPECS = "SELECT name, parameters, id_template, queue, timeout, tags FROM workflows"
+SPECS = "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent FROM workflows"

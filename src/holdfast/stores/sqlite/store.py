@@ -16,7 +16,17 @@ from pathlib import Path
 from holdfast.core.records import Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable, UsageError
-from holdfast.stores.contract import History, NewWorker, Reaped, Request, RunFilter, Store, Worker, WorkflowSpec
+from holdfast.stores.contract import (
+    History,
+    NewWorker,
+    Reaped,
+    Request,
+    RunFilter,
+    RunUsage,
+    Store,
+    Worker,
+    WorkflowSpec,
+)
 from holdfast.stores.operations import Answer, Op, Run, Started
 from holdfast.stores.sqlite import blobs, connections, listing, payloads, queries
 from holdfast.stores.sqlite import statements as sql
@@ -256,6 +266,9 @@ class SqliteStore(Store):
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         return await self._browsers.in_thread(lambda c: listing.list_runs(c, self._reader, where, limit, before))
+
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._readers.in_thread(lambda c: queries.usages(c, self._reader, run_ids))
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._browsers.in_thread(lambda c: queries.count_runs(c, self._reader))

@@ -1,4 +1,4 @@
-"""What the operations of one transaction share: fences, lanes, and telling of ends.
+"""What the operations of one transaction share: fences, lanes, accounts, and what happens when a run ends.
 
 The transaction takes the write lock, reads the *fence* of every run it touches once, and then decides in Python,
 keeping in mind what earlier operations have changed. Writes are gathered in one *lane* per table, where consecutive
@@ -19,6 +19,7 @@ from holdfast.core.states import TERMINAL, RunState
 from holdfast.stores import rules
 from holdfast.stores.rules import Told
 from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.accounts import SqliteAccounts
 from holdfast.stores.sqlite.blobs import NOTHING, Parcel
 from holdfast.stores.sqlite.rows import Row, names_text
 
@@ -26,10 +27,17 @@ from holdfast.stores.sqlite.rows import Row, names_text
 class Fence:
     """What a transaction knows of a run: its row, and what earlier operations have made of it."""
 
-    __slots__ = ("awaited", "cancel", "epoch", "key", "paused", "state", "woken")
+    __slots__ = ("awaited", "cancel", "epoch", "has_budget", "key", "paused", "state", "woken")
 
     def __init__(
-        self, key: int, epoch: int, state: str, cancel: str = "", paused: bool = False, awaited: bool = False
+        self,
+        key: int,
+        epoch: int,
+        state: str,
+        cancel: str = "",
+        paused: bool = False,
+        awaited: bool = False,
+        has_budget: bool = False,
     ) -> None:
         self.key = key
         self.epoch = epoch
@@ -38,6 +46,8 @@ class Fence:
         self.paused = paused
         self.awaited = awaited
         """There may be somebody who waits for its end."""
+        self.has_budget = has_budget
+        """Something may be reserved for it."""
         self.woken = False
         """It was parked, and something in this transaction has woken it."""
 
@@ -58,6 +68,7 @@ class Transaction:
         """Runs that are likely to end in this transaction."""
         self._waiting: dict[int, list[tuple[int, int]]] = {}
         """Who waits for a run, as far as that has been read: the other run's key, and the position of its command."""
+        self._accounts = SqliteAccounts(connection)
         if parcel.rows:
             connection.executemany(sql.KEEP_BLOB, parcel.rows)
 
@@ -76,8 +87,8 @@ class Transaction:
             self._note_fences(self._connection.execute(sql.FENCES_BY_ID, (names_text(ids),)))
 
     def _note_fences(self, rows: sqlite3.Cursor) -> None:
-        for key, run_id, epoch, state, cancel, paused, awaited in rows:
-            fence = self._by_key.get(key) or Fence(key, epoch, state, cancel, paused == 1, awaited == 1)
+        for key, run_id, epoch, state, cancel, paused, awaited, budget in rows:
+            fence = self._by_key.get(key) or Fence(key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1)
             self._by_key[key] = self._by_id[run_id] = fence
 
     def _forget(self, key: int) -> None:
@@ -114,6 +125,7 @@ class Transaction:
         for lane, groups in self._lanes.items():
             if groups:
                 self._flush(lane)
+        self._accounts.flush()
 
     def _one(self, statement: str, *values: Any) -> Row | None:
         return self._connection.execute(statement, values).fetchone()
@@ -124,8 +136,14 @@ class Transaction:
 
     # Ends
 
-    def tell(self, key: int, state: str, payload: bytes, at: float) -> None:
-        """A run has ended: tell whoever waits for it. ``payload`` is as it stands in a column."""
+    def ended(self, key: int, state: str, payload: bytes, at: float) -> None:
+        """Give back what a run has reserved that has ended, and tell whoever waits for it.
+
+        ``payload`` is as it stands in a column.
+        """
+        fence = self._by_key.get(key)
+        if fence is None or fence.has_budget:
+            self._accounts.give_back_all(key)
         if not self._may_be_awaited(key):
             return
         if key not in self._waiting:

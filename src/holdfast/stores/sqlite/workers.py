@@ -16,7 +16,7 @@ from holdfast.stores import rules
 from holdfast.stores.contract import NewWorker, Reaped, WorkflowSpec
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.locks import WorkerLocks
-from holdfast.stores.sqlite.rows import Reader, names_text
+from holdfast.stores.sqlite.rows import Reader, names_text, spec_row
 from holdfast.stores.sqlite.transaction import Transaction
 
 
@@ -69,7 +69,7 @@ def publish(connection: sqlite3.Connection, reader: Reader, specs: Sequence[Work
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(
         sql.PUBLISH,
-        [(s.name, names_text(s.parameters), s.id_template, s.queue, s.timeout, names_text(s.tags)) for s in news],
+        [spec_row(spec) for spec in news],
     )
     if serves != served:
         connection.execute(sql.SERVE, (names_text(serves), worker))
@@ -114,7 +114,7 @@ def bury(connection: sqlite3.Connection, found: Sequence[Suspect], now: float) -
                 who = rules.describe_worker(worker.name, worker.host, worker.pid)
                 error = rules.death_error(run_id, count, who)
                 connection.execute(sql.KILL_RUN, (count, error, now, key))
-                transaction.tell(key, RunState.DEAD, error, now)
+                transaction.ended(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)
             else:
                 connection.execute(sql.FREE_RUN, (now, count, key))

@@ -1,0 +1,172 @@
+"""What model calls use up, and how much of it a run may use.
+
+Money is counted in billionths of a dollar, as whole numbers, so that sums in a database are exact.
+
+A run's usage includes that of the runs it has started, and of those they have started. So a budget holds for the whole
+family: before a model call, what it is expected to use is *reserved* with every budget above it, and when its outcome
+is recorded, what it has really used takes the place of the reservation. A call that would pass a budget is not made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from holdfast.errors import UsageError
+
+NANO = 1_000_000_000
+"""Billionths of a dollar in a dollar."""
+
+BUDGET_SIGNAL = "holdfast:budget"
+"""The signal that lets a run go on whose next model call would have passed a budget: there is more of it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one model call, or all of them in a run, have used."""
+
+    calls: int = 0
+    """Model calls that were answered: the turns of an agent."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input tokens that the provider had in its cache."""
+    nano_usd: int = 0
+    """What the calls whose price is known have cost, in billionths of a dollar."""
+    unpriced: int = 0
+    """Calls of models whose price is not known: they count as tokens only."""
+    seconds: float = 0.0
+    """The time at work: in model calls and tools, without the time that a run waits. Kept for runs with a budget."""
+
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The cost in dollars of the calls whose price is known; ``None`` when that is none of them."""
+        if self.calls and self.unpriced >= self.calls:
+            return None
+        return Decimal(self.nano_usd) / NANO
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.nano_usd + other.nano_usd,
+            self.unpriced + other.unpriced,
+            self.seconds + other.seconds,
+        )
+
+    def __str__(self) -> str:
+        words = f"{self.calls} model call{'' if self.calls == 1 else 's'}, "
+        words += f"{self.input_tokens:,} tokens in, {self.output_tokens:,} out"
+        if self.cost is not None and self.calls:
+            words += f", ${self.cost:.6f}".rstrip("0").rstrip(".") if self.nano_usd else ", $0"
+        if self.unpriced:
+            words += " (price not known)" if self.cost is None else f" ({self.unpriced} of them of unknown price)"
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a run may use, together with all the runs that it starts. What is not given is not limited.
+
+    Args:
+        usd: dollars. The price of every model must be known (see ``genai-prices``).
+        tokens: input and output tokens.
+        turns: model calls.
+        seconds: time at work, in model calls and tools; the time that a run waits does not count.
+    """
+
+    usd: float | Decimal | None = None
+    tokens: int | None = None
+    turns: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("usd", "tokens", "turns", "seconds")}
+        if all(value is None for value in given.values()):
+            raise UsageError("Budget(): say what is limited, as in Budget(usd=1.5) or Budget(tokens=100_000)")
+        for name, value in given.items():
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+                raise UsageError(f"Budget({name}={value!r}) is no number")
+            if not (isinstance(value, int) or math.isfinite(value)) or value <= 0:
+                raise UsageError(f"Budget({name}={value!r}) must be more than 0")
+            if name in ("tokens", "turns") and value != int(value):
+                raise UsageError(f"Budget({name}={value!r}) must be a whole number")
+
+    @property
+    def nano_usd(self) -> int | None:
+        """``usd`` in billionths of a dollar."""
+        return None if self.usd is None else int(Decimal(str(self.usd)) * NANO)
+
+    def limits(self) -> Limits:
+        """The limits as the stores keep them."""
+        tokens, turns = (None if most is None else int(most) for most in (self.tokens, self.turns))
+        return Limits(self.nano_usd, tokens, turns, self.seconds)
+
+
+class Limits(NamedTuple):
+    """A budget in the units of ``Usage``; ``None`` is no limit."""
+
+    nano_usd: int | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    seconds: float | None = None
+
+
+class Shortage(NamedTuple):
+    """Why a reservation was refused: one budget, and what of it would be passed."""
+
+    run_id: str
+    """The run that has the budget: the one that asks, or one above it."""
+    limit: str
+    """``usd``, ``tokens``, ``turns`` or ``seconds``; ``price``: a budget in dollars, and a call of unknown price."""
+    most: float
+    """The limit itself; dollars for ``usd``."""
+    used: float
+    reserved: float
+    """What other calls in flight may use."""
+    expected: float
+    """What the call is expected to use."""
+    passing: bool
+    """It is refused only because of what others have reserved: once their outcomes are known, it may be granted."""
+
+    @property
+    def needs_more(self) -> bool:
+        """It may be granted once somebody has raised the budget, and not before."""
+        return not self.passing and self.limit != "price"
+
+
+def shortage(run_id: str, limits: Limits, used: Usage, reserved: Usage, expected: Usage) -> Shortage | None:
+    """The limit that a call would pass, if there is one; rather one that it would pass whatever others do.
+
+    Time is not reserved: nobody knows how long a call will take. A call may begin as long as there is some left.
+    """
+    if limits.seconds is not None and used.seconds >= limits.seconds:
+        return Shortage(run_id, "seconds", limits.seconds, used.seconds, 0.0, 0.0, passing=False)
+    if limits.nano_usd is not None and expected.unpriced:
+        return Shortage(run_id, "price", limits.nano_usd / NANO, used.nano_usd / NANO, 0.0, 0.0, passing=False)
+    passed: Shortage | None = None
+    for name, most, has, others, more in (
+        ("usd", limits.nano_usd, used.nano_usd, reserved.nano_usd, expected.nano_usd),
+        ("tokens", limits.tokens, used.tokens, reserved.tokens, expected.tokens),
+        ("turns", limits.calls, used.calls, reserved.calls, expected.calls),
+    ):
+        if most is None or has + others + more <= most:
+            continue
+        unit = NANO if name == "usd" else 1
+        passing = has + more <= most
+        if passed is None or not passing:
+            passed = Shortage(run_id, name, most / unit, has / unit, others / unit, more / unit, passing)
+        if not passing:
+            break
+    return passed

@@ -1,0 +1,168 @@
+"""Usage and budgets in a SQLite file: how older files get there, what it costs, and what damage does."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from store_values import ALL, DONE, FLOW, a_worker, append, child_of, do, finish, hold, mailbox, reserve, start
+
+from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Shortage, Usage
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.contract import RunUsage, WorkflowSpec
+from holdfast.stores.operations import SetBudget
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.migrations import MIGRATIONS, statements
+
+pytestmark = pytest.mark.asyncio
+
+CALL = Usage(calls=1, input_tokens=40)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest_asyncio.fixture
+async def file(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+async def test_a_database_of_the_second_version_is_brought_up_to_date(path: Path):
+    with sqlite3.connect(path) as connection:
+        for migration in MIGRATIONS[:2]:
+            for statement in statements(migration):
+                connection.execute(statement)
+        connection.execute("PRAGMA application_id = 0x486F6C64")
+        connection.execute("PRAGMA user_version = 2")
+        for key, run_id, parent in ((7, "old", ""), (8, "child", "old")):
+            connection.execute(
+                "INSERT INTO runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, "
+                "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
+                "digest, seed, tags, inputs) VALUES (?, ?, ?, 'default', 'pending', 1, 0, 3, 1, 5.0, '', 0, 0, '', "
+                "'3.11', 4.0, 4.0, ?, '', '[]', x'00', x'01', '[]', x'31')",
+                (key, run_id, FLOW, parent),
+            )
+        connection.execute("INSERT INTO workflows VALUES (?, '[]', NULL, 'default', NULL, '[]')", (FLOW,))
+    connection.close()
+    store = SqliteStore(path)
+    await store.open()
+    assert await store.specs() == {FLOW: WorkflowSpec(FLOW, ())}
+    me = await store.register_worker(a_worker(), 10.0)
+    old, child = await store.claim(me, **ALL, limit=2)
+    assert [(run.id, run.session, run.previous, run.has_budget) for run in (old, child)] == [
+        ("old", "", "", False), ("child", "", "", False),
+    ]  # fmt: skip
+    assert await do(store, append(child, 0, used=CALL), reserve(child, 1, 10**9)) == [DONE, DONE]
+    assert await store.usages(["old", "child"]) == {"old": RunUsage(CALL), "child": RunUsage(CALL)}
+    [answer] = await do(store, child_of(old, "new", session="talk", budget=Limits(calls=1)))
+    assert (answer.run.previous, answer.run.has_budget) == ("", True)
+    await store.close()
+
+
+async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore):
+    run, child = await hold(file, "r"), await hold(file, "c")
+    seen: list[str] = []
+    connection = file._writer._connection
+    connection.set_trace_callback(seen.append)
+    await do(file, append(run, 0))
+    assert [statement.split()[0] for statement in seen] == ["INSERT"]
+    seen.clear()
+    await do(file, append(run, 1, clear=True), finish(child), child_of(run, "new"))
+    connection.set_trace_callback(None)
+    assert not [statement for statement in seen if "usages" in statement or "reservations" in statement]
+    assert connection.execute("SELECT count(*) FROM usages").fetchone() == (0,)
+
+
+async def test_what_many_children_use_in_one_commit_is_written_to_the_run_above_them_once(file: SqliteStore):
+    parent = await hold(file, "p")
+    answers = await do(file, *[child_of(parent, f"c{at}", at, claim_as=parent.owner) for at in range(50)])
+    seen: list[str] = []
+    connection = file._writer._connection
+    connection.set_trace_callback(seen.append)
+    await do(file, *[append(answer.run, 0, used=CALL) for answer in answers])
+    connection.set_trace_callback(None)
+    assert len([statement for statement in seen if statement.startswith("INSERT INTO usages")]) == 51
+    assert (await file.usages(["p"]))["p"].used.calls == 50
+
+
+async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
+    run = await hold(file, budget=Limits(calls=10**9))
+
+    async def cost(seq: int) -> int:
+        steps = 0
+
+        def count() -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+        connection = file._writer._connection
+        connection.set_progress_handler(count, 10)  # in tens of the instructions of SQLite's machine
+        await do(file, reserve(run, seq), append(run, seq, used=CALL))
+        connection.set_progress_handler(None, 0)
+        return steps
+
+    await cost(0)
+    early = await cost(1)
+    await do(file, *[append(run, seq, used=CALL) for seq in range(2, 3000)])
+    assert await cost(3000) <= early + 10
+    assert (await file.usages(["r"]))["r"].used.calls == 3001
+
+
+async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: SqliteStore, path: Path, caplog):
+    parent = await hold(file, "p", budget=Limits(tokens=100), lease=1e9)
+    [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
+    assert await do(file, reserve(answer.run, 0, 100)) == [DONE]
+    change(path, "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, tags = '{' WHERE id = 'c'")
+    assert await file.claim(parent.owner or 0, **ALL, limit=1) == []
+    assert "cannot be read" in caplog.text
+    [end] = await mailbox(file, parent)
+    assert end.name == RunState.FAILED
+    assert await do(file, reserve(parent, 1, 100)) == [DONE]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]" * 2, "[1, 2, 3, 4, 5]", '["much", null, null, null]', "7"])
+async def test_a_budget_that_cannot_be_read_lets_nothing_through_until_it_is_set_anew(
+    file: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture, text: str
+):
+    parent = await hold(file, "p", budget=Limits(tokens=100))
+    [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
+    other = await hold(file, "other", budget=Limits(tokens=100))
+    change(path, "UPDATE usages SET budget = ? WHERE run = ?", text, parent.key)
+    with caplog.at_level(logging.WARNING):
+        refused, granted = await do(file, reserve(answer.run, 0, 1), reserve(other, 0, 1))
+        assert (isinstance(refused, Shortage), granted) == (True, DONE)
+        assert (await file.usages(["p"]))["p"].budget == Limits(0, 0, 0, 0.0)
+    assert "the budget of run 'p' cannot be read" in caplog.text
+    assert await do(file, SetBudget("p", Limits(tokens=50), 1.0), reserve(answer.run, 0, 50)) == [DONE, DONE]
+    assert len(await mailbox(file, answer.run)) == 1
+
+
+async def test_a_workflow_whose_budget_cannot_be_read_is_named(file: SqliteStore, path: Path):
+    await file.publish([WorkflowSpec("helper", (), budget=Limits(calls=1))])
+    change(path, "UPDATE workflows SET budget = '[1'")
+    with pytest.raises(StoreCorrupt, match=r"workflow 'helper' cannot be read: '\[1' is not a budget"):
+        await file.specs()
+
+
+async def test_the_newest_run_of_a_session_is_found_by_an_index(file: SqliteStore):
+    await start(file, "a", session="talk")
+    plan = file._writer._connection.execute(f"EXPLAIN QUERY PLAN {sql.NEWEST_OF_SESSION}", (FLOW, "talk")).fetchall()
+    assert [row[3] for row in plan] == ["SEARCH runs USING INDEX runs_sessions (workflow=? AND session=?)"]

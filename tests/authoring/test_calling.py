@@ -406,6 +406,6 @@ async def test_a_runtime_that_is_opened_again_picks_up_what_is_unfinished(url: s
         handle = await flow.start()
         await asyncio.sleep(0.05)
     async with Runtime(url) as again:
-        await again._handle(flow, handle.run_id).signal("go")
-        assert await again._handle(flow, handle.run_id).result(timeout=20) == 3
+        await flow.handle(again, handle.run_id).signal("go")
+        assert await flow.handle(again, handle.run_id).result(timeout=20) == 3
     assert calls == [1, 2]

@@ -418,6 +418,25 @@ CASES = {
             asyncio.ensure_future(charge(1))  #! await
             asyncio.gather(charge(1), charge(2))  #! await
         """,
+    "questions and tools that nobody awaits": """
+        import time
+        from holdfast import llm_step, tool
+
+        @llm_step(model="openai:gpt-4o")
+        async def ask(what):
+            return f"{what} at {time.time()}"
+
+        @tool
+        async def look(what):
+            return what
+
+        @workflow
+        async def flow(what):
+            ask(what)  #! await
+            look(what)  #! await
+            await ask(what)
+            await look(what)
+        """,
     "coroutines that are taken for outcomes": """
         @workflow
         async def flow(xs):

@@ -406,7 +406,7 @@ def test_nothing_is_found_in_what_replays(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["tests/testing/zoo_of_good_flows.py", "simulation", "src/holdfast/cli/demo", "tests/golden/golden_flows.py"],
+    ["tests/testing/zoo_of_good_flows.py", "simulation", "examples", "tests/golden/golden_flows.py"],
 )
 def test_nothing_is_found_in_workflows_that_are_known_to_replay(path: str) -> None:
     report = check([str(ROOT / path)])

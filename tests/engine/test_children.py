@@ -210,7 +210,7 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: "p:child-1" in runtime._engine._by_id)
-    assert await runtime._handle(child, "p:child-1").cancel()
+    assert await child.handle(runtime, "p:child-1").cancel()
     assert await handle.result() == "p:child-1 cancelled"
 
 
@@ -232,7 +232,7 @@ async def test_a_child_that_is_cancelled_before_anybody_began_it_tells_the_parke
     handle = await runtime.start(parent.options(id="p"))
     await until_parked(runtime, clock, handle)
     assert (await row(runtime, handle)).waits_for == "run 'p:child-1'"
-    await runtime._handle(child, "p:child-1").cancel()
+    await child.handle(runtime, "p:child-1").cancel()
     assert await handle.result() == "cancelled"
 
 
@@ -517,12 +517,12 @@ async def test_a_parked_parent_that_is_woken_by_one_child_leaves_the_other_alone
     parent_driver.park()
     runtime._engine._idle.remove(parent_driver)
     await until_state(runtime, handle, "waiting")
-    await runtime._handle(child, "p:child-1").signal("go", 1)
+    await child.handle(runtime, "p:child-1").signal("go", 1)
     await until_state(runtime, handle, "running")  # replayed: it waits for its second child again
     await settled(runtime)
     assert runtime._engine._by_id["p:child-2"] is second
     assert not second.gone
-    await runtime._handle(child, "p:child-2").signal("go", 2)
+    await child.handle(runtime, "p:child-2").signal("go", 2)
     assert await handle.result() == ["a 1", "b 2"]
     assert begun == ["a", "b"]
     assert [run.epoch for run in [await row(runtime, "p:child-2")]] == [1]
@@ -653,8 +653,8 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     await eventually(lambda: second._engine._claims._held_back or calls)
     await asyncio.sleep(0.01)
     let_read.set()
-    await second._handle(parent, handle.run_id).signal("go", "on")
-    assert await second._handle(parent, handle.run_id).result() == ["worked", "on"]
+    await parent.handle(second, handle.run_id).signal("go", "on")
+    assert await parent.handle(second, handle.run_id).result() == ["worked", "on"]
     assert calls == ["work"]
 
 
@@ -673,7 +673,7 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     await eventually(lambda: "p:child-1" in other._engine._by_id)
     await until_parked(runtime, clock, handle)
     await until_parked(other, clock, "p:child-1")
-    await other._handle(child, "p:child-1").signal("go", 5)
+    await child.handle(other, "p:child-1").signal("go", 5)
     assert await handle.result() == 5
 
 
@@ -720,7 +720,7 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     second = await world.open()
     await eventually(lambda: second._engine._idle)
     gate.set()
-    assert await second._handle(parent, handle.run_id).result() == "worked"
+    assert await parent.handle(second, handle.run_id).result() == "worked"
     assert calls == ["work"]
     run = await row(other, "p:child-1")
     assert (run.epoch, run.deliveries) == (1, 0)
@@ -752,7 +752,7 @@ async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: Wor
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await second._handle(parent, handle.run_id).result() == ["a", "b"]
+    assert await parent.handle(second, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b", "b"]
 
 
@@ -779,7 +779,7 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
     other = await world.open(queues=["other"])
     await until_ended(other, "p:child-1")
     second = await world.open(queues=["default"])
-    assert await second._handle(parent, handle.run_id).result() == "worked"
+    assert await parent.handle(second, handle.run_id).result() == "worked"
     assert calls == ["work"]
 
 
@@ -797,8 +797,8 @@ async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
     await eventually(lambda: len(first._engine._idle) == 2)
     await first.close()
     second = await world.open()
-    await second._handle(child, "p:child-1").signal("go", "on")
-    assert await second._handle(parent, handle.run_id).result() == "on"
+    await child.handle(second, "p:child-1").signal("go", "on")
+    assert await parent.handle(second, handle.run_id).result() == "on"
     assert (await row(second, handle)).deliveries == 0
 
 
@@ -819,8 +819,8 @@ async def test_a_started_child_goes_its_own_way(world: World):
     assert await handle.result() == "p:child-1"
     assert await told(runtime, handle) == ["start child"]
     assert not (await row(runtime, "p:child-1")).state.is_terminal
-    await runtime._handle(child, "p:child-1").signal("go", "alone")
-    assert await runtime._handle(child, "p:child-1").result() == "alone"
+    await child.handle(runtime, "p:child-1").signal("go", "alone")
+    assert await child.handle(runtime, "p:child-1").result() == "alone"
 
 
 async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(world: World):
@@ -843,8 +843,8 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
     assert (await until_ended(runtime, failing)).state == "failed"
     assert (await until_ended(runtime, cancelled)).state == "cancelled"
     for run_id in ("f:child-1", "c:child-1"):
-        await runtime._handle(child, run_id).signal("go", "alive")
-        assert await runtime._handle(child, run_id).result() == "alive"
+        await child.handle(runtime, run_id).signal("go", "alive")
+        assert await child.handle(runtime, run_id).result() == "alive"
 
 
 async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World):
@@ -956,7 +956,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
     await asyncio.sleep(0.02)
     await world.crash(first)
     second = await world.open()
-    assert await second._handle(parent, handle.run_id).result() == ["first", "second"]
+    assert await parent.handle(second, handle.run_id).result() == ["first", "second"]
 
 
 async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world: World, clock: VirtualClock):
@@ -1350,8 +1350,8 @@ async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the
     await world.crash(first)
     second = await world.open(queues=["default"])
     assert (await until_ended(second, "p:child-1")).state == "cancelled"
-    await second._handle(parent, handle.run_id).signal("go")
-    assert await second._handle(parent, handle.run_id).result() == "gave up"
+    await parent.handle(second, handle.run_id).signal("go")
+    assert await parent.handle(second, handle.run_id).result() == "gave up"
 
 
 # When the store fails
@@ -1420,7 +1420,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: not failures and len(runtime._engine._idle) == 2)
-    await runtime._handle(child, "p:child-1").signal("go", "on")
+    await child.handle(runtime, "p:child-1").signal("go", "on")
     assert await handle.result() == "on"
 
 

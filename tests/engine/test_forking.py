@@ -38,7 +38,7 @@ async def fork(
     """Fork a run as a client does, and return this runtime's handle to the fork."""
     store = await world.outside()
     run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id or None)
-    return runtime._handle(flow, run.id)
+    return flow.handle(runtime, run.id)
 
 
 async def everything(runtime: Any, run_id: str) -> tuple[Any, History]:

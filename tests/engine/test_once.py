@@ -58,7 +58,7 @@ async def test_a_once_step_whose_worker_died_is_not_run_again(world: World):
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    told = await second._handle(flow, handle.run_id).result()
+    told = await flow.handle(second, handle.run_id).result()
     assert told.startswith(f"pay unknown: step 'pay' of run '{handle.run_id}' was in flight")
     assert "may or may not have happened" in told
     assert calls == [1]
@@ -104,7 +104,7 @@ async def test_a_once_step_that_reports_progress_keeps_its_intent(world: World, 
     await eventually(progressed)
     await world.crash(first)
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result(timeout=10) == "unknown"
+    assert await flow.handle(second, handle.run_id).result(timeout=10) == "unknown"
     assert calls == [1]
 
 
@@ -132,7 +132,7 @@ async def test_a_worker_that_died_before_the_step_began_may_not_know_either(worl
     await world.crash(first)
     before = len(calls)
     second = await world.open()
-    result = await second._handle(flow, handle.run_id).result()
+    result = await flow.handle(second, handle.run_id).result()
     assert (result, len(calls)) in [("unknown", before), ("paid", 1)]
     assert len(calls) <= 1
 

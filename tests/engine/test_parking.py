@@ -97,7 +97,7 @@ async def test_a_timer_survives_the_worker(world: World, clock: VirtualClock):
     await world.crash(first)
     clock.advance(3601)
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == "slept"
+    assert await flow.handle(second, handle.run_id).result() == "slept"
 
 
 async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
@@ -185,7 +185,7 @@ async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen
     async def signal_first(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await other._handle(flow, handle.run_id).signal("go", "in time")
+            await flow.handle(other, handle.run_id).signal("go", "in time")
 
     store.before_commit = signal_first
     driver = runtime._engine._by_id[handle.run_id]
@@ -213,7 +213,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
     async def signal_and_tell(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await other._handle(flow, handle.run_id).signal("go", "in time")
+            await flow.handle(other, handle.run_id).signal("go", "in time")
             await engine._look()
 
     store.before_commit = signal_and_tell
@@ -363,7 +363,7 @@ async def test_a_deadline_that_passed_while_nobody_was_there_comes_before_what_w
     clock.advance(200)
     second = await world.open()
     with pytest.raises(RunFailed, match="did not end within"):
-        await second._handle(flow, handle.run_id).result()
+        await flow.handle(second, handle.run_id).result()
     assert calls == ["slow"]
 
 
@@ -395,7 +395,7 @@ async def test_a_worker_that_dies_while_a_timed_out_run_cleans_up_does_not_cut_t
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == "undone"
+    assert await flow.handle(second, handle.run_id).result() == "undone"
     assert [record.kind.label for record in await journal(second, handle)] == ["deadline", "step"]
 
 
@@ -441,7 +441,7 @@ async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_fligh
     await world.crash(first)
     clock.advance(31)
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == "gave up"
+    assert await flow.handle(second, handle.run_id).result() == "gave up"
     assert calls == ["paid"]
 
 
@@ -529,7 +529,7 @@ async def test_waiting_for_a_run_that_was_parked_elsewhere_and_ended_there(world
     waiting = asyncio.ensure_future(handle.result())
     await until_parked(first, clock, handle)
     first._engine._queues = ()  # the first engine takes nothing any more
-    await second._handle(flow, handle.run_id).signal("go", "done")
+    await flow.handle(second, handle.run_id).signal("go", "done")
     async with asyncio.timeout(10):
         assert await waiting == "done"
     await until_state(second, handle, "completed")

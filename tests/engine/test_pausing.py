@@ -292,8 +292,8 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
     await eventually(lambda: len(runtime._engine._idle) == 2)
     await handle.pause()
     await until_paused(runtime, handle)
-    await runtime._handle(child, "p:child-1").signal("go", 7)
-    assert await runtime._handle(child, "p:child-1").result() == 7
+    await child.handle(runtime, "p:child-1").signal("go", 7)
+    assert await child.handle(runtime, "p:child-1").result() == 7
     await settled(runtime)
     assert (await state(runtime, handle), await journal(runtime, handle)) == ("waiting", [])
     await handle.resume()
@@ -312,7 +312,7 @@ async def test_a_paused_child_keeps_its_parent_waiting(world: World):
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: len(runtime._engine._idle) == 2)
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     await kid.pause()
     await until_paused(runtime, kid)
     await kid.signal("go", 1)
@@ -462,8 +462,8 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
     await second._engine.store.reap(second.worker_id)
     await asyncio.sleep(0.05)
     assert (await state(second, handle), log) == ("pending", ["work"])
-    await second._handle(flow, handle.run_id).resume()
-    assert await second._handle(flow, handle.run_id).result() == "worked"
+    await flow.handle(second, handle.run_id).resume()
+    assert await flow.handle(second, handle.run_id).result() == "worked"
 
 
 async def test_a_pause_survives_a_hand_over(world: World):
@@ -488,8 +488,8 @@ async def test_a_pause_survives_a_hand_over(world: World):
     second = await world.open()
     await asyncio.sleep(0.05)
     assert (await state(second, handle), log) == ("pending", ["work"])
-    await second._handle(flow, handle.run_id).resume()
-    assert await second._handle(flow, handle.run_id).result() == "worked"
+    await flow.handle(second, handle.run_id).resume()
+    assert await flow.handle(second, handle.run_id).result() == "worked"
     assert (await row(second, handle)).deliveries == 0
 
 
@@ -654,7 +654,7 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     monkeypatch.setattr(drivers, "REPLAY_SLICE", 0)  # it stands still in the middle of its past
     second = await world.open()
     await eventually(lambda: handle.run_id in second._engine._by_id)
-    again = second._handle(flow, handle.run_id)
+    again = flow.handle(second, handle.run_id)
     await again.pause()
     await settled_look(second)
     monkeypatch.setattr(drivers, "REPLAY_SLICE", 500)

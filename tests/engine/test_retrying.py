@@ -399,8 +399,8 @@ async def test_drift_takes_nothing_back(world: World):
     assert b"NonDeterminismError" in (run.error or b"")
     other = "a"
     await mend(second, handle, bench)
-    await second._handle(flow, handle.run_id).signal("go", "!")
-    assert await second._handle(flow, handle.run_id).result() == "A!"
+    await flow.handle(second, handle.run_id).signal("go", "!")
+    assert await flow.handle(second, handle.run_id).result() == "A!"
     assert bench.log == []
 
 
@@ -427,7 +427,7 @@ async def test_a_worker_that_dies_after_the_retry_changes_nothing(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == ["A", "B", "LAST"]
+    assert await flow.handle(second, handle.run_id).result() == ["A", "B", "LAST"]
     assert bench.log == ["b", "last", "last"]
 
 
@@ -629,7 +629,7 @@ async def test_a_dead_run_gets_another_three_deliveries(world: World):
         await eventually(lambda deaths=deaths: bench.log.count("deadly") == deaths)
         await world.crash(mortal)
     runtime = await world.open()
-    again = runtime._handle(flow, handle.run_id)
+    again = flow.handle(runtime, handle.run_id)
     with pytest.raises(RunDead):
         await again.result()
     hang = False
@@ -678,7 +678,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    again = second._handle(flow, handle.run_id)
+    again = flow.handle(second, handle.run_id)
     with pytest.raises(RunFailed) as failed:
         await again.result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
@@ -852,7 +852,7 @@ async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: len(runtime._engine._idle) == 2)
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     await kid.cancel()
     await until_ended(runtime, handle)
     await retry_run(runtime, handle.run_id)
@@ -895,7 +895,7 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await until_ended(runtime, handle)
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     await mend(runtime, kid, bench)
     assert await kid.result() == "BAD"
     await retry_run(runtime, handle.run_id)
@@ -921,7 +921,7 @@ async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(wor
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await until_ended(runtime, handle)
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     assert (await until_ended(runtime, kid)).state == "cancelled"
     await mend(runtime, handle, bench)
     await settled(runtime)
@@ -975,7 +975,7 @@ async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world:
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: len(runtime._engine._idle) == 2)
     await handle.cancel()
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     assert (await until_ended(runtime, kid)).state == "cancelled"
     assert (await until_ended(runtime, handle)).state == "cancelled"
     await retry_run(runtime, handle.run_id)

@@ -279,7 +279,7 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     await eventually(lambda: len(runtime._engine._idle) == 2)
     await switch.switch_off("parent")
     await until_state(runtime, handle, "pending")
-    kid = runtime._handle(child, "p:child-1")
+    kid = child.handle(runtime, "p:child-1")
     assert not (await row(runtime, kid)).state.is_terminal
     await kid.signal("go", 1)
     assert await kid.result() == 1

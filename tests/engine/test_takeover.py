@@ -35,7 +35,7 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == ["a", "b", "c", "d"]
+    assert await flow.handle(second, handle.run_id).result() == ["a", "b", "c", "d"]
     assert calls == ["a", "b", "c", "c", "d"]
     run = await row(second, handle)
     assert (run.epoch, run.deliveries) == (2, 0)
@@ -62,7 +62,7 @@ async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
         await eventually(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await runtime._handle(flow, handle.run_id).result() == sum(range(8))
+    assert await flow.handle(runtime, handle.run_id).result() == sum(range(8))
     assert calls == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6, 7, 7]
 
 
@@ -95,7 +95,7 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
     gates[0].set()
     await eventually(lambda: not first._engine._drivers)
     gates[1].set()
-    assert await second._handle(flow, handle.run_id).result() == ["worker 2", "after"]
+    assert await flow.handle(second, handle.run_id).result() == ["worker 2", "after"]
     assert [record.epoch for record in await journal(second, handle)] == [2, 2]
     assert any("held by another worker now" in record.message for record in caplog.records)
 
@@ -131,7 +131,7 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
     await world.kill(first)
     second_turn = True
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == ["slow", "quick"]
+    assert await flow.handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await eventually(lambda: cancelled == ["slow"])
     assert not first._engine._drivers
@@ -172,7 +172,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     await eventually(lambda: driver.gone)
     assert await state(first, handle) in ("pending", "running")
     second = await world.open()
-    assert await second._handle(flow, handle.run_id).result() == 1
+    assert await flow.handle(second, handle.run_id).result() == 1
     assert len(gates) == 1
 
 
@@ -198,7 +198,7 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
     second = await world.open()
     await eventually(lambda: len(gates) == 2)
     gates[1].set()
-    assert await second._handle(flow, handle.run_id).result() == "done"
+    assert await flow.handle(second, handle.run_id).result() == "done"
     await asyncio.sleep(0.3)  # the first engine has looked around meanwhile, and found itself still holding the run
     gates[0].set()
     async with asyncio.timeout(10):
@@ -244,7 +244,7 @@ async def test_three_deaths_in_a_row_without_a_record_make_a_run_dead(world: Wor
         await world.crash(runtime)
         runtime = await world.open()
     with pytest.raises(RunDead, match="took its worker down 3 times in a row") as dead:
-        await runtime._handle(flow, handle.run_id).result()
+        await flow.handle(runtime, handle.run_id).result()
     assert f"holdfast retry {handle.run_id}" in str(dead.value)
     assert len(begun) == 3
 
@@ -269,7 +269,7 @@ async def test_deaths_between_which_something_was_recorded_do_not_add_up(world: 
         await eventually(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await runtime._handle(flow, handle.run_id).result() == 10
+    assert await flow.handle(runtime, handle.run_id).result() == 10
 
 
 async def test_closing_hands_a_run_over_without_counting(world: World):
@@ -292,7 +292,7 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
         await eventually(lambda n=n: len(begun) == n)
         await runtime.close()
         runtime = await world.open()
-    assert await runtime._handle(flow, handle.run_id).result() == "done"
+    assert await flow.handle(runtime, handle.run_id).result() == "done"
     assert (await row(runtime, handle)).deliveries == 0
 
 
@@ -319,7 +319,7 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     assert calls == ["a"]
     second = await world.open(clock=real)
     assert [record.name for record in await journal(second, handle)][:1] == ["work"]
-    assert await second._handle(flow, handle.run_id).result() == ["a", "b"]
+    assert await flow.handle(second, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b"]
 
 
@@ -345,7 +345,7 @@ async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_mean
     hang = False
     second = await in_memory.open()
     turns = 0
-    waiting = asyncio.ensure_future(second._handle(flow, handle.run_id).result())
+    waiting = asyncio.ensure_future(flow.handle(second, handle.run_id).result())
     while not waiting.done():
         turns += 1
         await asyncio.sleep(0)
@@ -403,14 +403,14 @@ async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: Wo
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)
-    await second._handle(flow, handle.run_id).signal("go", "from elsewhere")
+    await flow.handle(second, handle.run_id).signal("go", "from elsewhere")
     assert await handle.result(timeout=10) == "from elsewhere"
 
     handle = await first.start(flow)
     await until_parked(first, clock, handle)
     await first.close()
-    await second._handle(flow, handle.run_id).signal("go", "after parking")
-    assert await second._handle(flow, handle.run_id).result(timeout=10) == "after parking"
+    await flow.handle(second, handle.run_id).signal("go", "after parking")
+    assert await flow.handle(second, handle.run_id).result(timeout=10) == "after parking"
 
 
 async def test_workflows_that_need_more_room_than_there_is_wait_their_turn(world: World):

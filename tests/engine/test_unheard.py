@@ -61,8 +61,8 @@ async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World)
     store.lose_claim = True
     runtime = await world.open(store=store)
     await eventually(lambda: not store.lose_claim)
-    await runtime._handle(flow, handle.run_id).signal("go", None)
-    assert await runtime._handle(flow, handle.run_id).result(timeout=10) == "done"
+    await flow.handle(runtime, handle.run_id).signal("go", None)
+    assert await flow.handle(runtime, handle.run_id).result(timeout=10) == "done"
 
 
 async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
@@ -97,7 +97,7 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
     with pytest.raises(StoreUnavailable):
         await runtime.start(flow.options(id="mine", delay=0.2 if delayed else None))
     world.clock.advance(1)
-    assert await runtime._handle(flow, "mine").result(timeout=10) == "done"
+    assert await flow.handle(runtime, "mine").result(timeout=10) == "done"
 
 
 async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
@@ -147,7 +147,7 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
     store.before_histories = None
     gate.set()
     # Under its new number it claims the run anew; the old claim is worth nothing, and nothing is begun under it.
-    assert await first._handle(flow, handle.run_id).result(timeout=10) == "done"
+    assert await flow.handle(first, handle.run_id).result(timeout=10) == "done"
     assert begun == [1]
     assert (await row(first, handle)).epoch == 2
 

@@ -28,6 +28,7 @@ from holdfast.core.undoing import mark_origin
 from holdfast.engine import steps
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, StoreUnavailable, UsageError
+from holdfast.stores.contract import RunUsage
 from holdfast.stores.operations import Change, NewRun, Run, SendSignal, Started, Verdict
 
 if TYPE_CHECKING:
@@ -36,14 +37,19 @@ if TYPE_CHECKING:
 
 async def call_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a workflow as a child of the calling run, and return its result."""
+    call = child_call(execution, workflow, args, kwargs)
+    ended = await _end_of(execution, workflow.definition, call)
+    return _result(workflow.definition)(ended)
+
+
+def child_call(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> ChildCall:
+    """A call of a workflow by the next command of the calling run, which is to be issued at once."""
     new, make = _new_child(execution, workflow, args, kwargs)
 
     def check(answer: Started) -> None:
         check_same(answer.run, new)
 
-    call = ChildCall(new.id, check, make, new.seed)
-    ended = await _end_of(execution, workflow.definition, call)
-    return _result(workflow.definition)(ended)
+    return ChildCall(new.id, check, make, new.seed)
 
 
 async def start_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Handle[Any]:
@@ -59,8 +65,7 @@ async def start_child(execution: Execution, workflow: Workflow[..., Any], args: 
     if not outcome.record.ok:
         raise _error(outcome, definition)
     run_id = json.loads(outcome.record.payload or b"null")
-    decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
-    return Handle(_InWorkflow(execution, definition), run_id, decode, [definition.namespace])  # type: ignore[arg-type]
+    return workflow.handle(_InWorkflow(execution, definition), run_id)
 
 
 def _new_child(
@@ -71,7 +76,8 @@ def _new_child(
     spec, position = definition.spec(), execution.next_position
     if options.id is None and spec.id_template is None:
         options = replace(options, id=_child_id(execution.run_id, spec.name, execution.child_place(position)))
-    inputs = definition.inputs.encode(args, kwargs)
+    given = workflow.prepare(args, kwargs)
+    inputs = definition.inputs.encode(given.args, given.kwargs)
     seed = execution.child_seed(position)
 
     def make(now: float) -> NewRun:
@@ -79,7 +85,10 @@ def _new_child(
             new_run(spec, inputs, options, now=now, defaults=definition.defaults), seed=seed, parent=execution.run_id
         )
 
-    return make(0.0), make
+    new = make(0.0)
+    if given.announce is not None:
+        given.announce(new.id)
+    return new, make
 
 
 def _child_id(parent: str, name: str, place: str) -> str:
@@ -137,6 +146,10 @@ class _InWorkflow:
             f"the state of run {run_id!r} was asked for in workflow code, where it would differ on replay: ask in a "
             f"step, with a Client"
         )
+
+    async def usage(self, run_id: str) -> RunUsage:
+        """Refused, for the same reason."""
+        raise UsageError(f"the usage of run {run_id!r} was asked for in workflow code: ask in a step, with a Client")
 
     async def change(self, op: Change) -> Verdict:
         """Change a run, as a recorded step."""

@@ -19,6 +19,8 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def compensation_of(step: StepDefinition, undo: StepDefinition, where: str) -> Compensation:
     """The compensation ``undo`` of ``step``; ``where`` says in messages which step is meant."""
     label = f"{where}: its compensation {undo.name!r}"
+    if undo.invoke is not None:
+        raise DefinitionError(f"{label} asks a model, and what undoes a step must do just that: let it be a plain step")
     if undo.compensation is not None:
         raise DefinitionError(
             f"{label} has a compensation itself ({undo.compensation.step.name!r}), and nothing is undone twice: "

@@ -12,7 +12,6 @@ import logging
 import signal
 import threading
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.authoring.registry import definitions
@@ -23,6 +22,7 @@ from holdfast.codec import LARGEST
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.stores.contract import History, RunUsage
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.urls import open_store, store_url
 
@@ -96,7 +96,8 @@ class Runtime:
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run, or join the one that is there, and return a handle to it."""
         definition, options = workflow.definition, workflow.start_options
-        inputs = definition.inputs.encode(args, kwargs)
+        given = workflow.prepare(args, kwargs)
+        inputs = definition.inputs.encode(given.args, given.kwargs)
         engine = self._engine
         new = new_run(
             definition.spec(),
@@ -107,13 +108,12 @@ class Runtime:
             defaults=definition.defaults,
             max_value=engine.max_value,
         )
-        answer = await engine.start(new, join_orphan=new.generated_id and not options.new)
-        return self._handle(workflow, accept(answer, new).id)
-
-    def _handle(self, workflow: Workflow[..., R], run_id: str) -> Handle[R]:
-        definition = workflow.definition
-        decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
-        return Handle(self, run_id, decode, [definition.namespace])  # type: ignore[arg-type]
+        if given.announce is not None:
+            given.announce(new.id)
+        run = accept(await engine.start(new, join_orphan=new.generated_id and not options.new), new)
+        if given.announce is not None and run.id != new.id:
+            given.announce(run.id)
+        return workflow.handle(self, run.id)
 
     async def run_worker(self, *, grace: float = GRACE, stop: asyncio.Event | None = None) -> None:
         """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
@@ -143,6 +143,17 @@ class Runtime:
         if run is None:
             raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
         return run
+
+    async def read_journal(self, run_id: str) -> tuple[Run, History]:
+        """The run's row and journal now."""
+        found = await self._engine.read_run(run_id)
+        if found is None:
+            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
+        return found
+
+    async def usage(self, run_id: str) -> RunUsage:
+        """What the run has used so far, with those that it has started."""
+        return (await self._engine.store.usages([run_id])).get(run_id, RunUsage())
 
     async def change(self, op: Change) -> Verdict:
         """Change a run from outside."""

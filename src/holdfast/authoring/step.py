@@ -52,13 +52,13 @@ class Step(Generic[P, R]):
         """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
         execution = current_execution()
         if execution is None:
-            return self.definition.function(*args, **kwargs)
+            return (self.definition.outside or self.definition.function)(*args, **kwargs)
         if self.declared is not None:
             raise UsageError(
                 f"step {self.name!r} has the number {self.declared.number}: it is called by the class workflow that "
                 f"it belongs to. To call it in a workflow function, write `@step` without a number."
             )
-        return _invoke(execution, self.definition, args, kwargs)
+        return (self.definition.invoke or invoke)(execution, self.definition, args, kwargs)
 
     @overload
     def __get__(self, instance: None, owner: type[Any]) -> Step[P, R]: ...
@@ -88,12 +88,18 @@ class Mark(Protocol):
 
 def put_mark(mark: Mark, target: Any) -> Any:
     """Apply a mark to a step, or leave it on a function for the ``@step`` above."""
+    marks, target = marks_of(target), below(target)
     if isinstance(target, Step):
         return mark.applied_to(target)  # pyright: ignore[reportUnknownArgumentType]
     if not inspect.isfunction(target):
         raise DefinitionError(f"{mark.decorator} goes on a method of a class workflow, not on {target!r}")
-    target.holdfast_marks = [*marks_of(target), mark]  # type: ignore[attr-defined]
+    target.holdfast_marks = [*marks, mark]  # type: ignore[attr-defined]
     return target
+
+
+def below(target: Any) -> Any:
+    """The function itself, if a decorator has made a step of it already, in case that no ``@step`` comes above."""
+    return getattr(target, "holdfast_below", target)
 
 
 def marks_of(function: Callable[..., Any]) -> list[Mark]:
@@ -101,12 +107,13 @@ def marks_of(function: Callable[..., Any]) -> list[Mark]:
     return getattr(function, "holdfast_marks", [])
 
 
-async def _invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a step from workflow code: one command."""
     outcome = await execution.issue(Kind.STEP, step.name, StepCall(step, args, kwargs))
-    return _read(execution, step, outcome)
+    return read_outcome(execution, step, outcome)
 
 
-def _read(execution: Execution, step: StepDefinition, outcome: Outcome) -> Any:
+def read_outcome(execution: Execution, step: StepDefinition, outcome: Outcome) -> Any:
     """The value of a recorded outcome, or its exception."""
     record, value = outcome.record, outcome.value
     if value is not UNREAD:
@@ -208,7 +215,8 @@ def step(
         declared = declare(first, depends_on, after, when, each, compensate)
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
-        made = _define(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
+        marks, function = marks_of(function), below(function)
+        made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
         where = f"step {made.name!r} ({place_of(function)})"
         if declared is None:
             refuse_without_number(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
@@ -216,7 +224,7 @@ def step(
             undo = compensation_step(compensate, where)
             made = replace(made, compensation=compensation_of(made, undo, where))
         step: Step[..., Any] = Step(made, declared)
-        for mark in marks_of(function):
+        for mark in marks:
             step = mark.applied_to(step)
         return step
 
@@ -235,7 +243,7 @@ class _StepDecorator:
     def __call__(self, function: Callable[..., Any], /) -> Any: ...
 
 
-def _define(
+def define_step(
     function: Callable[..., Any],
     name: str | None,
     retries: int,
@@ -245,21 +253,25 @@ def _define(
     give_up_on: type[BaseException] | Sequence[type[BaseException]],
     timeout: Duration | None,
     effect: Effect | str,
+    noun: str = "step",
 ) -> StepDefinition:
+    """A function as a step, from the options of its decorator; ``noun`` is what messages call the step."""
     if isinstance(function, staticmethod | classmethod):
         method = cast(Any, function)
         raise DefinitionError(
-            f"@step goes on an ordinary function, and {method.__qualname__!r} is a {type(method).__name__}: in a class "
-            f"workflow a step takes `self`; anywhere else put @step below @{type(method).__name__}"
+            f"@{noun} goes on an ordinary function, and {method.__qualname__!r} is a {type(method).__name__}: in a "
+            f"class workflow a step takes `self`; anywhere else put @{noun} below @{type(method).__name__}"
         )
     if isinstance(function, Step) or not callable(function):
-        raise DefinitionError(f"@step goes on a function, not on {function!r}")
+        raise DefinitionError(f"@{noun} goes on a function, not on {function!r}")
     label = name or getattr(function, "__name__", None)
     if not label:
-        raise DefinitionError(f"{function!r} has no name: give it one with `@step(name=...)`")
-    where = f"step {label!r} ({place_of(function)})"
+        raise DefinitionError(f"{function!r} has no name: give it one with `@{noun}(name=...)`")
+    where = f"{noun} {label!r} ({place_of(function)})"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise DefinitionError(f"{where} is a generator; a step returns one value: collect the items and return a list")
+        raise DefinitionError(
+            f"{where} is a generator; a {noun} returns one value: collect the items and return a list"
+        )
     try:
         kind = Effect(effect)
     except ValueError:
@@ -316,7 +328,7 @@ def compensation_step(given: Any, where: str) -> StepDefinition:
 
 def plain_step(function: Callable[..., Any]) -> StepDefinition:
     """A function as a step with no options."""
-    return _define(function, None, 0, 1.0, 60.0, None, (), None, Effect.IDEMPOTENT)
+    return define_step(function, None, 0, 1.0, 60.0, None, (), None, Effect.IDEMPOTENT)
 
 
 def _exception_types(given: Any, what: str) -> tuple[type[BaseException], ...]:

@@ -6,7 +6,8 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from functools import partial
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.authoring.children import call_child, start_child
 from holdfast.authoring.classes.graph import Graph, build_graph
@@ -16,15 +17,25 @@ from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
 from holdfast.authoring.registry import register
 from holdfast.client.client import run_sync
-from holdfast.client.handle import Handle
+from holdfast.client.handle import Handle, Link
 from holdfast.client.starting import StartOptions
 from holdfast.codec import InputsCodec, codec_for, template_fields
 from holdfast.core.execution import current_execution
+from holdfast.core.usage import Budget
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Prepared(NamedTuple):
+    """The arguments of a start, as they are recorded."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    announce: Callable[[str], None] | None = None
+    """Told the run's id before the run begins in this process: for what is handed over and never recorded."""
 
 
 class Workflow(Generic[P, R]):
@@ -65,6 +76,7 @@ class Workflow(Generic[P, R]):
         priority: int = 0,
         tags: Collection[str] = (),
         new: bool = False,
+        budget: Budget | None = None,
     ) -> Workflow[P, R]:
         """The same workflow with options for the runs that are started through it.
 
@@ -75,11 +87,27 @@ class Workflow(Generic[P, R]):
             priority: higher goes first among the runs that are due.
             tags: words to find it by, in addition to the workflow's own.
             new: never join an orphaned run with equal inputs, but start another.
+            budget: what its model calls may use, with those of all the runs that it starts.
         """
         options = StartOptions(
-            id=id, queue=queue, delay=seconds(delay, "delay") or 0.0, priority=priority, tags=tuple(tags), new=new
+            id=id,
+            queue=queue,
+            delay=seconds(delay, "delay") or 0.0,
+            priority=priority,
+            tags=tuple(tags),
+            new=new,
+            budget=budget,
         )
         return Workflow(self.definition, options)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+        """What is recorded of the arguments of a start."""
+        return Prepared(args, kwargs)
+
+    def handle(self, link: Link, run_id: str) -> Handle[R]:
+        """A handle to one of its runs."""
+        decode = partial(self.definition.output.decode, what=f"the result of workflow {self.name!r}")
+        return Handle(link, run_id, decode, [self.definition.namespace])  # type: ignore[arg-type]
 
     @property
     def start_options(self) -> StartOptions:

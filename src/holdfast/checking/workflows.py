@@ -12,7 +12,7 @@ from holdfast.checking.names import Defined, FunctionNode, Scope
 from holdfast.checking.values import CALL, Reader, Value
 
 _WORKFLOW = {"holdfast.workflow", "holdfast.workflow()"}
-_STEP = {"holdfast.step", "holdfast.step()"}
+_STEP = {"holdfast.step", "holdfast.step()", "holdfast.llm_step()", "holdfast.tool", "holdfast.tool()"}
 _TRANSPARENT = ("functools.", "contextlib.", "typing.", "abc.", "builtins.")
 """Decorators under which a function is still called where it is called. Others may make anything of it."""
 _STARTS = {(CALL,), ("start", CALL), ("options", CALL, CALL), ("options", CALL, "start", CALL)}

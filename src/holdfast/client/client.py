@@ -9,15 +9,17 @@ from collections.abc import Collection, Coroutine
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal
+from holdfast.client.agent_result import plain_result
+from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.handle import Handle, RunInfo
 from holdfast.client.starting import StartOptions, accept, new_run
-from holdfast.codec import LARGEST, bind_by_name, to_plain
+from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.states import RunState
+from holdfast.core.usage import Budget, Usage
 from holdfast.errors import RunNotFound, StoreError, UnknownWorkflow, UsageError
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
+from holdfast.stores.contract import RunFilter, RunUsage, Store, WorkflowSpec
 from holdfast.stores.operations import Change, Run, StartRun, Verdict
 from holdfast.stores.urls import open_store, store_url
 
@@ -52,13 +54,16 @@ class Client:
         delay: float = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
+        budget: Budget | None = None,
     ) -> Client:
         """The same client, with options for the runs that are started through it."""
         view = object.__new__(Client)
         view.url = self.url
         view.max_value = self.max_value
         view._connection = self._connection
-        view._options = StartOptions(id=id, queue=queue, delay=delay, priority=priority, tags=tuple(tags))
+        view._options = StartOptions(
+            id=id, queue=queue, delay=delay, priority=priority, tags=tuple(tags), budget=budget
+        )
         return view
 
     async def __aenter__(self) -> Client:
@@ -82,12 +87,12 @@ class Client:
         return self.handle(accept(answer, new).id)
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Start a run and wait for its result, as plain data."""
+        """Start a run and wait for its result: plain data, or the ``AgentResult`` of an agent with plain data in it."""
         return await (await self.start(workflow, *args, **kwargs)).result()
 
     def handle(self, run_id: str) -> Handle[Any]:
         """A handle to a run that was started before."""
-        return Handle(self._connection, run_id, to_plain)
+        return Handle(self._connection, run_id, plain_result)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Any:
         """The result of a run, once it has ended, whoever executes it."""
@@ -155,6 +160,14 @@ class Client:
     async def resume(self, run_id: str) -> bool:
         """Let a paused run go on; false when it was not paused."""
         return await resume_run(self._connection, run_id)
+
+    async def usage(self, run_id: str) -> Usage:
+        """What the model calls of a run have used so far, with those of the runs that it has started."""
+        return (await self._connection.usage(run_id)).used
+
+    async def set_budget(self, run_id: str, budget: Budget) -> None:
+        """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
+        await set_budget(self._connection, run_id, budget)
 
     async def retry(self, run_id: str, *, run_again: bool = False) -> None:
         """Let a failed, cancelled or dead run go on from where it went wrong.
@@ -230,6 +243,14 @@ class Client:
         """``resume`` without an event loop."""
         return self._sync(self.resume(run_id))
 
+    def usage_sync(self, run_id: str) -> Usage:
+        """``usage`` without an event loop."""
+        return self._sync(self.usage(run_id))
+
+    def set_budget_sync(self, run_id: str, budget: Budget) -> None:
+        """``set_budget`` without an event loop."""
+        self._sync(self.set_budget(run_id, budget))
+
     def retry_sync(self, run_id: str, *, run_again: bool = False) -> None:
         """``retry`` without an event loop."""
         self._sync(self.retry(run_id, run_again=run_again))
@@ -294,6 +315,9 @@ class _Connections:
 
     async def wait_for_end(self, run_id: str) -> Run:
         return await self._here().wait_for_end(run_id)
+
+    async def usage(self, run_id: str) -> RunUsage:
+        return (await (await self.store()).usages([run_id])).get(run_id, RunUsage())
 
     async def change(self, op: Change) -> Verdict:
         return await self._here().change(op)

@@ -1,4 +1,4 @@
-"""Changing a run from outside: signals, cancelling, pausing, resuming, retrying; and what each answer means."""
+"""Changing a run from outside: signals, cancelling, pausing, retrying, another budget; and what each answer means."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from typing import Any, Protocol
 
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.states import RunState
-from holdfast.errors import RetryRefused, RunEnded, RunNotFound
-from holdfast.stores.operations import CancelRun, Change, PauseRun, ReopenRun, ResumeRun, Run, SendSignal, Verdict
+from holdfast.core.usage import Budget
+from holdfast.errors import RetryRefused, RunEnded, RunNotFound, UsageError
+from holdfast.stores.operations import (
+    CancelRun,
+    Change,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    Run,
+    SendSignal,
+    SetBudget,
+    Verdict,
+)
 
 _values = codec_for(Any)
 
@@ -90,6 +101,20 @@ async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False) -> No
             f"run {run_id!r} is {run.state}; only a failed, cancelled or dead run can be retried", run_id
         )
     await _check(reach, verdict, run_id, f"run {run_id!r} cannot be retried")
+
+
+async def set_budget(reach: Reach, run_id: str, budget: Budget) -> None:
+    """Give a run another budget in place of its own: model calls that were refused, there or below it, are made now."""
+    verdict = await reach.change(SetBudget(run_id, budget.limits(), reach.now()))
+    if verdict is Verdict.REFUSED:
+        run = await reach.read(run_id)
+        told = f"run {run_id!r} cannot be given another budget: it was started without one of its own"
+        if run.has_budget and run.parent:
+            told += f". It heeds the budget of a run above it: set that of {run.parent!r}, which started it"
+        else:
+            told += ", and so nothing limits it. A budget is given with the start of a run, or to its agent"
+        raise UsageError(told)
+    await _check(reach, verdict, run_id, f"run {run_id!r} cannot be given another budget")
 
 
 async def _check(reach: Reach, verdict: Verdict, run_id: str, what: str) -> None:

@@ -2,6 +2,9 @@
 
 The fork's journal is a copy of what its origin had seen before that step's outcome. So the code is replayed to exactly
 the same point; from there it goes its own way: the step runs again, or is taken to have returned ``with_output``.
+
+A fork may use as much as its origin might, and has used nothing yet; so if what is kept ends with a model call that
+was refused for want of a budget, the fork is told at once that it may ask again.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from typing import Any
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.chance import SEED, fork_seed
 from holdfast.core.records import Kind, Record
-from holdfast.errors import RunConflict, RunNotFound, UsageError
+from holdfast.core.usage import BUDGET_SIGNAL
+from holdfast.errors import BudgetExceeded, RunConflict, RunNotFound, UsageError
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import ForkRun, NewRun, Run, Started, Verdict
-from holdfast.stores.rules import switched_off
+from holdfast.stores.operations import ForkRun, NewRun, Op, Run, SendSignal, Started, Verdict
+from holdfast.stores.rules import error_words, switched_off
 
 GIVEN = object()
 """The ``with_output`` of a fork whose step runs again."""
@@ -38,6 +42,7 @@ async def fork_run(
     if source is None:
         raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
     [history] = await store.histories([source.key])
+    usage = (await store.usages([run_id])).get(run_id)
     now = store.now()
     if at is None:
         if with_output is not GIVEN:
@@ -67,20 +72,42 @@ async def fork_run(
         began_at=source.began_at,
         forked_from=run_id,
         rewound=source.rewound,
+        budget=None if usage is None else usage.budget,
+        previous=source.previous,
     )
-    [answer] = await store.commit([ForkRun(run_id, new, keep, record)])
+    ops: list[Op] = [ForkRun(run_id, new, keep, record)]
+    if _waits_for_budget([one for one in history.records if one.seq < keep]):
+        if await store.get(new.id) is not None:  # else somebody else would be told
+            raise _taken(new.id)
+        ops.append(SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()}", now))
+    [answer, *_] = await store.commit(ops)
     if answer is Verdict.SWITCHED_OFF:
         raise switched_off(source.workflow, f"run {run_id!r} was not forked")
     if not isinstance(answer, Started):
         raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
     if not answer.created:
-        raise RunConflict(f"the id {new.id!r} is taken: give the fork another one", new.id)
+        raise _taken(new.id)
     return answer.run
+
+
+def _taken(run_id: str) -> RunConflict:
+    return RunConflict(f"the id {run_id!r} is taken: give the fork another one", run_id)
 
 
 def _behind(records: Sequence[Record]) -> int:
     """The ``seq`` of the next record."""
     return records[-1].seq + 1 if records else 0
+
+
+def _waits_for_budget(records: Sequence[Record]) -> bool:
+    """Whether a model call was refused, and the run has not been told yet that it may ask again."""
+    refused = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
+    for record in reversed(records):
+        if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
+            return False
+        if record.kind is Kind.STEP and not record.ok and error_words(record.payload).startswith(refused):
+            return True
+    return False
 
 
 def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:

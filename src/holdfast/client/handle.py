@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, send_signal
+from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, send_signal, set_budget
 from holdfast.client.outcome import Ended, result_of
 from holdfast.codec import describe_error, to_plain
 from holdfast.core.states import RunState
+from holdfast.core.usage import Budget, Usage
+from holdfast.stores.contract import RunUsage
 from holdfast.stores.operations import Cancel, Run
 
 R = TypeVar("R")
@@ -22,6 +25,10 @@ class Link(Reach, Protocol):
 
     async def wait_for_end(self, run_id: str) -> Run | Ended:
         """The run, once it has ended."""
+        ...
+
+    async def usage(self, run_id: str) -> RunUsage:
+        """What the run has used so far."""
         ...
 
 
@@ -65,7 +72,7 @@ class RunInfo:
             created_at=datetime.fromtimestamp(run.created_at, UTC),
             finished_at=None if run.finished_at is None else datetime.fromtimestamp(run.finished_at, UTC),
             inputs=to_plain(run.inputs),
-            output=None if run.output is None else to_plain(run.output),
+            output=None if run.output is None else _output(run.output),
             error=error,
             waits_for=run.waits_for if run.state is RunState.WAITING else "",
             tags=run.tags,
@@ -74,6 +81,12 @@ class RunInfo:
             parent=run.parent or None,
             forked_from=run.forked_from or None,
         )
+
+
+def _output(payload: bytes) -> Any:
+    """The output of a run as plain data: of an agent, its answer."""
+    result = plain_result(payload)
+    return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class Handle(Generic[R]):
@@ -101,6 +114,14 @@ class Handle(Generic[R]):
     async def info(self) -> RunInfo:
         """What can be told of the run now."""
         return RunInfo.of(await self._link.read(self.run_id))
+
+    async def usage(self) -> Usage:
+        """What its model calls have used so far, with those of the runs that it has started."""
+        return (await self._link.usage(self.run_id)).used
+
+    async def set_budget(self, budget: Budget) -> None:
+        """Give the run another budget in place of the one that it was started with; it goes on if that was used up."""
+        await set_budget(self._link, self.run_id, budget)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """Send a value into the run. With an ``id``, sending it again changes nothing (and returns false)."""

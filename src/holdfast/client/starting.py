@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.outcome import unsuccessful
-from holdfast.codec import LARGEST, check_size, digest, render_id
+from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
 from holdfast.core.states import RunState
-from holdfast.errors import RunConflict, UsageError
+from holdfast.core.usage import Budget
+from holdfast.errors import InputError, RunConflict, UsageError
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
@@ -35,6 +36,7 @@ class StartOptions:
     priority: int = 0
     tags: tuple[str, ...] = ()
     new: bool = False
+    budget: Budget | None = None
 
 
 def new_run(
@@ -73,7 +75,20 @@ def new_run(
         generated_id=generated,
         starter=starter,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        budget=spec.budget if options.budget is None else options.budget.limits(),
+        session=_session_of(spec, inputs),
     )
+
+
+def _session_of(spec: WorkflowSpec, inputs: bytes) -> str:
+    """The conversation that a run of an agent continues: one of its inputs."""
+    if not spec.is_agent:
+        return ""
+    given = to_plain(inputs)
+    session = given.get("session") or "" if isinstance(given, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(session, str) or len(session) > LONGEST_ID:
+        raise InputError(f"session={session!r} of agent {spec.name!r}: a text of at most {LONGEST_ID} characters")
+    return session
 
 
 def accept(answer: Answer, new: NewRun) -> Run:

@@ -80,7 +80,7 @@ class Children:
                 self._take(command, answer)
             driver.rest()
 
-    def _take(self, command: Command, answer: Started | Verdict) -> None:
+    def _take(self, command: Command, answer: Answer) -> None:
         """The store has the run (or none)."""
         call: ChildCall = command.call
         try:

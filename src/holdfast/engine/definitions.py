@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.codec import InputsCodec, ValueCodec
+from holdfast.core.execution import Execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
+from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, Started
 
@@ -28,6 +30,14 @@ class StepDefinition:
     timeout: float | None = None
     effect: Effect = Effect.IDEMPOTENT
     compensation: Compensation | None = None
+    used: Callable[[Any], Usage | None] | None = None
+    """What a call has used, told by the value that it returned; ``None`` for steps that use nothing of a budget."""
+    invoke: Callable[[Execution, StepDefinition, tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]] | None = (
+        None
+    )
+    """How workflow code calls it, if not by one command."""
+    outside: Callable[..., Coroutine[Any, Any, Any]] | None = None
+    """What a call outside a run does, if not the function itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +46,9 @@ class Compensation:
 
     step: StepDefinition
     """Carried out and recorded like any step."""
-    bind: Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
-    """Its arguments, from the output of the step that it undoes and the arguments of that call."""
+    bind: Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
+    """Its arguments, from the output of the step that it undoes and the arguments of that call; ``None``: that output
+    leaves nothing to undo."""
 
 
 class StepCall(NamedTuple):
@@ -57,13 +68,13 @@ class StepCall(NamedTuple):
         """Whether it has a compensation."""
         return self.step.compensation is not None
 
-    def undo(self, payload: bytes) -> tuple[str, StepCall]:
-        """Name and call of the compensation for this call, whose recorded output is ``payload``."""
+    def undo(self, payload: bytes) -> tuple[str, StepCall] | None:
+        """Name and call of the compensation for this call, whose recorded output is ``payload``, if it needs one."""
         compensation = self.step.compensation
         assert compensation is not None
         output = self.step.output.decode(payload, f"the output of step {self.step.name!r}")
         arguments = compensation.bind(output, self.args, self.kwargs)
-        return compensation.step.name, StepCall(compensation.step, (), arguments)
+        return None if arguments is None else (compensation.step.name, StepCall(compensation.step, (), arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,11 @@ class WorkflowDefinition:
     tags: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
     """In the class form: the numbers of its steps, by their names."""
+    budget: Budget | None = None
+    """What each of its runs may use, unless it is started with another budget."""
+    is_agent: bool = False
+    load: Callable[[], None] | None = None
+    """Imports what its code needs, if that takes long: called in a thread, before its first run in a process begins."""
 
     def spec(self) -> WorkflowSpec:
         """What clients without the code may know of it."""
@@ -105,4 +121,6 @@ class WorkflowDefinition:
             queue=self.queue,
             timeout=self.timeout,
             tags=self.tags,
+            budget=None if self.budget is None else self.budget.limits(),
+            is_agent=self.is_agent,
         )

@@ -29,6 +29,7 @@ from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
+from holdfast.core.usage import Usage
 from holdfast.engine.children import Children
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import End, end_of
@@ -59,6 +60,8 @@ class Driver:
         self.definition = definition
         self.gone = False
         self.parking = False
+        self.loading = False
+        """Its code is still being imported."""
         self.execution: Execution
         self._steps: dict[int, StepRun] = {}
         self._children = Children(self)
@@ -242,6 +245,7 @@ class Driver:
         value: Any,
         started_at: float,
         attempts: int,
+        used: Usage | None,
         preview: str,
         noted: bool,
     ) -> None:
@@ -258,6 +262,7 @@ class Driver:
             value=value,
             started_at=started_at,
             attempts=attempts,
+            used=used,
             preview=preview,
             noted=noted,
         )
@@ -455,7 +460,7 @@ class Driver:
     @property
     def in_flight(self) -> int:
         """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
-        return len(self._steps) + self.journal.on_its_way + len(self._inbox) + self._mid_turn
+        return len(self._steps) + self.journal.on_its_way + len(self._inbox) + self._mid_turn + self.loading
 
     def _leave(self, ended: Run | None) -> None:
         self.gone = True
@@ -477,7 +482,8 @@ class Driver:
 
 
 def _waits_in_words(waits: Sequence[Command], wake_at: float | None) -> str:
-    words = [f"signal {name!r}" for name in dict.fromkeys(one.name for one in waits if one.kind is Kind.SIGNAL)]
+    signals = dict.fromkeys(one.call or f"signal {one.name!r}" for one in waits if one.kind is Kind.SIGNAL)
+    words = list(signals)
     runs = [command.call.run_id for command in waits if command.kind is Kind.CHILD]
     if runs:
         words.append(f"run {runs[0]!r}" if len(runs) == 1 else f"{len(runs)} runs, such as {runs[0]!r}")

@@ -73,6 +73,8 @@ class JournalEngine:
         self.execution = execution
         self.around_step = around_step
         self.stragglers: set[asyncio.Task[Any]] = set()
+        self._loaded: set[Callable[[], None]] = set()
+        """What has been imported for workflows that need it."""
         self.loop: asyncio.AbstractEventLoop
         self.writer: Writer
         self.threads = Threads(threads)
@@ -246,6 +248,14 @@ class JournalEngine:
         """Start a run for a held one, and execute it here if this worker can."""
         self._claims.start(StartRun(new, link=link), done)
 
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """A run's row and journal, if there is such a run."""
+        run = await self.store.get(run_id)
+        if run is None:
+            return None
+        [history] = await self.store.histories([run.key])
+        return run, history
+
     async def change(self, op: Change) -> Verdict:
         """Change a run from outside."""
         try:
@@ -365,11 +375,34 @@ class JournalEngine:
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
         self._by_id[run.id] = driver
+        if definition.load is None or definition.load in self._loaded:
+            self._begin(driver, history)
+            return
+        driver.loading = True
+        loading = self.loop.create_task(self._load_and_begin(definition.load, driver, history))
+        self.stragglers.add(loading)
+        loading.add_done_callback(self.stragglers.discard)
+
+    def _begin(self, driver: Driver, history: History) -> None:
         try:
             driver.begin(history)
         except Exception as error:
-            log.exception("run %r could not be taken up", run.id)
+            log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
+
+    async def _load_and_begin(self, load: Callable[[], None], driver: Driver, history: History) -> None:
+        """Begin when what the code needs has been imported: in a thread, for that may take seconds."""
+        try:
+            await asyncio.to_thread(load)
+        except Exception as error:
+            log.exception("run %r could not be taken up", driver.run.id)
+            driver.fail(error)
+            return
+        finally:
+            driver.loading = False
+        self._loaded.add(load)
+        if not driver.gone:
+            self._begin(driver, history)
 
     def ended_unread(self, run: Run) -> None:
         """A run has ended here without having been in memory."""

@@ -10,6 +10,7 @@ from holdfast.core.execution import Execution
 from holdfast.engine.clock import Clock
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
+from holdfast.stores.contract import History
 from holdfast.stores.operations import Change, Link, NewRun, Run, Verdict
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Host(Protocol):
 
     def start_child(self, new: NewRun, link: Link, done: Done) -> None:
         """Start a run for a held one, and execute it here if this worker can."""
+
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """A run's row and journal, if there is such a run."""
+        ...
 
     async def change(self, op: Change) -> Verdict:
         """Change another run from outside."""

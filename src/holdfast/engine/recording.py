@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.execution import UNREAD
 from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.usage import Usage
 from holdfast.stores.operations import Answer, AppendRecord, NoteAttempt, Verdict
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Recorder:
         preview: str = "",
         noted: bool = False,
         consume: int | None = None,
+        used: Usage | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
         run, host = self._driver.run, self._driver.host
@@ -60,7 +62,7 @@ class Recorder:
         self.next_seq += 1
         reset, self._reset_deliveries = self._reset_deliveries, False
         then = partial(self._driver.recorded, record, value)
-        self._submit(AppendRecord(run.key, record, consume, noted, reset), then)
+        self._submit(AppendRecord(run.key, record, consume, noted, reset, used), then)
 
     def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""

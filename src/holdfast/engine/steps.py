@@ -15,6 +15,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,16 @@ from holdfast.codec import check_size, codec_for, describe_error, encode_error, 
 from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Attempt
 from holdfast.core.states import Effect
+from holdfast.core.usage import Usage
 from holdfast.engine.definitions import StepCall
+from holdfast.engine.reserving import reserve
 from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
-from holdfast.stores.operations import Change, Verdict
+from holdfast.stores.contract import History
+from holdfast.stores.operations import Change, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.engine.hosting import Host
 
 HEARTBEAT_INTERVAL = 0.1
 """Progress is written at most this often; the latest wins."""
@@ -63,6 +68,28 @@ class StepContext:
         Raises ``FenceLost`` or ``asyncio.CancelledError`` in a step that should stop.
         """
         self._run.beat(self, progress)
+
+    @property
+    def run(self) -> Run:
+        """The row of its run, as it was when the run came into memory."""
+        return self._run.driver.run
+
+    @property
+    def engine(self) -> Host:
+        """The engine that carries it out: the same for all steps that see the same store in this process."""
+        return self._run.driver.host
+
+    async def reserve(self, expected: Usage) -> None:
+        """Ask for what this step is about to use, if the run, or one above it, has a budget.
+
+        Raises ``BudgetExceeded`` if that would pass one. Waits while it only does because of what others in flight may
+        use.
+        """
+        await reserve(self._run.driver, self._run.command.position, self.name, expected)
+
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """Another run's row and journal, if there is such a run."""
+        return await self._run.driver.host.read_run(run_id)
 
     async def change_run(self, op: Change) -> Verdict:
         """Signal, cancel, pause or resume another run: what workflow code does through a child's handle."""
@@ -163,10 +190,11 @@ class StepRun:
             if not retry.wants_retry(self._attempt_number, error):
                 self._report(None, error, started_at)
                 return
+            wait = retry.delay(self._attempt_number, clock.draw(), error)
             self._error = f"{type(error).__name__}: {describe_error(encode_error(error)).message}"[:500]
             del error
             self._note()
-            await clock.sleep(retry.delay(self._attempt_number, clock.draw()))
+            await clock.sleep(wait)
             self._attempt_number += 1
 
     async def _attempt(self) -> Any:
@@ -202,7 +230,7 @@ class StepRun:
         await self.driver.host.threads.reserve()
         return await call()
 
-    async def _call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
+    async def _call_in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
         attempt = self._current
@@ -223,18 +251,22 @@ class StepRun:
     def _report(self, value: Any, error: BaseException | None, started_at: float) -> None:
         step = self.call.step
         if error is None:
+            used = None if step.used is None else step.used(value)
             try:
                 what = f"the output of step {step.name!r}"
                 payload, decoded = step.output.record(value, what)
                 check_size(payload, what, self.driver.host.max_value)
             except UnrecordableValue as refused:
-                error = refused
+                self._settle(False, encode_error(refused), UNREAD, started_at, used)
             else:
-                self._settle(True, payload, decoded, started_at)
-                return
+                self._settle(True, payload, decoded, started_at, used)
+            return
         self._settle(False, encode_error(error), UNREAD, started_at)
 
-    def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float) -> None:
+    def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float, used: Usage | None = None) -> None:
+        if self.driver.run.has_budget:
+            seconds = max(0.0, self.driver.host.clock.now() - started_at)
+            used = replace(used or Usage(), seconds=seconds)
         self.driver.step_settled(
             self,
             ok=ok,
@@ -242,6 +274,7 @@ class StepRun:
             value=value,
             started_at=started_at,
             attempts=self._attempt_number,
+            used=used,
             preview=preview(self.call.step.parameters, self.call.args, self.call.kwargs),
             noted=self._noted,
         )
@@ -276,7 +309,8 @@ class StepRun:
     def _write_beat(self) -> None:
         self._beat_due = False
         self._last_beat = self._loop.time()
-        if self.task is not None and not self.task.done():
+        # Between two attempts all is noted already, and that the first of them is over.
+        if self._current is not None and self.task is not None and not self.task.done():
             self._note(self._attempt_number - 1)
 
     def _note(self, attempt: int | None = None) -> None:

@@ -29,6 +29,7 @@ from holdfast.stores.operations import (
     ReopenRun,
     ResumeRun,
     SendSignal,
+    SetBudget,
     StartRun,
 )
 
@@ -39,7 +40,7 @@ Done = Callable[[Answer | BaseException], None]
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
-_ASKED_BY_PEOPLE = (StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, ForkRun)
+_ASKED_BY_PEOPLE = (StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun)
 
 
 def asked_by_people(op: Op) -> bool:

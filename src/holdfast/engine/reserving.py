@@ -1,0 +1,68 @@
+"""Asking for a piece of a budget before a step uses it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from holdfast.core.usage import Shortage, Usage
+from holdfast.errors import BudgetExceeded, FenceLost, ModelRefused
+from holdfast.stores.operations import ReserveUsage, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.engine.driver import Driver
+
+FIRST_LOOK = 0.05
+LONGEST_LOOK = 1.0
+"""Seconds after which a step asks again that waits for the calls of others to end; twice as long each time."""
+
+
+async def reserve(driver: Driver, position: int, step: str, expected: Usage) -> None:
+    """Reserve with every budget of the run and of those above it; without any, nothing is asked."""
+    run = driver.run
+    if not run.has_budget:
+        return
+    pause = FIRST_LOOK
+    while True:
+        answer = await driver.host.writer.perform(ReserveUsage(run.key, run.epoch, position, expected))
+        if answer is Verdict.DONE:
+            return
+        if not isinstance(answer, Shortage):
+            raise FenceLost(f"run {run.id!r} is held by another worker now")
+        if answer.limit == "price":
+            raise _unpriced(run.id, answer)
+        if not answer.passing:
+            raise _exceeded(run.id, step, answer)
+        await driver.host.clock.sleep(pause)
+        pause = min(LONGEST_LOOK, 2 * pause)
+
+
+def _exceeded(run_id: str, step: str, shortage: Shortage) -> BudgetExceeded:
+    limit = shortage.limit
+
+    def words(amount: float) -> str:
+        return f"${amount:,.6f}".rstrip("0").rstrip(".") if limit == "usd" else f"{amount:,.10g} {limit}"
+
+    whose = "its budget" if shortage.run_id == run_id else f"the budget of run {shortage.run_id!r}, which started it,"
+    expected = f", and this call may use {words(shortage.expected)}" if shortage.expected else ""
+    return BudgetExceeded(
+        f"{step!r} of run {run_id!r} was not made: {whose} of {words(shortage.most)} would be passed "
+        f"({words(shortage.used)} used{expected}). "
+        f"The run waits: `holdfast budget {shortage.run_id} --{limit} {_more(shortage)}` gives it more, and lets it go "
+        f"on.",
+        shortage.run_id,
+        limit,
+    )
+
+
+def _unpriced(run_id: str, shortage: Shortage) -> ModelRefused:
+    whose = "the run" if shortage.run_id == run_id else f"run {shortage.run_id!r}, which started this one,"
+    return ModelRefused(
+        f"its price is not known, and {whose} has a budget of ${shortage.most:,.10g}, which could not be kept: give it "
+        f"one in tokens, as in Budget(tokens=100_000), or use a model whose price is known"
+    )
+
+
+def _more(shortage: Shortage) -> str:
+    """A budget that would do, for the command in the message."""
+    return json.dumps(round(2 * shortage.most, 6)).removesuffix(".0")

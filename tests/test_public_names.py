@@ -8,9 +8,11 @@ import holdfast
 
 PUBLIC = set(
     """
-    Client Effect Handle RunInfo RunState Runtime Step Workflow
-    current_run current_step map now parallel random step uuid4 wait_for_signal workflow
-    CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError NonDeterminismError RetryRefused
+    Agent AgentResult Budget Client Effect Handle ModelRetry RunContext RunInfo RunState Runtime Step Tool Usage
+    Workflow
+    current_run current_step llm_step map now parallel random step tool uuid4 wait_for_signal workflow
+    BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError
+    ModelRefused ModelUnavailable NonDeterminismError RetryRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
     StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings

@@ -1,0 +1,81 @@
+"""A tool's docstring: what it says of the tool, and what of each parameter.
+
+Docstrings in the styles of Google, numpy and Sphinx are taken apart by ``griffe``, which the model library brings
+along. It is imported when there is something to take apart: that takes a while, and many docstrings are one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from griffe import DocstringSection
+
+_Style = Literal["google", "numpy", "sphinx"]
+
+_WORDS = (
+    r"(?:other |keyword )?(?:args|arguments|params|parameters)|returns?|yields|receives|raises|exceptions|warns|"
+    r"warnings?|notes?|examples?|attributes|see also|references"
+)
+_STYLES: tuple[tuple[_Style, re.Pattern[str]], ...] = (
+    (
+        "sphinx",
+        re.compile(r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?)\b[^:\n]*:", re.M),
+    ),
+    ("numpy", re.compile(rf"^[ \t]*(?:{_WORDS})[ \t]*\n[ \t]*-{{3,}}[ \t]*$", re.M | re.I)),
+    ("google", re.compile(rf"^[ \t]*(?:{_WORDS}):[ \t]*\n[ \t]+\S", re.M | re.I)),
+)
+
+
+class Described(NamedTuple):
+    """What a docstring says."""
+
+    text: str
+    """All of it that is not about single parameters or exceptions."""
+    parameters: dict[str, str]
+
+
+def read_docstring(docstring: str | None) -> Described:
+    """Take a docstring apart. One that follows no style is all text."""
+    cleaned = cleandoc(docstring or "").strip()
+    style: _Style | None = next((name for name, pattern in _STYLES if pattern.search(cleaned)), None)
+    if style is None:
+        return Described(cleaned, {})
+    texts: list[str] = []
+    parameters: dict[str, str] = {}
+    for section in _sections(docstring or "", style):
+        if section.kind.value in ("parameters", "other parameters"):
+            for parameter in section.value:
+                parameters.setdefault(parameter.name.lstrip("*"), " ".join(parameter.description.split()))
+        else:
+            texts.append(_words(section))
+    return Described("\n\n".join(filter(None, texts)), {name: text for name, text in parameters.items() if text})
+
+
+def _sections(docstring: str, style: _Style) -> list[DocstringSection]:
+    from griffe import Docstring, GoogleOptions, NumpyOptions, SphinxOptions
+
+    options: Any = {
+        "google": GoogleOptions(returns_named_value=False, returns_multiple_items=False, warnings=False),
+        "numpy": NumpyOptions(warnings=False),
+        "sphinx": SphinxOptions(warnings=False),
+    }[style]
+    return Docstring(docstring, lineno=1, parser=style, parser_options=options).parse()
+
+
+def _words(section: DocstringSection) -> str:
+    """A section as text for the model, who is not to know what the function raises: it is told when that happens."""
+    value: Any = section.value
+    match section.kind.value:
+        case "text":
+            return value.strip()
+        case "admonition":
+            return f"{section.title or value.kind.capitalize()}: {value.contents.strip()}"
+        case "returns":
+            return "\n".join(f"Returns: {one.description.strip()}" for one in value if one.description)
+        case "examples":
+            return "Examples:\n" + "\n\n".join(text.strip() for _, text in value)
+        case _:
+            return ""

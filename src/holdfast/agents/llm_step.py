@@ -1,0 +1,395 @@
+"""``@llm_step``: one question to a model as a step of a workflow.
+
+The function returns the prompt, and whoever calls the step gets the model's answer. In a run, the step's own function
+is the user's function followed by one model call; what is recorded is the answer (see ``answers``). An answer that does
+not fit is recorded like any other, and the workflow then issues the step again, under the same name, with the prompt
+from the record and what was wrong with the answer; the user's function is not called again for that. So every call that
+was paid for is in the journal, and a crash between two of them repeats neither.
+
+What the user's function raises is retried as its ``@step`` says; what befalls a model call, as ``models.faults`` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from holdfast.agents.answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
+from holdfast.agents.models.calls import Ask, ModelChain, ask, within_budget
+from holdfast.agents.models.choosing import check_model
+from holdfast.agents.models.faults import PassingFault
+from holdfast.agents.models.library import load
+from holdfast.agents.output import TOOL, Output, correction
+from holdfast.authoring.durations import Duration, seconds
+from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.step import Step, below, marks_of, plain_step
+from holdfast.core.execution import Execution
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.states import Effect
+from holdfast.core.undoing import mark_origin
+from holdfast.engine import steps
+from holdfast.engine.definitions import Compensation, StepCall, StepDefinition
+from holdfast.errors import BudgetExceeded, DefinitionError, ModelError, TurnLimitReached, UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+MAX_TURNS = 3
+"""How often the model is asked until its answer fits, unless a step says otherwise."""
+
+TIMEOUT = 300.0
+"""Seconds that one attempt of a model call may take, unless a step says otherwise."""
+
+
+class _Decorator(Protocol):
+    """The type of ``@llm_step(...)``; only for type checkers."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class _TypedDecorator(Protocol, Generic[T]):
+    """The same with an ``output_type``."""
+
+    def __call__(self, function: Callable[P, Any], /) -> Step[P, T]: ...
+
+
+@overload
+def llm_step(
+    *,
+    model: str | Model,
+    fallback: str | Model | Sequence[str | Model] = (),
+    instructions: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    timeout: Duration = TIMEOUT,
+    max_turns: int = MAX_TURNS,
+) -> _Decorator: ...
+@overload
+def llm_step(
+    *,
+    model: str | Model,
+    fallback: str | Model | Sequence[str | Model] = (),
+    output_type: type[T],
+    instructions: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    timeout: Duration = TIMEOUT,
+    max_turns: int = MAX_TURNS,
+) -> _TypedDecorator[T]: ...
+def llm_step(
+    bare: Any = None,
+    /,
+    *,
+    model: Any = None,
+    fallback: str | Model | Sequence[str | Model] = (),
+    output_type: Any = None,
+    instructions: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    timeout: Duration = TIMEOUT,
+    max_turns: int = MAX_TURNS,
+) -> Any:
+    """Make a function a question to a model: it returns the prompt, and the step's output is the model's answer.
+
+    The prompt is a text, a list of texts, images and documents, or messages of the pydantic-ai library. Stands above or
+    below ``@step``, whose ``retries`` are for the function itself, and whose ``timeout`` is for an attempt as a whole;
+    or, in a workflow function, alone. The function is called once for each attempt to reach a model.
+
+    Args:
+        model: ``"provider:name"``, or a model of the pydantic-ai library.
+        fallback: one model or several, to be asked in order when the one before gives no answer.
+        output_type: what the answer must be, if the function's return annotation does not say it.
+        instructions: what the model is told before the prompt.
+        settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
+        timeout: seconds that one attempt of a model call may take.
+        max_turns: how often the model is asked, with what was wrong, until its answer fits.
+    """
+    if bare is not None or model is None:
+        raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
+    if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
+    others = tuple(cast("Sequence[str | Model]", fallback)) if isinstance(fallback, list | tuple) else (fallback,)
+    models = cast("tuple[str | Model, ...]", (model, *others))
+    for one in models:
+        check_model(one, "@llm_step")
+    chain = ModelChain(models, settings, seconds(timeout, "@llm_step: timeout") or TIMEOUT)
+    mark = _LlmMark(chain, output_type, instructions, max_turns)
+
+    def decorate(target: Any) -> Any:
+        function = below(target)
+        if isinstance(function, Step):
+            return mark.applied_to(cast("Step[..., Any]", function))
+        if not inspect.isfunction(function):
+            raise DefinitionError(f"@llm_step goes on a function or a step, not on {function!r}")
+        marks = marks_of(target)
+        if any(isinstance(one, _LlmMark) for one in marks):
+            raise _twice(f"{function.__name__!r} ({place_of(function)})")
+        alone: Any = mark.applied_to(Step(plain_step(function)))
+        alone.holdfast_below, alone.holdfast_marks = function, [*marks, mark]  # for an `@step` above, if there is one
+        return alone
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class _LlmMark:
+    """The mark that ``@llm_step`` leaves."""
+
+    chain: ModelChain
+    output_type: Any
+    instructions: str | None
+    max_turns: int
+    decorator: str = "@llm_step"
+
+    def applied_to(self, step: Step[..., Any], /) -> Step[..., Any]:
+        """The same step, asking a model."""
+        made = step.definition
+        where = f"step {made.name!r} ({place_of(made.function)})"
+        if made.invoke is not None:
+            raise _twice(where)
+        if made.effect is Effect.ONCE:
+            raise DefinitionError(
+                f"{where} has effect='once', but a model call that fails on its way is made again: drop the effect, "
+                f"and do what may happen only once in a step of its own"
+            )
+        answer = self.output_type
+        if answer is None:
+            answer = hints_of(made.function).get("return", str)
+            if answer is type(None):
+                raise DefinitionError(
+                    f"{where} is declared as `-> None`: the return annotation of an @llm_step says what the model's "
+                    f"answer is, as in `-> str`"
+                )
+        question = _Question(self, made.function, Output(answer), made.name)
+        definition = replace(
+            made,
+            function=_asking(made.function, answer),
+            is_async=True,
+            output=AnswerCodec(question.output),
+            retry=_retries(made.retry),
+            used=used_by,
+            invoke=question.invoke,
+            outside=question.answer,
+        )
+        return Step(definition, step.declared)
+
+
+def _twice(where: str) -> DefinitionError:
+    return DefinitionError(f"{where} has @llm_step twice: one question is one step")
+
+
+def _asking(body: Callable[..., Any], answer: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The user's function as an async one that is declared to return the answer."""
+
+    @functools.wraps(body)
+    async def asking(*args: Any, **kwargs: Any) -> Any:
+        if is_async(body):
+            return await body(*args, **kwargs)
+        prompt = await asyncio.to_thread(body, *args, **kwargs)
+        return await prompt if inspect.isawaitable(prompt) else prompt
+
+    asking.__annotations__ = {**asking.__annotations__, "return": answer}
+    return asking
+
+
+class _Question:
+    """How one ``@llm_step`` asks."""
+
+    def __init__(self, mark: _LlmMark, body: Callable[..., Any], output: Output, name: str) -> None:
+        self._mark = mark
+        self._ask_plainly = _asking(body, Any)
+        self.output = output
+        self._name = name
+        self._issued: dict[Callable[..., Any], tuple[StepDefinition, StepDefinition]] = {}
+        """What is really issued, by the function that makes the prompt: in a class, that is tied to the instance."""
+
+    # In workflow code
+
+    async def invoke(
+        self, execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Ask until the answer fits: each call of the model is one command."""
+        first, again = self._definitions(step)
+        call = StepCall(first, args, kwargs)
+        unfit: tuple[Unfit, ...] = ()
+        while True:
+            answer, outcome = await within_budget(execution, call)
+            if not isinstance(answer, Unfit):
+                return answer
+            unfit = (*unfit, answer)
+            if len(unfit) >= self._mark.max_turns:
+                error = TurnLimitReached(
+                    f"step {step.name!r} of run {execution.run_id!r} has asked the model {_times(len(unfit))}, and no "
+                    f"answer fits. What was wrong with the last one: {answer.complaint}\n"
+                    f"`holdfast retry {execution.run_id}` asks once more; max_turns= of @llm_step allows more at once."
+                )
+                mark_origin(error, outcome.origin)
+                raise error
+            call = StepCall(again, (Correction(unfit, args, kwargs),), {})
+
+    def _definitions(self, step: StepDefinition) -> tuple[StepDefinition, StepDefinition]:
+        made = self._issued.get(step.function)
+        if made is None:
+            undo = step.compensation
+            first = replace(
+                step, function=self._first(step.function), compensation=undo and replace(undo, bind=_binding(undo))
+            )
+            again = replace(first, function=self._again, parameters=("correction",))
+            made = self._issued[step.function] = (first, again)
+        return made
+
+    # In the step
+
+    def _first(self, make_prompt: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        @functools.wraps(make_prompt)
+        async def first(*args: Any, **kwargs: Any) -> Asked:
+            prompt = await self._messages(await make_prompt(*args, **kwargs))
+            return Asked(await ask(self._ask(prompt)), prompt)
+
+        return first
+
+    async def _again(self, correction: Correction) -> Asked:
+        await _load_library()
+        unfit = correction.unfit
+        return Asked(
+            await ask(
+                self._ask(
+                    conversation_of(unfit),
+                    turn=1 + len(unfit),
+                    told=unfit[-1].usage,
+                    most_output=max(one.usage.output_tokens for one in unfit),
+                )
+            )
+        )
+
+    # Outside a run
+
+    async def answer(self, *args: Any, **kwargs: Any) -> Any:
+        """A plain call: nothing is recorded."""
+        prompt = await self._ask_plainly(*args, **kwargs)
+        # In a step of a run, the model call must not be taken for that step's own.
+        context = contextvars.Context()
+        for variable, value in contextvars.copy_context().items():
+            if variable is not steps.current:
+                context.run(variable.set, value)
+        return await asyncio.get_running_loop().create_task(self._answer(prompt), context=context)
+
+    async def _answer(self, prompt: Any) -> Any:
+        messages = list(await self._messages(prompt))
+        complaint = ""
+        for turn in range(1, self._mark.max_turns + 1):
+            reply = await ask(self._ask(messages, turn=turn))
+            if reply.complaint is None:
+                return self.output.read(reply.response)
+            complaint = reply.complaint
+            messages += [reply.response, correction(reply.response, complaint, reply.response.timestamp)]
+        raise TurnLimitReached(
+            f"step {self._name!r} has asked the model {_times(self._mark.max_turns)}, and no answer fits. What was "
+            f"wrong with the last one: {complaint}"
+        )
+
+    # Both
+
+    def _ask(self, messages: Sequence[ModelMessage], **known: Any) -> Ask:
+        return Ask(self._mark.chain, messages, self._parameters(), check=self._check, **known)
+
+    def _parameters(self) -> ModelRequestParameters:
+        return self.output.parameters([], self._mark.instructions)
+
+    def _check(self, response: ModelResponse) -> str | None:
+        complaint = self.output.check(response)
+        if complaint is not None or self.output.is_final(response):
+            return complaint
+        how = "as a text" if self.output.is_text else f"by calling `{TOOL}`"
+        return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {how}."
+
+    async def _messages(self, prompt: Any) -> list[ModelMessage]:
+        """What the user's function has returned, as messages."""
+        await _load_library()
+        from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
+
+        if isinstance(prompt, ModelRequest | ModelResponse):
+            prompt = [prompt]
+        if isinstance(prompt, list | tuple) and prompt:
+            items = cast("list[Any]", list(prompt))  # pyright: ignore[reportUnknownArgumentType]
+            if all(isinstance(item, ModelRequest | ModelResponse) for item in items):
+                if isinstance(items[-1], ModelRequest):
+                    return items
+                raise UsageError(f"the messages that step {self._name!r} returned end with an answer: add a question")
+            try:
+                return [ModelRequest([UserPromptPart(items)])]
+            except ValueError:
+                pass  # the library knows what may be in a prompt
+        if isinstance(prompt, str) and prompt:
+            return [ModelRequest([UserPromptPart(prompt)])]
+        raise UsageError(
+            f"step {self._name!r} asks a model, so its function returns the prompt: a text, a list of texts and "
+            f"images, or messages of pydantic-ai. It returned {prompt!r:.200}."
+        )
+
+
+class Correction:
+    """What the model is told when it is asked again, with the arguments of the call that it was asked for."""
+
+    __slots__ = ("args", "kwargs", "unfit")
+
+    def __init__(self, unfit: Sequence[Unfit], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.unfit = unfit
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return repr(self.unfit[-1].complaint)
+
+
+def _binding(undo: Compensation) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]:
+    """An answer that does not fit leaves nothing to undo; one that does is undone with the arguments of the call."""
+
+    def bind(output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        if isinstance(output, Unfit):
+            return None
+        if len(args) == 1 and isinstance(args[0], Correction):
+            args, kwargs = args[0].args, args[0].kwargs
+        return undo.bind(output, args, kwargs)
+
+    return bind
+
+
+class _Retries(RetryPolicy):
+    """The step's own policy for what its function raises, and that of the models for model calls."""
+
+    __slots__ = ()
+
+    def wants_retry(self, attempt: int, error: BaseException) -> bool:
+        if isinstance(error, PassingFault | ModelError | BudgetExceeded):
+            return isinstance(error, PassingFault)
+        return super().wants_retry(attempt, error)
+
+    def delay(self, attempt: int, draw: float, error: BaseException | None = None) -> float:
+        if isinstance(error, PassingFault):
+            return error.wait
+        return super().delay(attempt, draw, error)
+
+
+def _retries(policy: RetryPolicy) -> _Retries:
+    return _Retries(**{name: getattr(policy, name) for name in RetryPolicy.__dataclass_fields__})
+
+
+async def _load_library() -> None:
+    if "pydantic_ai.models" not in sys.modules:
+        await asyncio.to_thread(load)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,251 @@
+"""Which model a name stands for.
+
+``provider:name`` is a model of that provider; a bare name that is known (``gpt-4o``, ``claude-sonnet-4-5``) stands for
+its maker's. A model object of the library is taken as it is: that is how an endpoint with a base URL of its own, a
+test model or a function model is used. Models are made when they are first asked, once for each event loop, because
+their connections belong to one; these are closed when the loop shuts down.
+
+The retries of the providers' own SDKs are off (``own_retries_off``): there is one retry layer, the engine's. Bedrock's
+client is made without them. Hugging Face and xAI cannot be told; nor can a Bedrock client that you have made yourself:
+give it ``Config(retries={"total_max_attempts": 1})``.
+
+A test puts its own model in place of all others with ``instead``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import re
+from collections.abc import AsyncGenerator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+from holdfast.errors import DefinitionError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
+
+instead: contextvars.ContextVar[Model | None] = contextvars.ContextVar("holdfast_model", default=None)
+"""The model that answers in place of every other one, in a test."""
+
+EXTRAS = frozenset({"openai", "anthropic", "google", "mistral", "groq", "bedrock", "cohere", "huggingface"})
+"""The extras of Holdfast that bring a provider's package."""
+
+_MAKERS = (
+    (re.compile(r"gpt-|chatgpt-|o\d+(-|$)"), "openai"),
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"gemini-"), "google"),
+    (re.compile(r"(mistral|ministral|magistral|codestral|pixtral|devstral)-"), "mistral"),
+    (re.compile(r"grok-"), "xai"),
+    (re.compile(r"deepseek-"), "deepseek"),
+    (re.compile(r"command-"), "cohere"),
+)
+"""Whose model a bare name is: also those of models that came out after the library."""
+
+
+class _OfLoop:
+    """The models of one event loop, by name or identity."""
+
+    def __init__(self) -> None:
+        self.models: dict[str | int, Model] = {}
+        self._opened: list[Model] = []
+        self._closing: AsyncGenerator[None] | None = None
+
+    async def open(self, model: Model) -> None:
+        """Take care of a model's connections until the loop shuts down."""
+        if self._closing is None:
+            # A loop that shuts down closes the generators that have begun on it, and then there is time to await.
+            self._closing = self._close_at_the_end()
+            await anext(self._closing)
+        self._opened.append(model)
+        await model.__aenter__()
+
+    async def _close_at_the_end(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            self.models.clear()
+            opened, self._opened, self._closing = self._opened, [], None
+            for model in opened:
+                await model.__aexit__(None, None, None)
+
+
+_made: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+
+
+def _of_loop() -> _OfLoop:
+    loop = asyncio.get_running_loop()
+    found = _made.get(loop)
+    if found is None:
+        found = _made[loop] = _OfLoop()
+    return found
+
+
+def name_of(model: str | Model) -> str:
+    """The model as people write it: ``openai:gpt-4o``. Imports nothing."""
+    if isinstance(model, str):
+        if ":" in model:
+            return model
+        maker = next((maker for pattern, maker in _MAKERS if pattern.match(model)), None)
+        return model if maker is None else f"{maker}:{model}"
+    return str(getattr(model, "model_id", None) or type(model).__name__)
+
+
+def check_model(model: object, where: str) -> None:
+    """What can be said of a model when it is declared, without importing anything: a non-empty name, or an object."""
+    if isinstance(model, str):
+        if not model or model != model.strip() or model.endswith(":") or model.startswith(":"):
+            raise DefinitionError(f"{where}: {model!r} is no name of a model. Write it as 'openai:gpt-4o'.")
+    elif not callable(getattr(model, "request", None)) or isinstance(model, type):
+        raise DefinitionError(
+            f"{where}: a model is a name such as 'openai:gpt-4o', or a model object of pydantic-ai, not {model!r}"
+        )
+
+
+def model_for(model: str | Model) -> Model:
+    """The model to ask, made if need be, for the running event loop. Raises ``UsageError`` for a name that is none."""
+    stand_in = instead.get()
+    if stand_in is not None:
+        return _instrumented(stand_in)
+    known = _of_loop().models
+    key = model if isinstance(model, str) else id(model)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _make(model) if isinstance(model, str) else _of_this_loop(model)
+    return _instrumented(found)
+
+
+async def load_model(model: str | Model) -> None:
+    """Make the model that a name stands for, if need be, and take care of its connections.
+
+    The provider's package is imported in a thread, because that takes a second or more.
+    """
+    of_loop = _of_loop()
+    if not isinstance(model, str) or instead.get() is not None or model in of_loop.models:
+        return
+    try:
+        await asyncio.to_thread(_make, model)
+        if model not in of_loop.models:  # somebody else may have been faster
+            of_loop.models[model] = made = _make(model)
+            await of_loop.open(made)
+    except UsageError:
+        pass  # `model_for` will say it
+
+
+def own_retries_off(model: Model, settings: Mapping[str, Any] | None) -> ModelSettings:
+    """The settings of one request, with which the provider's SDK makes one attempt."""
+    merged: dict[str, Any] = {**(settings or {})}
+    inner: Any = model
+    while inner is not None:
+        if "max_retries" in getattr(inner, "unsupported_settings", ()):
+            break  # the library would warn that it passes over it
+        inner = getattr(inner, "wrapped", None)
+    else:
+        merged.setdefault("max_retries", 0)
+    return cast("ModelSettings", merged)
+
+
+def _make(name: str) -> Model:
+    from pydantic_ai.models import infer_model
+
+    full = _resolve(name)
+    try:
+        return infer_model(full, _provider_of)
+    except ImportError as error:
+        raise UsageError(f"Model {name!r} needs a package that is not installed: {_way_to_install(error)}.") from error
+    except Exception as error:
+        # No key in the environment, most often: the library says which variable is meant, and then goes on about its
+        # own agents.
+        words = re.sub(r" To try Pydantic AI .*", "", str(error), flags=re.DOTALL)
+        raise UsageError(f"Model {name!r} cannot be asked. {words.rstrip('.')}.") from error
+
+
+def _provider_of(name: str) -> Provider[Any]:
+    from pydantic_ai.providers import infer_provider
+
+    if name != "bedrock":
+        return infer_provider(name)
+    from pydantic_ai.providers.bedrock import BedrockProvider  # first: it says what to install
+
+    boto3, config = cast(Any, import_module("boto3")), cast(Any, import_module("botocore.config"))
+    patience: dict[str, float] = {
+        "read_timeout": float(os.environ.get("AWS_READ_TIMEOUT", 300)),
+        "connect_timeout": float(os.environ.get("AWS_CONNECT_TIMEOUT", 60)),
+    }  # as the library has them
+    one_attempt = config.Config(retries={"total_max_attempts": 1}, **patience)
+    return BedrockProvider(bedrock_client=boto3.client("bedrock-runtime", config=one_attempt))
+
+
+def _resolve(name: str) -> str:
+    """The name with its provider."""
+    from pydantic_ai.models import known_model_names
+    from pydantic_ai.providers import infer_provider_class
+
+    if name == "test":
+        return name
+    provider, colon, _ = name.partition(":")
+    if colon:
+        try:
+            infer_provider_class(provider)
+        except ImportError:
+            return name  # the provider is known, and its package is missing: that is said when the model is made
+        except ValueError:
+            pass
+        else:
+            return name
+    elif (full := name_of(name)) != name:
+        return full
+    known = known_model_names()
+    matching = [one for one in known if one.partition(":")[2] == name and not one.startswith("gateway/")]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UsageError(f"Several providers have a model {name!r}. Say whose you mean: {_either(matching)}.")
+    raise UsageError(f"There is no model {name!r} that is known here. Write `provider:name`{_nearest(name, known)}.")
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    own = {one.partition(":")[2]: one for one in known if not one.startswith("gateway/")}
+    own |= {bare: full for bare in own if (full := name_of(bare)) in known}
+    by_name = [own[one] for one in get_close_matches(name.rpartition(":")[2], own, n=3, cutoff=0.6)]
+    near = list(dict.fromkeys([*by_name, *get_close_matches(name, known, n=3, cutoff=0.75)]))[:3]
+    return f"; the nearest known names are {_either(near)}" if near else ", as in 'openai:gpt-4o'"
+
+
+def _either(names: list[str]) -> str:
+    words = [repr(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _way_to_install(error: ImportError) -> str:
+    named = re.search(r"pydantic-ai-slim\[([\w-]+)\]", str(error))
+    if named is None:
+        return str(error)
+    extra = named[1]
+    return f"`pip install 'holdfast[{extra}]'`" if extra in EXTRAS else f"`pip install 'pydantic-ai-slim[{extra}]'`"
+
+
+def _of_this_loop(model: Model) -> Model:
+    # A model that was made by hand may have been used on another loop before, where its connections stay.
+    refresh = getattr(model, "_refresh_http_client", None)
+    if callable(refresh):
+        refresh()
+    return model
+
+
+def _instrumented(model: Model) -> Model:
+    """The model as it is traced when ``Agent.instrument_all()`` was called, or logfire does so."""
+    from pydantic_ai import Agent
+
+    wanted = getattr(Agent, "_instrument_default", False)
+    if not wanted:
+        return model
+    from pydantic_ai.models.instrumented import instrument_model
+
+    return instrument_model(model, wanted)

@@ -1,0 +1,13 @@
+"""The model library, which takes more than a second to import."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_NEEDED = ("messages", "models", "tools", "usage")
+
+
+def load() -> None:
+    """Import what every agent needs of the model library. Called in a thread before an agent's first run begins."""
+    for name in _NEEDED:
+        import_module(f"pydantic_ai.{name}")

@@ -1,0 +1,62 @@
+"""Messages in our own form: plain JSON data that stays readable when the model library changes.
+
+A message is ``{"role": "user" | "model", "parts": [...], ...}``. A part is named by its first key, which holds what it
+is about::
+
+    {"prompt": "Hello", "timestamp": ...}                     {"text": "Hello!", "id": ...}
+    {"prompt": ["Look:", {"image_url": "https://..."}]}       {"thinking": "...", "signature": ...}
+    {"system": "Be kind."}                                    {"call": "search", "tool_call_id": ..., "args": ...}
+    {"result": "search", "tool_call_id": ..., "content": ...}
+
+The further keys are the model library's own field names; what has its default value is left out. Parts that every
+provider has are written field by field (see ``forms``). Whatever else there is, is kept in the library's own form, as
+``{"other": {...}, "library": "2.66.0"}``, and read back by it. A key that is not known, written by a newer version, is
+passed over.
+
+Nothing here imports the library before a message is dumped or loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, UserContent
+
+
+def dump_message(message: ModelMessage) -> dict[str, Any]:
+    """A message as plain data. It may share lists and dicts with the message."""
+    from holdfast.agents.models.forms import dump
+
+    return dump(message)
+
+
+def load_message(data: dict[str, Any]) -> ModelMessage:
+    """The message that was dumped. Raises ``UnreadableRecord``."""
+    from holdfast.agents.models.forms import load
+
+    return load(data)
+
+
+def dump_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+    """Several messages as plain data."""
+    return [dump_message(message) for message in messages]
+
+
+def load_messages(data: Sequence[dict[str, Any]]) -> list[ModelMessage]:
+    """Several messages from plain data."""
+    return [load_message(one) for one in data]
+
+
+def dump_content(content: Sequence[UserContent]) -> list[Any]:
+    """The parts of a prompt (texts, images, documents) as plain data."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    return dump_message(ModelRequest([UserPromptPart(list(content))]))["parts"][0]["prompt"]
+
+
+def load_content(data: list[Any]) -> list[UserContent]:
+    """The parts of a prompt that were dumped."""
+    [part] = load_message({"role": "user", "parts": [{"prompt": data}]}).parts
+    return part.content  # type: ignore[union-attr, return-value]

@@ -1,0 +1,244 @@
+"""What model calls cost, and what the next one may use.
+
+Prices come from ``genai-prices``. A call of a model whose price is not known is counted in tokens only. Nothing here
+fails a run: whatever goes wrong with a price makes it one that is not known.
+
+The library takes 400 µs to price a call; the plain case, tokens at a price each, is done here in a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from holdfast.core.usage import NANO, Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, Provider
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.usage import RequestUsage
+
+    from holdfast.agents.models.calls import Ask
+
+CHARACTERS_A_TOKEN = 4
+FILE_TOKENS = 1500
+"""What an image, a document or a sound is taken to be, in tokens."""
+
+_MILLION = 1_000_000
+_COUNTED = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "details"})
+"""What the plain case can price."""
+
+
+class _Priced(NamedTuple):
+    """Where a model stands in the price list."""
+
+    provider: Provider
+    info: ModelInfo
+    has_variants: bool
+    """Its price depends on what the provider says of the call, such as its service tier."""
+
+
+_Place = tuple[str | None, str | None, str]
+_snapshot: Any = None
+_places: dict[_Place, _Priced | None] = {}
+
+
+def used_by(response: ModelResponse) -> Usage:
+    """What a call has used, told by its answer."""
+    usage = _usage_of(response.usage, cost_of(response))
+    for attempt in response.failed_attempts or ():  # of a library's fallback model: they were paid for, too
+        if attempt.usage is not None:
+            one = _usage_of(attempt.usage, _cost(attempt.usage, attempt.provider_name, None, attempt.model_name))
+            usage += Usage(0, one.input_tokens, one.output_tokens, one.cached_tokens, one.nano_usd)
+    return usage
+
+
+def cost_of(response: ModelResponse) -> int | None:
+    """What a call has cost, in billionths of a dollar; ``None``: that is not known."""
+    return _cost(
+        response.usage,
+        response.provider_name,
+        response.provider_url,
+        response.model_name,
+        response.timestamp,
+        response.provider_details,
+    )
+
+
+def expected(ask: Ask, model: Model, messages: Sequence[ModelMessage]) -> Usage:
+    """What the next call may use: the input as well as it can be told, the output that it may have or had so far.
+
+    The provider has counted the conversation up to its last answer; what came after that is estimated. ``messages`` is
+    all that is sent: read to its end only before the first answer.
+    """
+    from pydantic_ai.usage import RequestUsage
+
+    if ask.told is None:
+        characters = sum(map(_size_of, messages)) + _size_of_parameters(ask.parameters)
+        known = 0
+    else:
+        characters, known = _size_of_new(messages), ask.told.tokens
+    tokens = known + -(-characters // CHARACTERS_A_TOKEN)
+    settings: dict[str, Any] = {**(model.settings or {}), **(ask.chain.settings or {})}
+    output: int = settings.get("max_tokens") or ask.most_output
+    try:
+        url: str | None = model.base_url
+    except Exception:  # a model without one may say so in many ways
+        url = None
+    cost = _cost(RequestUsage(input_tokens=tokens, output_tokens=output), model.system, url, model.model_name)
+    return Usage(1, tokens, output, nano_usd=cost or 0, unpriced=1 if cost is None else 0)
+
+
+def _usage_of(usage: RequestUsage, cost: int | None) -> Usage:
+    return Usage(
+        calls=1,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        nano_usd=cost or 0,
+        unpriced=1 if cost is None else 0,
+    )
+
+
+# Prices
+
+
+def _cost(
+    usage: RequestUsage,
+    provider: str | None,
+    url: str | None,
+    model: str | None,
+    when: datetime | None = None,
+    details: dict[str, Any] | None = None,
+) -> int | None:
+    try:
+        if usage.cost is not None:  # a gateway has told it
+            return _nano(usage.cost)
+        priced = None if not model else _place(provider, url, model)
+        if priced is None:
+            return None
+        dollars = _dollars(usage, priced, when or datetime.now(UTC), details if priced.has_variants else None)
+        if usage.unmeasured_requests and not dollars:
+            return None
+        return _nano(dollars)
+    except Exception:
+        return None
+
+
+def _place(provider: str | None, url: str | None, model: str) -> _Priced | None:
+    """Where a model stands in the price list: looked up once, until there is a newer list."""
+    global _snapshot
+    from genai_prices.data_snapshot import get_snapshot
+
+    snapshot = get_snapshot()
+    if snapshot is not _snapshot:
+        _snapshot = snapshot
+        _places.clear()
+    place = (provider, url, model)
+    if place not in _places:
+        _places[place] = _look_up(snapshot, *place)
+    return _places[place]
+
+
+def _look_up(snapshot: Any, provider: str | None, url: str | None, model: str) -> _Priced | None:
+    # By the address first, as the model library does it: it tells providers apart that sell the same models.
+    addresses = ((None, url), (provider, None)) if provider != "openai-decisions" else ((provider, None),)
+    for by_name, by_url in addresses:
+        if by_name is None and by_url is None:
+            continue
+        try:
+            found, info = snapshot.find_provider_model(model, None, by_name, by_url)
+        except LookupError:
+            continue
+        own = any(info is one for one in found.models)
+        return _Priced(found, info, bool(info.price_variants) and own)
+    return None
+
+
+def _dollars(usage: RequestUsage, priced: _Priced, when: datetime, context: dict[str, Any] | None) -> Decimal:
+    price = priced.info.get_prices(when, context)
+    rates: dict[str, Any] = vars(price)
+    plain = all(not amount or name in _COUNTED for name, amount in vars(usage).items())
+    each = [rates.get(f"{kind}_mtok") for kind in ("input", "cache_read", "cache_write", "output")]
+    if (
+        not plain
+        or rates.get("requests_kcount") is not None
+        or not all(type(one) in (Decimal, type(None)) for one in each)
+    ):
+        return priced.info.calc_price(
+            cast(Any, usage), priced.provider, genai_request_timestamp=when, price_context=context
+        ).total_price
+    full, read, write, output = each
+    fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    if fresh < 0:
+        raise ValueError("more tokens in the cache than there were")
+    return (
+        fresh * (full or 0)
+        + usage.cache_read_tokens * ((full if read is None else read) or 0)
+        + usage.cache_write_tokens * ((full if write is None else write) or 0)
+        + usage.output_tokens * (output or 0)
+    ) / Decimal(_MILLION)
+
+
+def _nano(dollars: Decimal) -> int:
+    return int((dollars * NANO).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+# Sizes, in characters
+
+
+def _size_of_new(messages: Sequence[ModelMessage]) -> int:
+    """What came after the last answer."""
+    from pydantic_ai.messages import ModelResponse
+
+    size = 0
+    for message in reversed(messages):
+        if isinstance(message, ModelResponse):
+            break
+        size += _size_of(message)
+    return size
+
+
+def _size_of(message: ModelMessage) -> int:
+    return sum(map(_size_of_part, message.parts))
+
+
+def _size_of_part(part: Any) -> int:
+    content = getattr(part, "content", None)
+    size = _size_of_content(content) if content is not None else 0
+    args = getattr(part, "args", None)
+    return size + (0 if args is None else _size_of_value(args))
+
+
+def _size_of_content(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if isinstance(content, list | tuple):
+        return sum(map(_size_of_content, cast("Sequence[Any]", content)))
+    kind = getattr(content, "kind", None)
+    if isinstance(kind, str):
+        text = getattr(content, "content", None)
+        return len(text) if isinstance(text, str) else FILE_TOKENS * CHARACTERS_A_TOKEN if kind != "cache-point" else 0
+    return _size_of_value(content)
+
+
+def _size_of_value(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    try:
+        return len(to_json(value))
+    except (PydanticSerializationError, ValueError, TypeError):
+        return len(str(value))
+
+
+def _size_of_parameters(parameters: ModelRequestParameters) -> int:
+    instructions = sum(len(part.content) for part in parameters.instruction_parts or ())
+    tools = (*parameters.function_tools, *parameters.output_tools)
+    return instructions + sum(
+        len(tool.name) + len(tool.description or "") + _size_of_value(tool.parameters_json_schema) for tool in tools
+    )

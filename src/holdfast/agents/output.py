@@ -1,0 +1,227 @@
+"""The answer that is wanted of a model: a text, or a value of a declared type.
+
+A text is what the model says when it calls nothing. For any other type the model is offered one more tool,
+``final_result``, whose arguments are the answer; types that are no JSON object are wrapped as ``{"response": value}``.
+An answer that does not fit is no failure: ``check`` tells what is wrong with it, in words for the model.
+
+An answer that holds a usable ``final_result`` is final, whatever else the model calls in the same breath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic_core import from_json, to_json
+
+from holdfast.codec import codec_for
+from holdfast.codec.wording import name_of, step_into
+from holdfast.errors import DefinitionError, UnreadableRecord
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelRequest, ModelRequestPart, ModelResponse, ToolCallPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    from holdfast.agents.models.reply import PlainReply
+
+TOOL = "final_result"
+"""The tool that stands for the answer."""
+
+_KEY = "response"
+"""Under which a value that is no object is wrapped."""
+
+_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
+
+
+_Arguments = str | dict[str, Any] | None
+"""Of a call: JSON text or data, as the model's provider sends them."""
+
+
+class _Misfit(Exception):
+    """An answer that cannot be used; its message is for the model."""
+
+
+class Output:
+    """The type of an answer: how it is asked for, checked and read.
+
+    Raises ``DefinitionError`` for a type that cannot be recorded, or that no JSON schema can describe.
+    """
+
+    def __init__(self, output_type: Any = str) -> None:
+        self.codec = codec_for(output_type)
+        self.is_text = output_type is str
+        self._type = output_type
+        self._adapter: TypeAdapter[Any] | None = None
+        self._schema: dict[str, Any] = {}
+        self._is_wrapped = False
+        self._tool: ToolDefinition | None = None
+        if not self.is_text:
+            try:
+                self._prepare()
+            except PydanticUserError:
+                pass  # it names a class that is not defined yet: by the time it is asked for, it will be
+
+    def parameters(self, function_tools: list[ToolDefinition], instructions: str | None) -> ModelRequestParameters:
+        """What the model is offered, as the model library wants it."""
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+
+        return ModelRequestParameters(
+            function_tools=function_tools,
+            output_mode="text" if self.is_text else "tool",
+            output_tools=[] if self.is_text else [self._tool_definition()],
+            allow_text_output=self.is_text,
+            # Without any, those that a message of the user's own brings along hold.
+            instruction_parts=[InstructionPart(instructions)] if instructions else None,
+        )
+
+    def check(self, response: ModelResponse) -> str | None:
+        """What is wrong with an answer, in words for the model; ``None`` if nothing is.
+
+        Nothing is wrong with an answer that calls other tools: it is only not final.
+        """
+        given = [] if self.is_text else _calls_of(response, TOOL)
+        complaints: list[str] = []
+        for call in given:
+            try:
+                self._value(call.args)
+                return None
+            except _Misfit as misfit:
+                complaints.append(str(misfit))
+        if complaints:
+            was_cut = response.finish_reason == "length"
+            return (
+                f"{'The answer was cut off at the limit of tokens: be shorter. ' if was_cut else ''}{complaints[0]}\n"
+                f"Please call `{TOOL}` again with all of the answer."
+            )
+        if response.tool_calls:
+            return None
+        if self.is_text:
+            return None if (response.text or "").strip() else "Your answer is empty. Please answer."
+        return f"Please give your answer by calling the tool `{TOOL}`, not as a text."
+
+    def is_final(self, response: ModelResponse) -> bool:
+        """Whether this is the answer, and not a step on the way to it."""
+        if self.is_text:
+            return not response.tool_calls and self.check(response) is None
+        return bool(_calls_of(response, TOOL)) and self.check(response) is None
+
+    def read(self, response: ModelResponse) -> Any:
+        """The value of a final answer. Raises ``UnreadableRecord`` if it does not fit the type (any more)."""
+        given = [call.args for call in _calls_of(response, TOOL)]
+        return self._read(response.text or "", given)
+
+    def read_plain(self, reply: PlainReply) -> Any:
+        """The same, without the model library."""
+        return self._read(reply.text, [call.args for call in reply.calls if call.name == TOOL])
+
+    def _read(self, text: str, given: Sequence[_Arguments]) -> Any:
+        if self.is_text:
+            return text
+        trouble = f"there is no call of `{TOOL}`"
+        for arguments in given:
+            try:
+                return self._value(arguments)
+            except _Misfit as misfit:
+                trouble = str(misfit)
+        raise UnreadableRecord(
+            f"The recorded answer of a model cannot be read as `{name_of(self._type)}`. If the type has changed since "
+            f"it was recorded, make it accept the older form too, for example by giving new fields a default. What is "
+            f"wrong: {trouble}"
+        )
+
+    def _value(self, given: _Arguments) -> Any:
+        adapter = self._prepare()
+        try:
+            arguments = from_json(given) if isinstance(given, str) and given else given or {}
+        except ValueError as error:
+            raise _Misfit(f"The arguments of `{TOOL}` are not JSON: {error}") from None
+        inside: list[str] = []
+        if self._is_wrapped:
+            if not isinstance(arguments, dict) or _KEY not in arguments:
+                raise _Misfit(f"`{TOOL}` takes one argument, `{_KEY}`, which is all of the answer")
+            arguments = cast("dict[str, Any]", arguments)[_KEY]
+            inside = [f".{_KEY}"]
+        try:
+            return adapter.validate_json(to_json(arguments), by_alias=True, by_name=True)
+        except ValidationError as error:
+            faults = [
+                f"- {''.join([*inside, *step_into(one['loc'])]).lstrip('.') or 'the answer'}: {one['msg']}"
+                for one in error.errors(include_url=False, include_input=False, include_context=False)
+            ]
+            raise _Misfit("\n".join(["The answer does not fit:", *faults])) from None
+
+    def _tool_definition(self) -> ToolDefinition:
+        if self._tool is None:
+            from pydantic_ai.tools import ToolDefinition
+
+            self._prepare()
+            told = self._schema.get("description")
+            self._tool = ToolDefinition(
+                name=TOOL,
+                parameters_json_schema=self._schema,
+                description=f"{told}\n\n{_DESCRIPTION}" if told else _DESCRIPTION,
+                outer_typed_dict_key=_KEY if self._is_wrapped else None,
+                kind="output",
+            )
+        return self._tool
+
+    def _prepare(self) -> TypeAdapter[Any]:
+        if self._adapter is None:
+            adapter: TypeAdapter[Any] = TypeAdapter(self._type)
+            try:
+                schema = adapter.json_schema()
+            except PydanticInvalidForJsonSchema as error:
+                raise DefinitionError(
+                    f"A model cannot give an answer of the type `{name_of(self._type)}`: {error.message}. Use plain "
+                    f"data, a dataclass or a pydantic model."
+                ) from error
+            described = _resolved(schema)
+            # An object whose fields are not named is wrapped as well: providers want named arguments.
+            self._is_wrapped = described.get("type") != "object" or not described.get("properties")
+            self._schema = _wrapped(schema) if self._is_wrapped else described
+            self._adapter = adapter
+        return self._adapter
+
+
+def correction(response: ModelResponse, complaint: str, at: datetime) -> ModelRequest:
+    """The message that tells a model what was wrong with its answer: every call that it has made gets a reply."""
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
+
+    calls = response.tool_calls
+    beside = f"Not called, because {TOOL} was called beside it." if _calls_of(response, TOOL) else complaint
+    parts: list[ModelRequestPart] = [
+        ToolReturnPart(
+            call.tool_name,
+            complaint if call.tool_name == TOOL else beside,
+            call.tool_call_id,
+            timestamp=at,
+            outcome="retried",
+        )
+        for call in calls
+    ]
+    if not calls:
+        parts.append(UserPromptPart(complaint, timestamp=at))
+    return ModelRequest(parts, timestamp=at)
+
+
+def _calls_of(response: ModelResponse, tool: str) -> list[ToolCallPart]:
+    return [call for call in response.tool_calls if call.tool_name == tool]
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose outermost layer is the type itself: one that names itself is a reference at first."""
+    reference = schema.get("$ref", "")
+    if not reference.startswith("#/$defs/"):
+        return schema
+    return {**schema["$defs"][reference.removeprefix("#/$defs/")], "$defs": schema["$defs"]}
+
+
+def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    outer: dict[str, Any] = {"type": "object", "properties": {_KEY: inner}, "required": [_KEY]}
+    return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer

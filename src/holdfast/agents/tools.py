@@ -1,0 +1,368 @@
+"""``@tool``: a step that a model may call.
+
+The model is shown a schema made from the type hints and the docstring (``parameters``, ``docstrings``). What it sends
+is checked against the hints before the function is called, inside the step, so that a refusal is recorded like any
+other failure, and told to the model (``refusals``, ``observations``). A ``Tool`` is a ``Step``: workflow code may call
+it as well. A first parameter that is annotated as ``RunContext`` is not the model's: it tells the tool of the run, and
+hands it the ``deps``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, cast, get_args, get_origin, overload
+
+from holdfast.agents.deps import deps_of, deps_soon
+from holdfast.agents.docstrings import Described, read_docstring
+from holdfast.agents.parameters import Given, Parameters, named_arguments
+from holdfast.agents.refusals import cut, listed
+from holdfast.authoring.durations import Duration
+from holdfast.authoring.functions import hints_of, place_of
+from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
+from holdfast.codec import codec_for
+from holdfast.core.execution import current_execution
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.states import Effect
+from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.steps import StepContext, current
+from holdfast.errors import ArgumentsRefused, DefinitionError, ModelRetry, UnknownTool, UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+    from typing_extensions import ParamSpec, TypeVar
+
+    # Whoever writes just `Tool` or `RunContext` means any.
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+    Deps = TypeVar("Deps", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    Deps = TypeVar("Deps")
+
+ANSWER = "final_result"
+"""The tool by which a model gives its answer, which no other one may be named like."""
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What every provider accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext(Generic[Deps]):
+    """What a tool may know of the run that calls it.
+
+    A test that calls a tool's function itself makes its own: ``RunContext(deps=...)``.
+    """
+
+    deps: Deps
+    """What was given to ``run``, or to the worker that executes the run. Never recorded."""
+    run_id: str = ""
+    agent: str = ""
+    tool_name: str = ""
+    tool_call_id: str = ""
+    """The model's own name for this call."""
+    idempotency_key: str = ""
+    """Stable over attempts, crashes and replays of this call: hand it to whatever you call."""
+    attempt: int = 1
+    """1 for the first attempt; retries count on, also over a crash between two of them."""
+    _step: StepContext | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def progress(self) -> Any:
+        """What an earlier attempt of this call last passed to ``heartbeat``, or ``None``."""
+        return None if self._step is None else self._step.progress
+
+    def heartbeat(self, progress: Any = None) -> None:
+        """Keep ``progress`` for the next attempt, should this one fail or its process die.
+
+        May be called from any thread, as often as you like. Raises ``FenceLost`` or ``asyncio.CancelledError`` in a
+        call that should stop.
+        """
+        if self._step is not None:
+            self._step.heartbeat(progress)
+
+
+class Tool(Step[P, R]):
+    """A step that a model may call. Call it as before; in workflow code, ``await`` the call."""
+
+    def __init__(
+        self, definition: StepDefinition, description: str | None, parameters: Parameters, context: str | None
+    ) -> None:
+        super().__init__(definition)
+        self.takes_context = context is not None
+        """Its first parameter is a ``RunContext``."""
+        self._context = context
+        self._parameters = parameters
+        self._given_description = description
+
+    @cached_property
+    def description(self) -> str:
+        """What the model is told of it: what was given, or the docstring without its parameters."""
+        return self._docstring.text if self._given_description is None else self._given_description
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its arguments, as the model is shown it."""
+        return self._parameters.schema(self._docstring.parameters)
+
+    @cached_property
+    def _docstring(self) -> Described:
+        return read_docstring(self.definition.function.__doc__)
+
+    def tool_definition(self) -> ToolDefinition:
+        """As the model library wants it."""
+        from pydantic_ai.tools import ToolDefinition
+
+        return ToolDefinition(name=self.name, parameters_json_schema=self.schema, description=self.description or None)
+
+    def call(self, part: ToolCallPart, agent: str, deps_type: Any) -> StepCall:
+        """The call that a model has asked for, as a step: it checks the arguments when it runs.
+
+        A tool that takes a context is handed the deps of the process that carries the call out. The step raises
+        ``ArgumentsRefused`` for arguments that do not fit.
+        """
+        given = part.args
+        carry_out = self._carry_out if self.definition.is_async else self._carry_out_plain
+        function = partial(carry_out, given, agent, part.tool_call_id, deps_type)
+        # What is called with these names does not take them: they are there to be shown.
+        return StepCall(replace(self.definition, function=function, parameters=()), (), named_arguments(given))
+
+    async def _carry_out(self, given: Given, agent: str, call_id: str, deps_type: Any, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.check(given, self._context)
+        if self.takes_context:
+            args.insert(0, self._make_context(await deps_soon(current.get(), agent, deps_type), agent, call_id))
+        return await self.definition.function(*args, **kwargs)
+
+    def _carry_out_plain(self, given: Given, agent: str, call_id: str, deps_type: Any, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.check(given, self._context)
+        if self.takes_context:
+            args.insert(0, self._make_context(deps_of(current.get(), agent, deps_type), agent, call_id))
+        return self.definition.function(*args, **kwargs)
+
+    def _make_context(self, deps: Any, agent: str, call_id: str) -> RunContext[Any]:
+        step = current.get()
+        return RunContext(
+            deps=deps,
+            run_id=step.run_id,
+            agent=agent,
+            tool_name=self.name,
+            tool_call_id=call_id,
+            idempotency_key=step.idempotency_key,
+            attempt=step.attempt,
+            _step=step,
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
+        if self.takes_context and current_execution() is not None:
+            raise UsageError(
+                f"tool {self.name!r} takes a RunContext, which only a call by an agent's model has: workflow code "
+                f"cannot call it. Put what both need into a function without it, and call that in a @step."
+            )
+        return super().__call__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name!r}>"
+
+
+@overload
+def tool(function: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R]: ...
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    retries: int = 0,
+    backoff: Duration = 1.0,
+    max_backoff: Duration = 60.0,
+    retry_on: RetryOn | None = None,
+    give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    timeout: Duration | None = None,
+    effect: Effect | str = Effect.IDEMPOTENT,
+) -> _ToolDecorator: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    retries: int = 0,
+    backoff: Duration = 1.0,
+    max_backoff: Duration = 60.0,
+    retry_on: RetryOn | None = None,
+    give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    timeout: Duration | None = None,
+    effect: Effect | str = Effect.IDEMPOTENT,
+) -> Any:
+    """Make a function a tool: a model may call it, and each call is a recorded step.
+
+    What the model is shown comes from the type hints and the docstring; ``Annotated[..., Field(description=...)]`` says
+    more of a parameter. Raise ``ModelRetry`` to tell the model what to do otherwise; whatever else is raised, once the
+    retries are used up, the model is told, too.
+
+    Args:
+        function: an async function, or a plain one (which runs in a thread).
+        name: what the model and the journal call it; the function's name unless given.
+        description: what the model is told of it; the docstring unless given.
+        retries: how many more attempts after a failed one, before the model hears of it.
+        backoff: seconds before the first retry; each further wait is twice as long, with jitter.
+        max_backoff: the longest wait between two attempts.
+        retry_on: retry only these exceptions, or those for which this function returns true; by default every one.
+        give_up_on: never retry these. Refused arguments and ``ModelRetry`` never are.
+        timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it runs on, and
+            its outcome is dropped.
+        effect: ``read`` (may run again), ``idempotent`` (may run again, with ``ctx.idempotency_key`` to make that
+            harmless) or ``once`` (never again: if its process dies, the model is told that it may have happened).
+    """
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        _refuse_unfit(function)
+        made = define_step(
+            function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, noun="tool"
+        )
+        where = f"tool {made.name!r} ({place_of(function)})"
+        refuse_name(made.name, where)
+        _refuse_method(function, where)
+        hints = hints_of(function)
+        parameters = list(inspect.signature(function).parameters.values())
+        context = _context_of(parameters, hints, where)
+        asked = Parameters(made.name, where, parameters[1:] if context else parameters, hints)
+        made = replace(made, retry=_for_infrastructure(made.retry))
+        return Tool(made, None if description is None else description.strip(), asked, context)
+
+    return decorate if function is None else decorate(function)
+
+
+class _ToolDecorator:
+    """The type of ``@tool(...)``; only for type checkers."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Tool[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any: ...
+
+
+def as_tool(given: object, where: str) -> Tool:
+    """A tool as it is given to an agent: a ``Tool``, or a plain function that becomes one. ``DefinitionError`` else."""
+    if isinstance(given, Tool):
+        return cast("Tool", given)
+    if isinstance(given, Step):
+        name = cast("Step[..., Any]", given).name
+        raise DefinitionError(
+            f"{where}: {name!r} is a step, which no model may call: write @tool in place of @step (it stays a step)"
+        )
+    if inspect.isfunction(given) or inspect.ismethod(given):
+        return tool(given)
+    raise DefinitionError(f"{where}: a tool is a function, with @tool or without, and not {cut(repr(given), 200)}")
+
+
+def unknown_tool(name: str, known: list[str]) -> StepCall:
+    """The call of a tool that the agent does not have: a step that fails, and says which there are."""
+    return _refusing(name, partial(_unknown, name, known))
+
+
+def refused_call(name: str, message: str) -> StepCall:
+    """A call that cannot be carried out because of its arguments: a step that fails, and says why."""
+    return _refusing(name, partial(ArgumentsRefused, message))
+
+
+def _refusing(name: str, why: Callable[[], Exception]) -> StepCall:
+    async def refuse() -> None:
+        raise why()
+
+    definition = StepDefinition(name, refuse, is_async=True, output=codec_for(None), parameters=(), namespace={})
+    return StepCall(definition, (), {})
+
+
+def _unknown(name: str, known: Sequence[str]) -> UnknownTool:
+    if not known:
+        return UnknownTool(f"There is no tool {cut(name, 64)!r}: you have no tools. Answer without.")
+    nearest = get_close_matches(name[:64], known, n=3)
+    tools = listed([*nearest, *(one for one in known if one not in nearest)])
+    return UnknownTool(f"There is no tool {cut(name, 64)!r}. The tools that you have are: {tools}.")
+
+
+def refuse_name(name: str, where: str) -> None:
+    """Refuse what no model could call a tool, or a sub-agent, by."""
+    if not _NAME.fullmatch(name):
+        raise DefinitionError(
+            f"{where}: a model could not call it by this name, which has to be of at most 64 ASCII letters, digits, "
+            f"_ and -: give it another one with `@tool(name=...)`"
+        )
+    if name == ANSWER:
+        raise DefinitionError(
+            f"{where}: {ANSWER!r} is how models give their answer: give it another name with `@tool(name=...)`"
+        )
+
+
+def _refuse_unfit(given: Any) -> None:
+    if callable(given) and not inspect.isroutine(given) and not isinstance(given, Step | staticmethod):
+        raise DefinitionError(f"@tool goes on a function, not on {given!r}: write one that calls it")
+    for mark in marks_of(cast(Any, given)):
+        raise DefinitionError(f"{mark.decorator} goes with @step, not with @tool: {given!r}")
+
+
+def _refuse_method(function: Callable[..., Any], where: str) -> None:
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is not None and first.name in ("self", "cls") and first.annotation is inspect.Parameter.empty:
+        raise DefinitionError(
+            f"{where} takes {first.name!r}: @tool goes on a function, not on a method of a class. Without @tool, a "
+            f"bound method (`tools=[thing.method]`) is a tool, too; or take what you need from `ctx.deps`."
+        )
+
+
+def _context_of(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], where: str) -> str | None:
+    """The name of the first parameter, if that takes the context. Nowhere else can it be taken."""
+    context: str | None = None
+    for index, parameter in enumerate(parameters):
+        for kind in _classes_in(hints.get(parameter.name)):
+            if kind.__name__ == "RunContext" and kind.__module__.startswith("pydantic_ai."):
+                raise DefinitionError(f"{where}: use holdfast.RunContext in place of pydantic_ai's")
+            if not issubclass(kind, RunContext):
+                continue
+            hint = hints[parameter.name]
+            if index or RunContext not in (hint, get_origin(hint)) or parameter.kind not in _BY_PLACE:
+                raise DefinitionError(
+                    f"{where}: a tool takes a RunContext as its first parameter, `ctx: RunContext[...]`, or not at all"
+                )
+            context = parameter.name
+    return context
+
+
+def _classes_in(hint: Any) -> list[type[Any]]:
+    """All the classes that an annotation names."""
+    origin = get_origin(hint)
+    found = [one for one in (hint, origin) if isinstance(one, type)]
+    return found + [kind for one in get_args(hint) for kind in _classes_in(one)]
+
+
+def _for_infrastructure(given: RetryPolicy) -> RetryPolicy:
+    """A tool's own retries are for what may pass; what the model has to hear is not repeated."""
+    wants = given.retry_if
+
+    def retry_if(error: BaseException) -> bool:
+        return not _is_foreign_retry(error) and (wants is None or wants(error))
+
+    return replace(given, retry_if=retry_if, give_up_on=(*given.give_up_on, ArgumentsRefused, ModelRetry))
+
+
+def _is_foreign_retry(error: BaseException) -> bool:
+    """The model library's own ``ModelRetry``: who comes from there may raise that one."""
+    library = sys.modules.get("pydantic_ai.exceptions")
+    return library is not None and isinstance(error, library.ModelRetry)

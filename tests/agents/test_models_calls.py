@@ -1,0 +1,555 @@
+"""One model call as a recorded step: retries, fallbacks, budgets, crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic_ai.exceptions import (
+    ModelAuthenticationError,
+    ModelHTTPError,
+    ModelOverloadedError,
+    ModelRateLimitError,
+    UserError,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    RetryFeedbackPart,
+    RetryInfo,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+
+from holdfast import workflow
+from holdfast.agents.models import calls, faults
+from holdfast.agents.models.calls import MODEL_CALL, STEP, Ask, ModelChain, ask, call_model
+from holdfast.agents.models.request import MOST_CONTINUATIONS, sendable
+from holdfast.client.control import set_budget
+from holdfast.core.execution import current_execution
+from holdfast.core.usage import Budget, Usage
+from holdfast.errors import BudgetExceeded, ModelRefused, ModelUnavailable, StoreUnavailable
+from holdfast.testing import Runner
+
+pytestmark = pytest.mark.asyncio
+
+WHEN = datetime(2026, 11, 15, tzinfo=UTC)
+OVERLOADED = ModelHTTPError.for_category(
+    ModelOverloadedError, status_code=503, model_name="m", body={"error": {"message": "Too many guests."}}
+)
+NO_KEY = ModelHTTPError.for_category(
+    ModelAuthenticationError, status_code=401, model_name="m", body={"error": {"message": "Bad key sk-abcd12345678."}}
+)
+
+Turn = str | Exception | ModelResponse | Callable[[], Any]
+
+
+class Scripted(Model[Any]):
+    """A model that does one thing after the other, and says what it was asked."""
+
+    def __init__(self, *turns: Turn, name: str = "gpt-4o", provider: str = "openai", usage: RequestUsage | None = None):
+        super().__init__()
+        self.turns = list(turns)
+        self.asked: list[list[ModelMessage]] = []
+        self.settings_seen: list[ModelSettings | None] = []
+        self.cancelled: list[ModelResponse] = []
+        self._name = name
+        self._maker = provider
+        self._usage = usage or RequestUsage(input_tokens=100, output_tokens=10)
+
+    @property
+    def model_name(self) -> str:
+        return self._name
+
+    @property
+    def system(self) -> str:
+        return self._maker
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        self.asked.append(list(messages))
+        self.settings_seen.append(model_settings)
+        turn = self.turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        if isinstance(turn, ModelResponse):
+            return turn
+        if not isinstance(turn, str):
+            return await turn()
+        return self.answer(TextPart(turn))
+
+    def answer(self, *parts: ModelResponsePart, **fields: Any) -> ModelResponse:
+        return ModelResponse(
+            list(parts),
+            usage=self._usage,
+            model_name=self._name,
+            provider_name=self._maker,
+            timestamp=WHEN,
+            **fields,
+        )
+
+    async def cancel_suspended_response(self, response: ModelResponse) -> None:
+        self.cancelled.append(response)
+
+
+def question(*models: Model | str, **fields: Any) -> Ask:
+    settings = fields.pop("settings", None)
+    timeout = fields.pop("timeout", 300.0)
+    messages = fields.pop("messages", [ModelRequest([UserPromptPart("Hello?", timestamp=WHEN)])])
+    return Ask(ModelChain(models, settings, timeout), messages, ModelRequestParameters(), **fields)
+
+
+asked: list[Ask] = []
+"""What the workflow below asks, one after the other."""
+
+
+@workflow
+async def models_calls_flow() -> list[str]:
+    execution = current_execution()
+    assert execution is not None
+    said: list[str] = []
+    for one in asked:
+        reply = await call_model(execution, one)
+        failed = "".join(f" (not {model.model}: {model.error}, {model.attempts})" for model in reply.failed)
+        said.append(f"{reply.model}: {reply.response.text}{failed}")
+    return said
+
+
+@pytest.fixture
+def runner() -> Runner:
+    asked.clear()
+    return Runner()
+
+
+async def slept(runner: Runner, *questions: Ask) -> tuple[Any, float]:
+    """How a run ends that asks this, and how long it took."""
+    asked[:] = questions
+    began = runner.clock.now()
+    result = await runner.run(models_calls_flow)
+    return result, runner.clock.now() - began
+
+
+# Asking
+
+
+async def test_an_answer_is_recorded_with_what_it_has_used(runner: Runner):
+    model = Scripted("Hi!")
+    result, _ = await slept(runner, question(model))
+    assert result.output == ["openai:gpt-4o: Hi!"]
+    [step] = result.steps
+    assert (step.name, step.attempts) == (STEP, 1)
+    assert step.output.usage == Usage(1, 100, 10, nano_usd=350_000)
+    assert step.output.response == model.answer(TextPart("Hi!"))
+
+
+async def test_a_recorded_answer_is_not_asked_for_again(runner: Runner):
+    model = Scripted("One", "Two")
+    asked[:] = [question(model), question(model)]
+    runner.simulate_crash_after(step=1)
+    crashed = await runner.run(models_calls_flow)
+    assert crashed.crashed
+    result = await runner.resume(crashed.run_id)
+    assert result.output == ["openai:gpt-4o: One", "openai:gpt-4o: Two"]
+    assert len(model.asked) == 2
+
+
+async def test_a_call_works_outside_of_a_run():
+    model = Scripted("Hi!")
+    reply = await ask(question(model))
+    assert (reply.response.text, reply.model, reply.usage.calls) == ("Hi!", "openai:gpt-4o", 1)
+
+
+async def test_outside_of_a_run_it_waits_by_itself(monkeypatch: pytest.MonkeyPatch):
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(calls.asyncio, "sleep", sleep)
+    retry_after = ModelHTTPError.for_category(
+        ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "9"}
+    )
+    reply = await ask(question(Scripted(OVERLOADED, retry_after, "Hi!")))
+    assert reply.response.text == "Hi!"
+    assert 0.5 <= waits[0] <= 1.0
+    assert waits[1] == 9.0
+
+
+@pytest.mark.parametrize(
+    "model", ["test", TestModel(), FunctionModel(lambda messages, info: ModelResponse([TextPart("Hi")]))]
+)
+async def test_the_librarys_test_models_can_be_asked(model: Any):
+    reply = await ask(question(model))
+    assert reply.response.text
+    assert reply.usage.unpriced == 1
+
+
+async def test_settings_reach_the_model_and_the_sdk_makes_one_attempt():
+    model = Scripted("Hi!")
+    await ask(question(model, settings={"temperature": 0.2}))
+    assert model.settings_seen == [{"temperature": 0.2, "max_retries": 0}]
+
+
+async def test_an_answer_that_does_not_fit_has_a_complaint(runner: Runner):
+    reply = await ask(question(Scripted("Hi!"), check=lambda response: f"not {response.text}"))
+    assert reply.complaint == "not Hi!"
+    assert (await ask(question(Scripted("Hi!"), check=lambda response: None))).complaint is None
+
+
+async def test_messages_of_earlier_runs_come_first():
+    earlier: list[ModelMessage] = [ModelRequest([UserPromptPart("Before", timestamp=WHEN)])]
+
+    async def previous() -> list[ModelMessage]:
+        return earlier
+
+    model = Scripted("Hi!")
+    one = question(model, previous=previous)
+    await ask(one)
+    assert model.asked == [[*earlier, *one.messages]]
+
+
+async def test_the_conversation_is_handed_on_as_it_is():
+    seen: list[Any] = []
+
+    class Keeper(Scripted):
+        async def request(self, messages: Any, model_settings: Any, model_request_parameters: Any) -> ModelResponse:
+            seen.append(messages)
+            return await super().request(messages, model_settings, model_request_parameters)
+
+    one = question(Keeper("Hi!"))
+    await ask(one)
+    assert seen[0] is one.messages
+
+
+async def test_the_step_is_shown_by_its_turn():
+    assert repr(question("test", turn=7)) == "7"
+    assert MODEL_CALL.parameters == ("turn",)
+
+
+# Faults
+
+
+async def test_a_passing_fault_is_repeated_after_a_growing_wait(runner: Runner):
+    model = Scripted(OVERLOADED, OVERLOADED, OVERLOADED, "Hi!")
+    result, seconds = await slept(runner, question(model))
+    assert result.output == ["openai:gpt-4o: Hi!"]
+    assert result.steps[1].attempts == 4
+    assert 3.5 <= seconds <= 7.0  # 1 + 2 + 4, of which up to a half is left to chance
+
+
+async def test_a_model_is_asked_again_a_bounded_number_of_times(runner: Runner):
+    model = Scripted(*[OVERLOADED] * 20)
+    result, _ = await slept(runner, question(model))
+    assert len(model.asked) == 1 + faults.RETRIES
+    assert isinstance(result.error, ModelUnavailable)
+    assert (result.error.model, result.error.status) == ("openai:gpt-4o", 503)
+    assert "gave no answer in 6 attempts: status 503: Too many guests." in str(result.error)
+    assert f"holdfast retry {result.run_id}" in str(result.error)
+
+
+async def test_a_refusal_is_not_repeated(runner: Runner):
+    model = Scripted(NO_KEY, "never")
+    result, seconds = await slept(runner, question(model))
+    assert (len(model.asked), seconds) == (1, 0.0)
+    assert isinstance(result.error, ModelRefused)
+    assert result.error.status == 401
+    assert "Bad key [key]" in str(result.error)
+
+
+async def test_the_key_is_nowhere_in_what_is_recorded(runner: Runner):
+    result, _ = await slept(runner, question(Scripted(OVERLOADED, NO_KEY)))
+    [history] = await runner._world.store.histories([(await runner._world.store.get(result.run_id)).key])
+    assert b"refused" in history.records[0].payload
+    assert b"sk-abcd" not in history.records[0].payload
+
+
+async def test_the_provider_says_how_long_to_wait(runner: Runner):
+    later = ModelHTTPError.for_category(
+        ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "33"}
+    )
+    result, seconds = await slept(runner, question(Scripted(later, "Hi!")))
+    assert result.output == ["openai:gpt-4o: Hi!"]
+    assert seconds == pytest.approx(33.0)
+
+
+async def test_a_wait_that_is_too_long_is_not_waited_for(runner: Runner):
+    later = ModelHTTPError.for_category(
+        ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "7200"}
+    )
+    result, seconds = await slept(runner, question(Scripted(later, "Hi!"), Scripted("Me!", name="o3")))
+    assert result.output[0].startswith("openai:o3: Me! (not openai:gpt-4o: status 429")
+    assert seconds == 0.0
+    alone, _ = await slept(Runner(), question(Scripted(later)))
+    assert "The provider asks to wait 7,200 s." in str(alone.error)
+
+
+async def test_an_attempt_has_a_time_out(runner: Runner):
+    class Silent(Scripted):
+        async def request(self, messages: Any, model_settings: Any, model_request_parameters: Any) -> ModelResponse:
+            self.asked.append(messages)
+            if len(self.asked) < 3:
+                await asyncio.Event().wait()
+            return self.answer(TextPart("At last."))
+
+    model = Silent()
+    reply = None
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(faults, "BACKOFF", faults.RetryPolicy(retries=faults.RETRIES, backoff=0.001))
+    try:
+        reply = await ask(question(model, timeout=0.01))
+    finally:
+        monkey.undo()
+    assert (len(model.asked), reply.response.text) == (3, "At last.")
+
+
+async def test_a_time_out_of_the_callers_is_not_ours():
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ask(question(Scripted(wait)))
+
+
+async def test_a_mistake_in_a_check_is_not_a_fault_of_the_model(runner: Runner):
+    def check(response: ModelResponse) -> str | None:
+        raise ZeroDivisionError("oops")
+
+    model = Scripted("Hi!", "never")
+    result, _ = await slept(runner, question(model, check=check))
+    assert isinstance(result.error, ZeroDivisionError)
+    assert len(model.asked) == 1
+
+
+async def test_an_error_of_the_engines_is_not_a_fault_of_the_model(runner: Runner):
+    model = Scripted(StoreUnavailable("no disk"), "never")
+    result, _ = await slept(runner, question(model, Scripted("Never.", name="o3")))
+    assert isinstance(result.error, StoreUnavailable)
+
+
+# Fallbacks
+
+
+async def test_the_next_model_is_asked_when_one_has_failed_for_good(runner: Runner):
+    first, second = Scripted(NO_KEY), Scripted("Here.", name="o3")
+    result, seconds = await slept(runner, question(first, second))
+    assert result.output == ["openai:o3: Here. (not openai:gpt-4o: status 401: Bad key [key], 1)"]
+    assert seconds == 0.0
+
+
+async def test_the_next_model_is_asked_when_the_retries_are_used_up(runner: Runner):
+    first, second = Scripted(*[OVERLOADED] * 20), Scripted(OVERLOADED, "Here.", name="o3")
+    result, seconds = await slept(runner, question(first, second))
+    assert result.output == ["openai:o3: Here. (not openai:gpt-4o: status 503: Too many guests., 6)"]
+    assert (len(first.asked), len(second.asked)) == (6, 2)
+    assert seconds < 31 + 1.1, "the second model's first wait is a short one again"
+
+
+async def test_all_models_are_told_of_when_none_answers(runner: Runner):
+    result, _ = await slept(runner, question(Scripted(NO_KEY), Scripted(UserError("No tools."), name="o3")))
+    assert isinstance(result.error, ModelRefused)
+    assert result.error.model == "openai:o3"
+    assert "No tools." in str(result.error)
+    assert "openai:gpt-4o: status 401: Bad key [key]" in str(result.error)
+
+
+async def test_a_name_that_is_no_models_goes_to_the_next_one(runner: Runner):
+    result, _ = await slept(runner, question("nonsense", Scripted("Here.")))
+    assert result.output[0].startswith("openai:gpt-4o: Here. (not nonsense: There is no model 'nonsense'")
+
+
+async def test_a_crash_between_attempts_does_not_begin_the_chain_anew(runner: Runner):
+    first, second = Scripted(*[OVERLOADED] * 20), Scripted(OVERLOADED, OVERLOADED, "Here.", name="o3")
+    asked[:] = [question(first, second)]
+    started = await runner.start(models_calls_flow)
+    for _ in range(40):  # each call of the runner is another process, which takes the run over
+        await runner.advance(2.0)
+    result = await runner.resume(started.run_id)
+    assert result.output == ["openai:o3: Here. (not openai:gpt-4o: status 503: Too many guests., 6)"]
+    assert (len(first.asked), len(second.asked)) == (6, 3)
+
+
+async def test_another_chain_begins_anew(runner: Runner):
+    first = Scripted(NO_KEY)
+    asked[:] = [question(first, Scripted(*[OVERLOADED] * 3, name="o3"))]
+    started = await runner.start(models_calls_flow)
+    newer = Scripted("I am new.", name="gpt-5")
+    asked[:] = [question(newer)]
+    result = await runner.resume(started.run_id)
+    assert result.output == ["openai:gpt-5: I am new."]
+
+
+# Budgets
+
+
+async def test_a_call_that_would_pass_the_budget_waits_for_a_higher_one(runner: Runner):
+    model = Scripted("One", "Two")
+    long: list[ModelMessage] = [ModelRequest([UserPromptPart("x" * 4000, timestamp=WHEN)])]
+    asked[:] = [question(model), question(model, messages=long)]
+    flow = models_calls_flow.options(budget=Budget(tokens=500))
+    result = await runner.run(flow)
+    assert result.status == "waiting"
+    assert len(model.asked) == 1, "the call was not made"
+    assert isinstance(result.steps[2].error, BudgetExceeded)
+
+    class Outside:
+        def now(self) -> float:
+            return runner.clock.now()
+
+        async def change(self, op: Any) -> Any:
+            [answer] = await runner._world.store.commit([op])
+            return answer
+
+        async def get(self, run_id: str) -> Any:
+            return await runner._world.store.get(run_id)
+
+    await set_budget(Outside(), result.run_id, Budget(tokens=5000))  # type: ignore[arg-type]
+    result = await runner.resume(result.run_id)
+    assert result.output == ["openai:gpt-4o: One", "openai:gpt-4o: Two"]
+
+
+async def test_a_budget_in_dollars_cannot_be_kept_without_a_price(runner: Runner):
+    asked[:] = [question(Scripted("Hi!", name="unheard-of"))]
+    result = await runner.run(models_calls_flow.options(budget=Budget(usd=1)))
+    assert isinstance(result.error, ModelRefused)
+    assert "its price is not known" in str(result.error)
+    assert "Budget(tokens=" in str(result.error)
+
+
+async def test_a_fallback_with_a_price_keeps_a_budget_in_dollars(runner: Runner):
+    asked[:] = [question(Scripted("Hi!", name="unheard-of"), Scripted("Here."))]
+    result = await runner.run(models_calls_flow.options(budget=Budget(usd=1)))
+    assert result.output[0].startswith("openai:gpt-4o: Here. (not openai:unheard-of: its price is not known")
+
+
+async def test_a_model_without_a_price_keeps_a_budget_in_tokens(runner: Runner):
+    asked[:] = [question(Scripted("Hi!", name="unheard-of"))]
+    result = await runner.run(models_calls_flow.options(budget=Budget(tokens=1000)))
+    assert result.output == ["openai:unheard-of: Hi!"]
+
+
+# What is sent, and what comes back
+
+
+async def test_a_model_that_pauses_is_asked_to_go_on():
+    model = Scripted()
+    model.turns = [
+        model.answer(TextPart("One, "), state="suspended", provider_response_id="a", provider_details={"box": 1}),
+        model.answer(TextPart("two, "), state="suspended", provider_response_id="b"),
+        model.answer(TextPart("three."), provider_response_id="c", provider_details={"end": 2}),
+    ]
+    reply = await ask(question(model))
+    assert reply.response.text == "One, two, three."
+    assert reply.response.state == "complete"
+    assert reply.response.provider_details == {"box": 1, "end": 2}
+    assert reply.usage.input_tokens == 300
+    assert [len(messages) for messages in model.asked] == [1, 2, 2]
+    assert model.asked[2][-1].parts == [TextPart("One, "), TextPart("two, ")]
+
+
+async def test_an_answer_that_is_told_anew_takes_the_place_of_the_first():
+    model = Scripted()
+    model.turns = [
+        model.answer(TextPart("So"), state="suspended", provider_response_id="a"),
+        model.answer(TextPart("So far."), provider_response_id="a"),
+    ]
+    reply = await ask(question(model))
+    assert (reply.response.text, reply.usage.input_tokens) == ("So far.", 100)
+
+
+async def test_a_model_that_never_comes_to_an_end_is_given_up(runner: Runner):
+    model = Scripted()
+    model.turns = [model.answer(TextPart("and "), state="suspended") for _ in range(100)]
+    result, _ = await slept(runner, question(model))
+    assert isinstance(result.error, ModelUnavailable)
+    assert f"paused {MOST_CONTINUATIONS + 1} times" in str(result.error)
+
+
+async def test_a_pause_that_cannot_be_continued_is_withdrawn(runner: Runner):
+    model = Scripted()
+    paused = model.answer(TextPart("One, "), state="suspended")
+    model.turns = [paused, NO_KEY]
+    result, _ = await slept(runner, question(model))
+    assert isinstance(result.error, ModelRefused)
+    assert model.cancelled == [paused]
+
+
+async def test_an_answer_that_was_filtered_away_is_a_refusal(runner: Runner):
+    model = Scripted()
+    model.turns = [model.answer(finish_reason="content_filter"), "never"]
+    result, _ = await slept(runner, question(model))
+    assert isinstance(result.error, ModelRefused)
+    assert "content filter" in str(result.error)
+
+
+async def test_an_answer_that_is_an_error_is_repeated(runner: Runner):
+    model = Scripted()
+    model.turns = [model.answer(finish_reason="error"), "Hi!"]
+    result, _ = await slept(runner, question(model))
+    assert result.output == ["openai:gpt-4o: Hi!"]
+
+
+async def test_parts_that_no_provider_knows_are_translated_first():
+    feedback = RetryFeedbackPart("Again, please.", retry=RetryInfo(cause="model_retry", attempt=1), timestamp=WHEN)
+    messages: list[ModelMessage] = [ModelRequest([feedback])]
+    model = Scripted("Hi!", "Hi!")
+    await ask(question(model, messages=messages))
+    messages.append(ModelResponse([TextPart("Hi!")]))
+    messages.append(ModelRequest([UserPromptPart("Well?")]))
+    await ask(question(model, messages=messages))
+    for sent in model.asked:
+        assert not any(isinstance(part, RetryFeedbackPart) for message in sent for part in message.parts)
+        assert "Again, please." in str(sent[0].parts[0])
+    assert messages[0].parts == [feedback]
+
+
+async def test_a_long_conversation_is_looked_through_once():
+    class Counted(list[Any]):
+        looks = 0
+
+        def __iter__(self) -> Any:
+            Counted.looks += 1
+            return super().__iter__()
+
+    messages: list[ModelMessage] = [ModelRequest([UserPromptPart("x")]) for _ in range(50)]
+    for message in messages:
+        message.parts = Counted(message.parts)
+    for _ in range(3):
+        assert sendable(Scripted(), messages, ModelRequestParameters()) is messages
+    assert Counted.looks == 50
+    messages.append(ModelRequest([RetryFeedbackPart("No.", retry=RetryInfo(cause="model_retry", attempt=1))]))
+    assert sendable(Scripted(), messages, ModelRequestParameters()) is not messages
+
+
+async def test_ids_of_another_provider_are_made_to_fit():
+    class Short(Scripted):
+        @property
+        def profile(self) -> Any:
+            return {**super().profile, "tool_call_id_length": 9}
+
+    messages: list[ModelMessage] = [
+        ModelRequest([UserPromptPart("Hello?")]),
+        ModelResponse([ToolCallPart("look", "{}", "call_with_a_long_id")]),
+        ModelRequest([ToolReturnPart("look", "seen", "call_with_a_long_id")]),
+    ]
+    model = Short("Hi!")
+    await ask(question(model, messages=messages))
+    call, result = (message.parts[0] for message in model.asked[0][1:])
+    assert len(call.tool_call_id) == 9
+    assert call.tool_call_id == result.tool_call_id

@@ -1,0 +1,235 @@
+"""Which model a name stands for, and what is said when it stands for none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models import Model
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.instrumented import InstrumentedModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.models.wrapper import WrapperModel
+
+from holdfast.agents.models import choosing
+from holdfast.agents.models.choosing import check_model, instead, load_model, model_for, name_of, own_retries_off
+from holdfast.errors import DefinitionError, UsageError
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider in ("OPENAI", "ANTHROPIC", "MOONSHOTAI"):
+        monkeypatch.setenv(f"{provider}_API_KEY", "sk-none")
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("openai:gpt-4o", "openai:gpt-4o"),
+        ("gpt-4o", "openai:gpt-4o"),
+        ("gpt-97-turbo", "openai:gpt-97-turbo"),
+        ("o3", "openai:o3"),
+        ("o4-mini", "openai:o4-mini"),
+        ("claude-sonnet-4-20250514", "anthropic:claude-sonnet-4-20250514"),
+        ("gemini-2.5-pro", "google:gemini-2.5-pro"),
+        ("mistral-large-latest", "mistral:mistral-large-latest"),
+        ("grok-4", "xai:grok-4"),
+        ("test", "test"),
+        ("orca-7", "orca-7"),
+    ],
+)
+def test_a_bare_name_is_the_makers(name: str, full: str):
+    assert name_of(name) == full
+
+
+def test_a_model_object_is_named_by_its_id():
+    assert name_of(TestModel()) == "test:test"
+
+
+def test_naming_and_checking_imports_no_model_library():
+    code = (
+        "import sys; from holdfast.agents.models.choosing import name_of, check_model\n"
+        "check_model('gpt-4o', 'here'); assert name_of('gpt-4o') == 'openai:gpt-4o'\n"
+        "import holdfast.agents.models.calls\n"
+        "assert 'pydantic_ai' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("openai:gpt-4o", "openai:gpt-4o"),
+        ("o3", "openai:o3"),
+        ("claude-sonnet-4-20250514", "anthropic:claude-sonnet-4-20250514"),
+        ("kimi-latest", "moonshotai:kimi-latest"),
+    ],
+)
+async def test_a_name_becomes_a_model(name: str, model_id: str):
+    assert model_for(name).model_id == model_id
+
+
+@pytest.mark.asyncio
+async def test_the_test_model_has_no_provider():
+    assert isinstance(model_for("test"), TestModel)
+
+
+@pytest.mark.asyncio
+async def test_a_model_object_is_taken_as_it_is():
+    model = TestModel()
+    assert model_for(model) is model
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_model_is_made_once_for_each_loop_and_closed_with_it():
+    models: list[Any] = []
+    loops: list[Any] = []
+
+    async def ask_twice() -> None:
+        await asyncio.gather(load_model("openai:gpt-4o"), load_model("openai:gpt-4o"))
+        models.extend([model_for("openai:gpt-4o"), model_for("openai:gpt-4o")])
+        assert not models[-1].client.is_closed()
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+
+    asyncio.run(ask_twice())
+    asyncio.run(ask_twice())
+    assert models[0] is models[1]
+    assert models[2] is models[3]
+    assert models[0] is not models[2]
+    assert all(model.client.is_closed() for model in models)
+    models.clear()
+    gc.collect()
+    assert [loop() for loop in loops] == [None, None], "a loop that has ended is not kept alive"
+
+
+@pytest.mark.asyncio
+async def test_loading_says_nothing_of_a_name_that_is_no_models():
+    await load_model("nonsense")
+    with pytest.raises(UsageError, match="nonsense"):
+        model_for("nonsense")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpt4o", "There is no model 'gpt4o' that is known here. Write `provider:name`; .* 'openai:gpt-4o'"),
+        ("opnai:gpt-4o", "There is no model 'opnai:gpt-4o' .* 'openai:gpt-4o'"),
+        ("claud-sonnet-4-5", "'anthropic:claude-sonnet-4-5'"),
+        ("zzz", "Write `provider:name`, as in 'openai:gpt-4o'"),
+        ("openai/gpt-oss-120b", "Several providers .* 'groq:openai/gpt-oss-120b'"),
+    ],
+)
+async def test_a_name_that_is_no_models_is_told_with_the_nearest(name: str, words: str):
+    with pytest.raises(UsageError, match=words):
+        model_for(name)
+
+
+@pytest.mark.asyncio
+async def test_a_missing_key_is_told_with_the_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UsageError, match=r"Model 'gpt-4o' cannot be asked.*OPENAI_API_KEY") as caught:
+        model_for("gpt-4o")
+    assert "Agent('test')" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ('`pip install "pydantic-ai-slim[google]"`', "pip install 'holdfast[google]'"),
+        ('`pip install "pydantic-ai-slim[xai]"`', "pip install 'pydantic-ai-slim[xai]'"),
+    ],
+)
+async def test_a_missing_package_is_told_with_the_extra(words: str, command: str, monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str, provider_factory: Any) -> Model:
+        raise ImportError(f"Please install the package, {words}")
+
+    monkeypatch.setattr("pydantic_ai.models.infer_model", missing)
+    with pytest.raises(UsageError, match="needs a package that is not installed") as caught:
+        model_for("openai:gpt-4o")
+    assert command in str(caught.value)
+
+
+def test_every_extra_that_is_told_of_exists():
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert set(project["project"]["optional-dependencies"]) >= choosing.EXTRAS
+
+
+@pytest.mark.parametrize("model", ["", " gpt-4o", "openai:", ":gpt", 3, None, TestModel, object()])
+def test_what_is_no_model_is_refused_when_it_is_declared(model: object):
+    with pytest.raises(DefinitionError, match=r"Agent 'a': .*'openai:gpt-4o'"):
+        check_model(model, "Agent 'a'")
+
+
+def test_models_and_names_pass_the_check():
+    check_model("gpt-4o", "here")
+    check_model(TestModel(), "here")
+
+
+@pytest.mark.asyncio
+async def test_a_test_puts_its_own_model_in_place_of_all_others():
+    model = TestModel()
+    token = instead.set(model)
+    try:
+        assert model_for("openai:gpt-4o") is model
+        assert model_for(FunctionModel(lambda messages, info: None)) is model  # type: ignore[arg-type, return-value]
+    finally:
+        instead.reset(token)
+
+
+@pytest.mark.asyncio
+async def test_models_are_traced_when_all_agents_are():
+    model = TestModel()
+    Agent.instrument_all()
+    try:
+        traced = model_for(model)
+        assert isinstance(traced, InstrumentedModel)
+        assert traced.wrapped is model
+    finally:
+        Agent.instrument_all(False)
+    assert model_for(model) is model
+
+
+def test_the_sdks_make_one_attempt():
+    assert own_retries_off(TestModel(), {"temperature": 0.5}) == {"temperature": 0.5, "max_retries": 0}
+    assert own_retries_off(TestModel(), None) == {"max_retries": 0}
+    assert own_retries_off(TestModel(), {"max_retries": 2}) == {"max_retries": 2}
+
+
+def test_a_model_that_cannot_be_told_so_is_not_told():
+    class Deaf(TestModel):
+        unsupported_settings = frozenset({"max_retries"})
+
+    assert own_retries_off(Deaf(), None) == {}
+    assert own_retries_off(WrapperModel(Deaf()), None) == {}
+
+
+def test_the_client_of_bedrock_makes_one_attempt(monkeypatch: pytest.MonkeyPatch):
+    made: dict[str, Any] = {}
+    stand_ins: dict[str, Any] = {
+        "boto3": SimpleNamespace(
+            client=lambda service, config: made.update(service=service, config=config) or "client"
+        ),
+        "botocore.config": SimpleNamespace(Config=lambda **options: options),
+        "pydantic_ai.providers.bedrock": SimpleNamespace(BedrockProvider=lambda bedrock_client: bedrock_client),
+    }
+    for name, module in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("AWS_READ_TIMEOUT", "17")
+    assert choosing._provider_of("bedrock") == "client"
+    assert made["service"] == "bedrock-runtime"
+    assert made["config"] == {"retries": {"total_max_attempts": 1}, "read_timeout": 17.0, "connect_timeout": 60.0}

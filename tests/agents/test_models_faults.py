@@ -1,0 +1,245 @@
+"""Which failures of a model call are repeated, which are not, and what is said of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import exceptions as library
+from pydantic_ai.exceptions import ModelHTTPError
+
+from holdfast.agents.models import faults
+from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of, without_secrets
+from holdfast.agents.models.reply import FailedModel
+from holdfast.errors import ModelRefused, ModelUnavailable, UsageError
+
+
+def http(status: int, category: Any = None, **fields: Any) -> ModelHTTPError:
+    return ModelHTTPError.for_category(category, status_code=status, model_name="m", **fields)
+
+
+def validation_error() -> ValidationError:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(int).validate_python("x")
+    return caught.value
+
+
+PASSING = [
+    http(408),
+    http(409),
+    http(425),
+    http(429),
+    http(429, library.ModelRateLimitError),
+    http(500, library.ModelServerError),
+    http(502),
+    http(503, library.ModelUnavailableError),
+    http(529, library.ModelOverloadedError),
+    http(200),
+    library.ModelConnectionError("m", "Connection error.", phase="connect"),
+    library.ModelTimeoutError("m", "Request timed out.", phase="read"),
+    library.ModelRequestTimeout("m", 30),
+    library.ModelAPIError("m", "something"),
+    library.ModelOverloadedError("m", "overloaded", in_stream=True),
+    library.UnexpectedModelBehavior("Invalid response", "<html>Bad gateway</html>"),
+    library.ConcurrencyLimitExceeded("queue is full"),
+    TimeoutError("no answer within 3 s"),
+    TimeoutError(),
+    ConnectionResetError("reset"),
+    asyncio.IncompleteReadError(b"", 3),
+    ssl.SSLError("handshake"),
+    httpx2.ReadError("cut"),
+    httpx2.RemoteProtocolError("peer closed connection"),
+    httpx2.ConnectTimeout("slow"),
+    anyio.BrokenResourceError(),
+    anyio.ClosedResourceError(),
+    json.JSONDecodeError("Expecting value", "<html>", 0),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    validation_error(),
+    library.FallbackExceptionGroup("all failed", [http(401), http(503)]),
+]
+
+REFUSED = [
+    http(400, library.ModelRequestRejectedError),
+    http(401, library.ModelAuthenticationError),
+    http(402, library.ModelQuotaExceededError),
+    http(403, library.ModelAuthenticationError),
+    http(404, library.ModelNotFoundError),
+    http(413),
+    http(422),
+    http(301),
+    http(429, library.ModelQuotaExceededError),
+    http(400, library.ModelContextWindowExceededError),
+    http(500, library.ModelContextWindowExceededError),
+    library.ModelRequestRejectedError("m", "no"),
+    library.ContentFilterError("filtered"),
+    library.IncompleteToolCall("cut"),
+    library.UserError("Native structured output is not supported by this model."),
+    library.FallbackExceptionGroup("all failed", [http(401), http(404)]),
+    httpx2.InvalidURL("no scheme"),
+    httpx2.UnsupportedProtocol("ftp"),
+    UsageError("no key"),
+    ModelRefused("no price"),
+    TypeError("a mistake in a custom model"),
+    KeyError("choices"),
+]
+
+
+def named(error: Exception) -> str:
+    return f"{type(error).__name__}-{getattr(error, 'status_code', '')}"
+
+
+@pytest.mark.parametrize("error", PASSING, ids=named)
+def test_what_happens_on_the_way_may_pass(error: Exception):
+    assert fault_of(error).passing
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=named)
+def test_what_would_happen_again_is_a_refusal(error: Exception):
+    assert not fault_of(error).passing
+
+
+def test_every_error_of_the_library_has_its_place():
+    """A new class of error is to be looked at, not to be sorted by chance."""
+    tree = {
+        one.__name__
+        for one in vars(library).values()
+        if isinstance(one, type) and issubclass(one, library.AgentRunError) and not one.__name__.startswith("_")
+    }
+    known = {type(error).__name__ for error in [*PASSING, *REFUSED]}
+    not_of_requests = {
+        "AgentRunError",
+        "RunCancelled",
+        "RunTimedOut",
+        "SuspendedResponseExpired",
+        "UndrainedPendingMessagesError",
+        "UsageLimitExceeded",
+    }
+    assert tree - known <= not_of_requests
+
+
+def test_the_providers_own_words_are_kept():
+    body = {"error": {"message": "You are too fast.", "type": "rate"}}
+    assert fault_of(http(429, body=body)) == Fault(True, "You are too fast.", 429)
+    assert fault_of(http(400, body={"message": "No tools here."})).told == "status 400: No tools here."
+    assert fault_of(http(400, body={"error": "plain"})).words == "plain"
+    assert "<html>down</html>" in fault_of(http(502, body="<html>down</html>")).words
+
+
+def test_an_answer_that_is_no_answer_is_called_that():
+    told = fault_of(library.UnexpectedModelBehavior("Invalid response", "<html>Sign in</html>"))
+    assert told.words == "an answer that is none: Invalid response, body: <html>Sign in</html>"
+
+
+def test_a_long_story_is_cut():
+    told = fault_of(library.UnexpectedModelBehavior("x" * 5000))
+    assert len(told.words) <= faults.LONGEST_WORDS + 1
+
+
+def test_all_models_of_a_fallback_group_are_told_of():
+    group = library.FallbackExceptionGroup("all", [http(401, body={"message": "no key"}), http(503, body="down")])
+    told = fault_of(group)
+    assert "status 401: no key; status 503" in told.words
+    assert told.status == 503
+
+
+# Waiting
+
+
+def test_the_provider_says_how_long_to_wait():
+    told = fault_of(http(429, library.ModelRateLimitError, headers={"retry-after": "17"}))
+    assert told.wait == 17.0
+    assert next_wait(told, 1, 0.9) == 17.0
+    assert fault_of(http(503, headers={"retry-after-ms": "250"})).wait == 0.25
+    assert fault_of(library.ModelOverloadedError("m", "busy", retry_after=3.0)).wait == 3.0
+
+
+def test_waits_grow_up_to_a_bound_and_are_not_alike():
+    passing = Fault(True, "down", 503)
+    assert [next_wait(passing, attempt, 0.0) for attempt in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+    assert next_wait(passing, 1, 0.5) == 0.75
+    assert faults.BACKOFF.delay(50, 0.0) == 60.0
+
+
+def test_a_wait_that_is_too_long_goes_to_the_next_model():
+    assert next_wait(Fault(True, "busy", 429, wait=faults.LONGEST_WAIT), 1, 0.0) == faults.LONGEST_WAIT
+    assert next_wait(Fault(True, "busy", 429, wait=faults.LONGEST_WAIT + 1), 1, 0.0) is None
+
+
+def test_a_refusal_is_never_repeated():
+    assert next_wait(Fault(False, "no", 401, wait=1.0), 1, 0.0) is None
+
+
+def test_the_engine_is_told_the_wait():
+    assert wait_of(PassingFault("down", 3.5)) == 3.5
+    assert wait_of(ValueError()) is None
+
+
+# What the step fails with
+
+
+def test_a_refusal_says_what_to_do():
+    told = fault_of(http(401, library.ModelAuthenticationError, body={"error": {"message": "Incorrect API key"}}))
+    error = failure("openai:gpt-4o", told, 1, [], "trip-1")
+    assert type(error) is ModelRefused
+    assert (error.model, error.status) == ("openai:gpt-4o", 401)
+    assert str(error) == (
+        "The call of openai:gpt-4o was refused: status 401: Incorrect API key. Check the key, and that it may use this "
+        "model. `holdfast retry trip-1` makes the call again."
+    )
+
+
+def test_an_exhausted_model_says_how_often_it_was_asked():
+    error = failure("openai:gpt-4o", Fault(True, "down", 503), 6, [], "trip-1")
+    assert type(error) is ModelUnavailable
+    assert str(error).startswith(
+        "openai:gpt-4o gave no answer in 6 attempts: status 503: down. `holdfast retry trip-1`"
+    )
+
+
+def test_a_wait_that_is_too_long_is_told():
+    error = failure("a:b", Fault(True, "busy.", 429, wait=7200), 1, [], "")
+    assert str(error) == "a:b gave no answer in 1 attempt: status 429: busy. The provider asks to wait 7,200 s."
+
+
+def test_the_models_before_it_are_told_of():
+    error = failure("c:d", Fault(False, "no"), 1, [FailedModel("a:b", "status 503: down.", 6)], "")
+    assert "The models before it did not answer either: a:b: status 503: down." in str(error)
+
+
+def test_a_name_that_is_not_found_comes_with_the_nearest():
+    told = fault_of(http(404, library.ModelNotFoundError, suggested_model_id="openai:gpt-4o", body={"message": "no"}))
+    assert told.advice == "Did you mean 'openai:gpt-4o'?"
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Incorrect API key provided: sk-proj-abcDEF1234567890.", "Incorrect API key provided: [key]"),
+        ("key sk-te**********st is wrong", "key [key] is wrong"),
+        ("sent Authorization: Bearer abc.def.ghi to it", "sent Authorization: Bearer [key] to it"),
+        ("headers {'x-api-key': 'sk-ant-api03-xyz1234567'}", "headers {'x-api-key': '[key]'}"),
+        ("GET https://x.example/v1?key=AIzaSyA1234567890abcdef&alt=sse", "GET https://x.example/v1?key=[key]&alt=sse"),
+        ("AIzaSyA1234567890abcdef is no key", "[key] is no key"),
+        ("AKIAIOSFODNN7EXAMPLE", "[key]"),
+        ("gsk_abcdefgh12345678", "[key]"),
+        ("the risk-averse task-force asked for a basket", "the risk-averse task-force asked for a basket"),
+        ("use max_tokens and the api key", "use max_tokens and the api key"),
+    ],
+)
+def test_keys_are_taken_out(text: str, clean: str):
+    assert without_secrets(text) == clean
+
+
+def test_a_key_of_any_shape_is_known_by_its_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_API_KEY", "correct horse battery")
+    assert fault_of(http(401, body={"message": "correct horse battery is no key"})).words == "[key] is no key"
+    assert str(failure("m", fault_of(UsageError("correct horse battery")), 1, [], "")).count("correct horse") == 0

@@ -1,0 +1,175 @@
+"""``Output``: how an answer of a type is asked for, checked and read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart, ToolReturnPart, UserPromptPart
+
+from holdfast import DefinitionError
+from holdfast.agents.models.reply import REPLIES, Reply, plain_reply
+from holdfast.agents.output import Output, correction
+from holdfast.core.usage import Usage
+from holdfast.errors import UnreadableRecord
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class City:
+    """A place with many people."""
+
+    name: str
+    size: int
+
+
+class Tree(BaseModel):
+    name: str
+    children: list[Tree] = []
+
+
+class Aliased(BaseModel):
+    family_name: str = Field(alias="familyName")
+
+
+def said(*parts: Any, finish_reason: Any = None) -> ModelResponse:
+    return ModelResponse(list(parts), finish_reason=finish_reason)
+
+
+def given(args: Any, **options: Any) -> ModelResponse:
+    return said(ToolCallPart("final_result", args, "id-1"), **options)
+
+
+FITTING: list[tuple[Any, Any, Any]] = [
+    (int, {"response": 4}, 4),
+    (int, '{"response": "4"}', 4),
+    (bool, {"response": False}, False),
+    (date, {"response": "2026-01-02"}, date(2026, 1, 2)),
+    (Literal["a", "b"], {"response": "a"}, "a"),
+    (list[City], '{"response": [{"name": "Oslo", "size": 1}]}', [City("Oslo", 1)]),
+    (dict[str, int], {"response": {"a": 1}}, {"a": 1}),
+    (City | None, {"response": None}, None),
+    (str | int, {"response": 4}, 4),
+    (City, {"name": "Oslo", "size": 1}, City("Oslo", 1)),
+    (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree(name="a", children=[Tree(name="b")])),
+    (Aliased, {"familyName": "x"}, Aliased(familyName="x")),
+]
+
+
+@pytest.mark.parametrize(("output_type", "args", "value"), FITTING)
+def test_an_answer_that_fits_is_read_with_and_without_the_model_library(
+    output_type: Any, args: Any, value: Any
+) -> None:
+    output = Output(output_type)
+    response = given(args)
+    assert output.check(response) is None
+    assert output.is_final(response)
+    assert output.read(response) == value
+    plain = plain_reply(REPLIES.encode(Reply(response, "m", Usage()), "x"))
+    assert plain is not None
+    assert output.read_plain(plain) == value
+
+
+def test_a_text_is_what_the_model_says_when_it_calls_nothing() -> None:
+    output = Output(str)
+    answer = said(ThinkingPart("hm"), TextPart("Hello"))
+    assert (output.check(answer), output.is_final(answer), output.read(answer)) == (None, True, "Hello")
+    on_the_way = said(TextPart("Let me see"), ToolCallPart("search", {}))
+    assert (output.check(on_the_way), output.is_final(on_the_way)) == (None, False)
+    for empty in (said(), said(TextPart(" \n")), said(ThinkingPart("hm"))):
+        assert output.check(empty) == "Your answer is empty. Please answer."
+        assert not output.is_final(empty)
+
+
+@pytest.mark.parametrize(
+    ("output_type", "response", "told"),
+    [
+        (City, said(TextPart("Oslo")), "Please give your answer by calling the tool `final_result`, not as a text."),
+        (City, said(), "Please give your answer by calling the tool `final_result`"),
+        (City, given({"name": 3}), "- name: Input should be a valid string\n- size: Field required\nPlease call"),
+        (City, given('{"name": "Os'), "The arguments of `final_result` are not JSON"),
+        (City, given('{"name": "Os', finish_reason="length"), "cut off at the limit of tokens"),
+        (City, given("[]"), "The answer does not fit"),
+        (City, given(None), "- name: Field required"),
+        (
+            list[City],
+            given({"response": [{"name": "a", "size": 1}, {"name": "b"}]}),
+            "- response[1].size: Field required",
+        ),
+        (int, given({"answer": 4}), "`final_result` takes one argument, `response`"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_told_in_words(output_type: Any, response: ModelResponse, told: str) -> None:
+    output = Output(output_type)
+    complaint = output.check(response)
+    assert complaint is not None
+    assert told in complaint
+    assert not output.is_final(response)
+    with pytest.raises(UnreadableRecord, match="If the type has changed since"):
+        output.read(response)
+
+
+def test_a_usable_answer_is_final_whatever_is_called_beside_it() -> None:
+    output = Output(int)
+    both = said(ToolCallPart("search", {}), ToolCallPart("final_result", {"response": 4}))
+    assert (output.check(both), output.is_final(both), output.read(both)) == (None, True, 4)
+    second = said(ToolCallPart("final_result", {"response": "x"}), ToolCallPart("final_result", {"response": 5}))
+    assert (output.check(second), output.read(second)) == (None, 5)
+    other = said(ToolCallPart("search", {}))
+    assert (output.check(other), output.is_final(other)) == (None, False)
+
+
+def test_the_model_is_offered_one_more_tool_for_a_type_and_none_for_a_text() -> None:
+    text = Output(str).parameters([], "Be kind.")
+    assert (text.output_mode, text.output_tools, text.allow_text_output) == ("text", [], True)
+    assert [part.content for part in text.instruction_parts or []] == ["Be kind."]
+    [tool] = Output(City).parameters([], None).output_tools
+    assert tool.name == "final_result"
+    assert tool.outer_typed_dict_key is None
+    assert tool.parameters_json_schema["required"] == ["name", "size"]
+    assert tool.description is not None
+    assert "final answer" in tool.description
+    wanted = Output(list[City]).parameters([], None)
+    assert (wanted.output_mode, wanted.allow_text_output) == ("tool", False)
+    [tool] = wanted.output_tools
+    schema = tool.parameters_json_schema
+    assert schema["properties"]["response"]["items"] == {"$ref": "#/$defs/City"}
+    assert schema["$defs"]["City"]["required"] == ["name", "size"]
+    [tool] = Output(Tree).parameters([], None).output_tools  # it names itself
+    assert tool.parameters_json_schema["type"] == "object"
+    assert set(tool.parameters_json_schema["properties"]) == {"name", "children"}
+
+
+def test_a_correction_replies_to_every_call() -> None:
+    [told] = correction(said(TextPart("Oslo")), "no text", NOON).parts
+    assert isinstance(told, UserPromptPart)
+    assert told.content == "no text"
+    calls = said(ToolCallPart("final_result", {}, "a"), ToolCallPart("search", {}, "b"))
+    parts = correction(calls, "wrong", NOON).parts
+    assert [(part.tool_call_id, part.content) for part in parts if isinstance(part, ToolReturnPart)] == [
+        ("a", "wrong"), ("b", "Not called, because final_result was called beside it."),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("output_type", [Callable[[], int], type(sys)])
+def test_a_type_that_cannot_be_an_answer_is_refused(output_type: Any) -> None:
+    with pytest.raises(DefinitionError):
+        Output(output_type)
+
+
+def test_declaring_and_reading_need_no_model_library() -> None:
+    code = (
+        "import sys; from holdfast.agents.output import Output; "
+        "from holdfast.agents.models.reply import PlainCall, PlainReply; from holdfast import Usage; "
+        "reply = PlainReply('m', '', '', (PlainCall('final_result', '{\"response\": [1]}', 'x'),), Usage()); "
+        "assert Output(list[int]).read_plain(reply) == [1]; "
+        "assert 'pydantic_ai' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

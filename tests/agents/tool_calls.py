@@ -1,0 +1,67 @@
+"""Calls of tools as a model makes them, on engines in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ToolCallPart
+from worlds import World, journal
+
+from holdfast import Runtime, workflow
+from holdfast.agents import deps as handing
+from holdfast.agents.tools import Tool
+from holdfast.authoring.registry import definitions
+from holdfast.client.handle import Handle
+from holdfast.core.execution import current_execution
+from holdfast.core.records import Kind, Record
+from holdfast.engine.definitions import StepCall
+
+
+@pytest.fixture(autouse=True)
+def own_workflows() -> Iterator[None]:
+    """Workflows are known by name, and tests like to name theirs alike; so are the deps of an agent."""
+    before = dict(definitions)
+    definitions.clear()
+    yield
+    definitions.clear()
+    definitions.update(before)
+    handing._of_agents.clear()
+
+
+def called(tool: Tool, args: Any = None, deps: Any = None) -> StepCall:
+    """The step that a model's call is."""
+    if deps is not None:
+        handing.serve_with(["the-agent"], deps)
+    return tool.call(ToolCallPart(tool.name, args, "call_1"), "the-agent", None if deps is None else object)
+
+
+async def carried_out(tool: Tool, args: Any = None) -> Any:
+    """What the step of a call returns or raises, without an engine."""
+    call = called(tool, args)
+    result = call.step.function(*call.args, **call.kwargs)
+    return await result if call.step.is_async else result
+
+
+async def start_calls(runtime: Runtime, make: Callable[[], list[tuple[str, StepCall]]]) -> Handle[Any]:
+    """A run that makes these calls, one after the other, and does not mind how they end."""
+
+    @workflow(name="tool_calls")
+    async def flow() -> str:
+        execution = current_execution()
+        assert execution is not None
+        for name, call in make():
+            await execution.issue(Kind.STEP, name, call)
+        return "done"
+
+    return await runtime.start(flow)
+
+
+async def recorded(world: World, tool: Tool, args: Any = None, deps: Any = None) -> Record:
+    """What is recorded of one call."""
+    runtime = await world.open()
+    handle = await start_calls(runtime, lambda: [(tool.name, called(tool, args, deps))])
+    assert await handle.result() == "done"
+    [record] = await journal(runtime, handle)
+    return record

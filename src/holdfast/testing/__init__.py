@@ -1,14 +1,14 @@
 """Prove in a unit test that a workflow survives crashes.
 
 ``Runner`` runs workflows in memory and in virtual time, and lets their process die where a test says, or everywhere
-(``crash_everywhere``). ``replay_journal`` holds a journal from production against the code of today. A pytest plugin
-brings the fixtures ``holdfast_runner`` and ``holdfast_clock``.
+(``crash_everywhere``); ``ScriptedModel`` answers in place of a model. ``replay_journal`` holds a journal from
+production against the code of today. A pytest plugin brings the fixtures ``holdfast_runner`` and ``holdfast_clock``.
 
-From the bottom up: ``tracing`` keeps what workflow code asks for; ``clock``, ``mortal`` and ``mocks`` stand in for
-time, for whatever dies with a process, and for steps; ``process`` is one real engine among them, ``runner`` a row of
-processes, of whose runs ``reading`` tells how they stand, and ``everywhere`` a row of runners. What these must not do
-is in ``rules``; their findings are told by ``violations`` and explained by ``suspects``. ``journals`` and ``replaying``
-need none of these.
+From the bottom up: ``tracing`` keeps what workflow code asks for; ``clock``, ``mortal``, ``mocks`` and ``models`` stand
+in for time, for whatever dies with a process, for steps and for models; ``process`` is one real engine among them,
+``runner`` a row of processes, of whose runs ``reading`` tells how they stand, and ``everywhere`` a row of runners. What
+these must not do is in ``rules``; their findings are told by ``violations`` and explained by ``suspects``. ``journals``
+and ``replaying`` need none of these.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.testing.everywhere import Report
     from holdfast.testing.journals import Journal, export_run
     from holdfast.testing.mocks import Mock
+    from holdfast.testing.models import ScriptedModel, answer, call
     from holdfast.testing.replaying import JournalMismatch, Replayed, replay, replay_journal
     from holdfast.testing.results import Children, RunResult, StepResult, Steps
     from holdfast.testing.runner import Runner
@@ -37,9 +38,12 @@ _HOME_OF = {
     "Report": "everywhere",
     "RunResult": "results",
     "Runner": "runner",
+    "ScriptedModel": "models",
     "StepResult": "results",
     "Steps": "results",
     "VirtualClock": "clock",
+    "answer": "models",
+    "call": "models",
     "export_run": "journals",
     "replay": "replaying",
     "replay_journal": "replaying",
@@ -56,9 +60,12 @@ __all__ = [
     "Report",
     "RunResult",
     "Runner",
+    "ScriptedModel",
     "StepResult",
     "Steps",
     "VirtualClock",
+    "answer",
+    "call",
     "export_run",
     "replay",
     "replay_journal",

@@ -12,8 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.agents.models.choosing import instead
 from holdfast.authoring.registry import definitions
 from holdfast.codec import codec_for
 from holdfast.core.records import Kind
@@ -29,6 +30,9 @@ from holdfast.testing.crashes import CrashPoint, Event, Moment, Place
 from holdfast.testing.mocks import Mock
 from holdfast.testing.mortal import Life, Mortal, MortalStore, what_is
 from holdfast.testing.tracing import TracedExecution
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
 
 FOR_EVER = 1e9
 """A lease that no test uses up."""
@@ -68,7 +72,9 @@ class RunTrace:
 class World:
     """What outlives the processes of a test."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model
+        """What answers in place of all models."""
         self.clock = VirtualClock()
         self.store = MemoryStore(clock=self.clock.now)
         self.mocks: dict[str, Mock] = {}
@@ -237,6 +243,8 @@ class Process:
             trace.ran_again.append(event)
         trace.executions[position] += 1
         trace.steps[position] = step.call.step
+        if self.world.model is not None:
+            instead.set(self.world.model)  # in the step's own context
         mock = self.world.mocks.get(step.call.step.name)
         return await Mortal(proceed() if mock is None else mock.call(*step.call.args, **step.call.kwargs), self.life)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from holdfast.agents.answers import Unfit
 from holdfast.authoring.classes.graph import fan_outs_of
 from holdfast.authoring.registry import definitions
 from holdfast.client.outcome import unsuccessful
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.errors import CodecError, StepFailed
+from holdfast.errors import BudgetExceeded, CodecError, StepFailed
 from holdfast.stores.operations import Run
 from holdfast.testing.process import RunTrace, World
 from holdfast.testing.results import Children, RunResult, StepResult, Steps
@@ -34,6 +36,7 @@ async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collect
         error = unsuccessful(run, [definition.namespace])
         error = error.__cause__ or error
     [history] = await world.store.histories([run.key])
+    usages = await world.store.usages([run.id])
     records = {record.position: record for record in history.records if record.kind in _STEPS}
     return RunResult(
         run_id=run.id,
@@ -46,6 +49,7 @@ async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collect
         steps=_steps(trace, records, definition),
         children=await _children(world, trace, crashed, [*above, run.id]),
         is_paused=run.paused_at is not None and not run.state.is_terminal,
+        usage=usages[run.id].used if run.id in usages else Usage(),
     )
 
 
@@ -100,6 +104,7 @@ def _steps(trace: RunTrace, records: Mapping[int, Record], definition: WorkflowD
                 executions=trace.executions[position],
                 undoes=number_of(last.issued[last.undoes[position]]) if position in last.undoes else None,
                 was_undone=position in undone,
+                was_repeated=isinstance(output, Unfit) or isinstance(error, BudgetExceeded),
             )
         )
     return Steps(steps, {} if numbers else others, declared, fan_outs)

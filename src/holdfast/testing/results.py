@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from holdfast.core.usage import Usage
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -31,6 +33,9 @@ class StepResult:
     """For a compensation: the number of the step that it undoes."""
     was_undone: bool = False
     """Whether a compensation has undone it, and that is recorded."""
+    was_repeated: bool = False
+    """Whether the workflow has asked a model again because of this outcome: the answer did not fit, or the budget was
+    used up."""
 
     @property
     def is_compensation(self) -> bool:
@@ -76,9 +81,9 @@ class Steps(Collection[StepResult]):
             return self._steps[key]
         found = [step for step in self._steps if step.number == key]
         if key in self._fan_outs and found:
-            return _sum_up(found)
+            return _sum_up([step for step in found if not step.was_repeated] or found)
         if found:
-            return found[0]
+            return found[-1]  # in a class workflow, a model that is asked again is asked under the same number
         raise IndexError(self._unknown(key))
 
     def _unknown(self, key: int) -> str:
@@ -190,6 +195,8 @@ class RunResult:
     children: Children = field(repr=False)
     """The runs that it has called or started."""
     is_paused: bool = False
+    usage: Usage = field(default_factory=Usage)
+    """What its model calls have used, and those of the runs that it has started."""
 
     def __repr__(self) -> str:
         if self.status == "completed":

@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast.agents.models.choosing import check_model
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.client import run_sync
-from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, retry_run, send_signal
+from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.starting import accept, new_run
 from holdfast.core.chance import SEED
+from holdfast.core.usage import Budget
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.testing.clock import VirtualClock
@@ -33,6 +35,9 @@ from holdfast.testing.process import Process, World
 from holdfast.testing.reading import result_of_run
 from holdfast.testing.results import Children, RunResult, Steps
 
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
 AnyStep = Step[..., Any] | int | str
 AnyWorkflow = Workflow[..., Any] | int | str
 
@@ -41,6 +46,8 @@ class Runner:
     """Runs workflows in memory and in virtual time, and lets their process die where you say.
 
     Args:
+        model: the model that answers in place of all others, in agents and in ``@llm_step``: a ``ScriptedModel``, or
+            any model object of the pydantic-ai library.
         pairs: how many schedules with two crashes ``crash_everywhere`` tries, beside all those with one.
         processes: in how many new Python processes it replays the journal.
         same_result: whether it holds every result against that of the run without a crash.
@@ -48,9 +55,19 @@ class Runner:
     """
 
     def __init__(
-        self, *, pairs: int = 100, processes: int = 3, same_result: bool = True, only: str | None = None
+        self,
+        *,
+        model: Model | None = None,
+        pairs: int = 100,
+        processes: int = 3,
+        same_result: bool = True,
+        only: str | None = None,
     ) -> None:
-        self._world = World()
+        if model is not None:
+            check_model(model, "Runner(model=...)")
+        if isinstance(model, str):
+            raise UsageError(f"Runner(model={model!r}): give it a model object, such as a ScriptedModel")
+        self._world = World(model)
         schedule = None if only is None else parse_schedule(only)
         self._settings = Settings(pairs, processes, same_result, schedule)
         self._is_trial = False
@@ -114,6 +131,10 @@ class Runner:
         With ``run_again``, also if that runs a ``once`` step a second time.
         """
         return await self._change(run_id, lambda reach: retry_run(reach, run_id, run_again=run_again), until=None)
+
+    async def set_budget(self, run_id: str, budget: Budget) -> RunResult:
+        """Give the run another budget, and let it go as far as it gets without time passing."""
+        return await self._change(run_id, lambda reach: set_budget(reach, run_id, budget))
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
@@ -281,7 +302,8 @@ class Runner:
     ) -> RunResult:
         _check_workflow(workflow)
         definition, options = workflow.definition, workflow.start_options
-        inputs = definition.inputs.encode(args, kwargs)
+        given = workflow.prepare(args, kwargs)
+        inputs = definition.inputs.encode(given.args, given.kwargs)
         new = new_run(definition.spec(), inputs, options, now=self.clock.now(), defaults=definition.defaults)
         # Nothing of chance: a run of the same test has the same id, the same keys and the same random numbers.
         number = 1 + sum(not trace.parent for trace in self._world.traces.values())
@@ -289,6 +311,8 @@ class Runner:
             number += 1  # a test has given this id to a run itself
         seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.generated_id else new.id)
+        if given.announce is not None:
+            given.announce(new.id)
         async with Process(self._world) as process:
             starting = process.engine.loop.create_task(process.engine.start(new, join_orphan=False))
             await process.settle()
@@ -336,7 +360,7 @@ class Runner:
 
     def _fresh(self) -> Fresh:
         """A runner with the mocks and answers of this one, where nothing has happened yet."""
-        runner = Runner()
+        runner = Runner(model=self._world.model)
         runner._is_trial = True
         runner._world.mocks, runner._world.answers = self._world.mocks, self._world.answers
         runner._world.cancels = list(self._world.cancels)
@@ -406,6 +430,10 @@ class Runner:
     def retry_sync(self, run_id: str, *, run_again: bool = False) -> RunResult:
         """``retry`` in a plain test function."""
         return run_sync(self.retry(run_id, run_again=run_again))
+
+    def set_budget_sync(self, run_id: str, budget: Budget) -> RunResult:
+        """``set_budget`` in a plain test function."""
+        return run_sync(self.set_budget(run_id, budget))
 
     def fork_sync(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None

@@ -21,7 +21,7 @@ from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import user_frame, waiting_at
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
-from holdfast.errors import CodecError, InputError, RunParked
+from holdfast.errors import CodecError, DefinitionError, InputError, RunParked
 
 
 class Issued(NamedTuple):
@@ -138,7 +138,7 @@ def _is_leaving(error: BaseException | None) -> bool:
     return False
 
 
-_codecs: dict[Callable[..., Any], InputsCodec] = {}
+_codecs: dict[Callable[..., Any], InputsCodec | None] = {}
 
 
 def encode_arguments(call: StepCall) -> bytes:
@@ -148,12 +148,17 @@ def encode_arguments(call: StepCall) -> bytes:
     type alone.
     """
     step, args, kwargs = call
-    codec = _codecs.get(step.function)
-    if codec is None:
+    if isinstance(step.function, partial):  # made for this one call, with arguments that a model has sent
+        return _encode_each(step, args, kwargs)
+    if step.function not in _codecs:
         signature = inspect.signature(step.function)
-        codec = _codecs[step.function] = InputsCodec(step.name, signature, hints_of(step.function))
+        try:
+            _codecs[step.function] = InputsCodec(step.name, signature, hints_of(step.function))
+        except DefinitionError:  # a parameter that is declared as a live client
+            _codecs[step.function] = None
+    codec = _codecs[step.function]
     try:
-        return codec.encode(args, kwargs)
+        return _encode_each(step, args, kwargs) if codec is None else codec.encode(args, kwargs)
     except InputError:
         return _encode_each(step, args, kwargs)
 

@@ -56,4 +56,4 @@ def test_the_readmes_first_command_works_in_a_new_environment(tmp_path: Path):
     shell = f"cd {shlex.quote(str(ROOT))} && . {shlex.quote(str(tmp_path))}/env/bin/activate && {command[1]} --fast"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 9" in done.stdout
+    assert "turn 9" in done.stdout

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agents_project import make_lab
 from cli_project import SEED_FAMILIES, Project, make_project, seed
 
 
@@ -58,6 +59,18 @@ def relatives(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 def undone(relatives: Project, tmp_path: Path) -> Project:
     """The same, to be changed."""
     return Project(shutil.copytree(relatives.folder, tmp_path / "undone"))
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Agents, and runs of theirs. Only for reading."""
+    return make_lab(tmp_path_factory.mktemp("lab") / "project")
+
+
+@pytest.fixture
+def own_lab(lab: Project, tmp_path: Path) -> Project:
+    """The same, to be changed."""
+    return Project(shutil.copytree(lab.folder, tmp_path / "lab"))
 
 
 @pytest.fixture

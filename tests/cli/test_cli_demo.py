@@ -1,20 +1,35 @@
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from cli_project import Project
 
+from holdfast.cli.demo import conclude
+from holdfast.cli.demo.effects import Trace
+from holdfast.cli.demo.verdict import Journal, Recorded, count
+from holdfast.cli.wording import console
+from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+
+from provider_server import server_process
+
 PROMISE = (
-    "11 steps ran once; only step 9, which was in flight when its worker was killed, "
-    "ran twice (started twice, finished once)."
+    "The model was asked 13 times for 12 answers: only the call of turn 9, which was in flight when its worker was "
+    "killed, was made twice. 13 tool calls ran, each once."
 )
 
 
@@ -26,36 +41,49 @@ def processes_about(folder: Path) -> list[int]:
     ]
 
 
+def traces_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "effects.log").read_text().splitlines()]
+
+
 def test_the_demo_kills_a_worker_for_real_and_its_counts_hold(project: Project):
     done = project("demo", "--fast")
     assert done.code == 0, done.out + done.err
     assert PROMISE in done.out
     out = done.out
-    for number in range(1, 9):
-        assert re.search(rf"^ +[\d.]+ s +{number}  \w+ +done by worker A$", out, re.M)
-    assert re.search(r"SIGKILL for worker A \(pid \d+\), in the middle of step 9$", out, re.M)
+    answered = r"^ +[\d.]+ s +{}  model call +[\d,]+ tokens in, \d+ out, \$0\.\d+, asked by worker {}$"
+    for turn in range(1, 13):
+        assert re.search(answered.format(turn, "A" if turn < 9 else "B"), out, re.M), turn
+    assert re.search(r"^ +[\d.]+ s +charge_card +done by worker A$", out, re.M)
+    assert re.search(r"SIGKILL for worker A \(pid \d+\), in the middle of the model call of turn 9$", out, re.M)
     assert re.search(r"worker B takes the run over, \d[\d.]* m?s after the kill$", out, re.M)
-    assert "steps 1-8 replayed from the journal by worker B, not run again" in out
-    for number in range(9, 13):
-        assert re.search(rf"^ +[\d.]+ s +{number}  \w+ +done by worker B$", out, re.M)
+    assert "turns 1-8 replayed from the journal by worker B, not paid for again" in out
 
     found = re.search(r"Counted in (\S+)/effects.log", out)
     assert found is not None
     folder = Path(found[1])
     try:
-        traces = [line.split()[2:4] for line in (folder / "effects.log").read_text().splitlines()]
-        assert traces.count(["started", "9"]) == 2
-        assert len(traces) == 25
-        assert sorted(path.name for path in folder.iterdir()) == ["effects.log", "runs.db", "runs.db-workers"]
+        traces = traces_in(folder)
+        asked = Counter(trace["turn"] for trace in traces if trace["what"] == "started" and "turn" in trace)
+        assert asked == {**dict.fromkeys(range(1, 13), 1), 9: 2}
+        tools = Counter((trace["tool"], trace["call"], trace["what"]) for trace in traces if "tool" in trace)
+        assert set(tools.values()) == {1}
+        assert tools["charge_card", "call_8_1", "finished"] == 1
+
+        # What was not paid twice is what the first eight answers used.
+        answers = [trace for trace in traces if "turn" in trace and trace["what"] == "finished"]
+        saved, total = (
+            sum(trace["input_tokens"] + trace["output_tokens"] for trace in some) for some in (answers[:8], answers)
+        )
+        assert f"Not paid twice: 8 model calls, {saved:,} of {total:,} tokens and $0.0" in out
 
         # The command that it recommends works, and tells the same story.
         command = re.search(r"^  holdfast (show demo --url \S+)$", out, re.M)
         assert command is not None
-        shown = project(*command[1].split())
+        shown = project(*command[1].split(), "--json")
         assert shown.code == 0
-        assert len(re.findall(r" ok, replayed ×1$", shown.out, re.M)) == 8
-        assert re.search(r"^ +\d+  \S+:\d+, dead, 8 records$", shown.out, re.M)
-        assert re.search(r"^ +\d+  \S+:\d+, retired, 4 records$", shown.out, re.M)
+        assert shown.json["usage"]["calls"] == 12
+        assert shown.json["usage"]["input_tokens"] + shown.json["usage"]["output_tokens"] == total
+        assert "report.md" in [path.name for path in folder.iterdir()]
     finally:
         shutil.rmtree(folder)
 
@@ -72,7 +100,7 @@ def test_ctrl_c_ends_the_demo_and_its_workers(project: Project):
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if "done by worker A" in line:
+        if "asked by worker A" in line:
             break
     assert len(processes_about(project.folder)) == 2
     process.send_signal(signal.SIGINT)
@@ -87,19 +115,105 @@ def test_ctrl_c_ends_the_demo_and_its_workers(project: Project):
     assert [path.name for path in project.folder.iterdir()] == ["app.py"]
 
 
-def test_the_demo_fails_when_a_step_ran_more_often_than_promised(project: Project):
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from holdfast.cli.demo import conclude\n"
-        "from holdfast.cli.demo.job import STEPS\n"
-        "from holdfast.cli.demo.progress import Count\n"
-        "from holdfast.cli.wording import console\n"
-        "counts = [Count(n, name, 2 if n in (8, 9) else 1, 1) for n, name in enumerate(STEPS, 1)]\n"
-        "sys.exit(conclude(console(), Path('/nowhere'), 'sqlite:////nowhere/runs.db', counts, []))\n"
-    )
-    done = project.python("-c", code)
+def ledger(*more: Trace) -> list[Trace]:
+    """Three turns, the second of which was asked for twice, and a tool call."""
+    asked = [Trace(0.0, 1, "started", turn) for turn in (1, 2, 2, 3)]
+    used = {"input_tokens": 10, "output_tokens": 5, "nano_usd": 7}
+    answered = [Trace(0.0, 1, "finished", turn, **used) for turn in (1, 2, 3)]
+    return [*asked, *answered, *charge(), *more]
+
+
+def charge(pid: int = 1) -> list[Trace]:
+    return [Trace(0.0, pid, what, tool="charge_card", call="c1") for what in ("started", "finished")]
+
+
+JOURNAL = Journal(
+    RunState.COMPLETED, Recorded(Usage(1, 10, 5, 0, 7), ("charge_card",)), Recorded(Usage(2, 20, 10, 0, 14))
+)
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        ledger(),
+        ledger(Trace(0.0, 1, "started", 3), Trace(0.0, 1, "failed", 3)),  # a provider's fault is no fault of ours
+    ],
+)
+def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[Trace]):
+    assert conclude(console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count(traces), JOURNAL, victim=2) == 0
+    out = capsys.readouterr().out
+    assert "Not paid twice: 1 model call, 15 of 45 tokens" in out
+    assert "asked 4 times for 3 answers" in out
+
+
+@pytest.mark.parametrize(
+    ("traces", "journal", "problem"),
+    [
+        (
+            ledger(Trace(0.0, 1, "started", 1), Trace(0.0, 1, "finished", 1)),
+            JOURNAL,
+            "for turn 1 the model was asked 2 and answered 2 times",
+        ),
+        (ledger(*charge(2)), JOURNAL, "the tool call charge_card c1 began 2 and ended 2 times"),
+        (
+            ledger(Trace(0.0, 2, "started", 4), Trace(0.0, 2, "finished", 4, input_tokens=9)),
+            JOURNAL,
+            "3 answers with 45 tokens are recorded, and 4 with 54 were given",
+        ),
+        (ledger(), replace(JOURNAL, state=RunState.FAILED), "the run is failed, not completed"),
+        (
+            ledger(),
+            replace(JOURNAL, before=JOURNAL.after, after=JOURNAL.before),
+            "2 answers were recorded before the kill, not 1",
+        ),
+    ],
+)
+def test_the_demo_fails_when_the_counts_are_not_as_promised(
+    capsys: pytest.CaptureFixture[str], traces: list[Trace], journal: Journal, problem: str
+):
+    assert conclude(console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count(traces), journal, victim=2) == 1
+    out = capsys.readouterr().out
+    assert "this is not what Holdfast promises" in out
+    assert problem in out
+    assert "Not paid twice" not in out
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [("openai:gpt-4o-mini", "OPENAI_API_KEY"), ("mistral:mistral-small", "holdfast[mistral]"), ("gtp-4o", "gpt-4o")],
+)
+def test_a_real_model_that_cannot_be_asked_is_told_before_anything_starts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, model: str, word: str
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    done = project.here("demo", "--model", model)
     assert done.code == 1
-    assert "this is not what Holdfast promises" in done.out
-    assert "step 8 (charge_card) started 2 and finished 1 times" in done.out
-    assert PROMISE not in done.out
+    assert word in done.err
+    assert not done.out
+
+
+def calling(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"text": "", "calls": [{"tool": tool, "arguments": arguments}], "delay": 0.3}
+
+
+def test_a_real_model_decides_itself_how_many_turns_there_are(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """One that reads a page that is not there, calls a tool that is not there, and never sends what it has written."""
+    script = {
+        "gpt-4o-mini": [
+            calling("web_search", query="tides"),
+            calling("read_page", url="https://example.org/nowhere"),
+            calling("read_newspaper", day="monday"),
+            calling("write_report", text="The tides come and go."),
+            {"text": "Done."},
+        ]
+    }
+    with server_process(project.folder, script) as server:
+        for name, value in {**server.environment, "TMPDIR": str(project.folder)}.items():
+            monkeypatch.setenv(name, value)
+        done = project("demo", "--model", "gpt-4o-mini")
+        assert done.code == 0, done.out + done.err
+        assert Counter(call.turn for call in server.calls) == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
+    assert "One agent (openai:gpt-4o-mini), two worker processes, one SIGKILL in the middle of turn 3." in done.out
+    assert "The model was asked 6 times for 5 answers" in done.out
+    assert re.search(r"read_page +failed by worker A$", done.out, re.M)
+    assert re.search(r"^Not paid twice: 2 model calls, .* and made 1 tool call again\.$", done.out, re.M)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
+import pytest
 from cli_project import Outcome, Project
 
 
@@ -85,3 +86,13 @@ def test_doctor_fails_on_a_store_that_is_not_known_and_hides_its_password(projec
     assert done.code == 1
     assert "me:***@somewhere" in done.out
     assert "hunter2" not in done.out
+
+
+def test_doctor_names_the_providers_that_are_here_and_shows_no_key(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    done = project.here("doctor", "--json")
+    assert checks(done)["models"]["status"] == "ok"
+    told = checks(done)["models"]["message"]
+    assert told.startswith("packages for openai (OPENAI_API_KEY is set), anthropic (no ANTHROPIC_API_KEY here)")
+    assert "secret" not in done.out

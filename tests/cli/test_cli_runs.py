@@ -46,6 +46,7 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
         "cancelling",
         "parent",
         "forked_from",
+        "usage",
         "error",
     }
     bad = runs[4]

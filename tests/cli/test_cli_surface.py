@@ -5,7 +5,7 @@ from cli_project import Project
 
 import holdfast
 
-CHANGING = ["cancel", "pause", "resume", "retry", "fork", "kill"]
+CHANGING = ["cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
 COMMANDS = ["demo", "worker", "runs", "show", "signal", *CHANGING, "export", "replay", "check", "doctor"]
 
 

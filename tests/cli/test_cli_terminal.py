@@ -39,14 +39,15 @@ def test_what_a_retry_would_do_is_wrapped_at_words(relatives: Project):
 
 def test_the_demo_draws_a_table_in_place_whose_last_state_tells_the_story(project: Project):
     text = project.on_a_terminal("demo", "--fast")
-    assert "● running" in text
-    last = lines_of(text[text.rindex("plan") - 40 :])
+    assert "● thinking" in text
+    last = lines_of(text[text.rindex("web_search ×3") - 20 :])
     try:
         rows = [line.rstrip() for line in last]
         assert max(len(row) for row in rows if "Counted" not in row and "show demo" not in row) <= 80
-        assert sum(row.endswith("✓ done  replayed from the journal by B") for row in rows) == 8
-        assert sum("✗ SIGKILL in the middle of it" in row for row in rows) == 1
-        assert any(re.search(r"B \d+  ✓ done  took over after .* and ran it again$", row) for row in rows)
+        assert sum(row.endswith("✓ replayed by B") for row in rows) == 8
+        assert sum("✗ SIGKILL mid-call" in row for row in rows) == 1
+        assert any(re.search(r"write_report +B \d+ .* ✓ took over in \d.* m?s$", row) for row in rows)
+        assert any(re.search(r"12  the answer +B \d+ +[\d,]+ in +\d+ out  \$0\.\d{4}  ✓$", row) for row in rows)
     finally:
         found = re.search(r"(\S+)/effects.log", "".join(last))
         if found is not None:

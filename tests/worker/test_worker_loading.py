@@ -45,6 +45,26 @@ def test_a_target_names_all_workflows_or_the_chosen_ones(project: Project, targe
     assert load(project, target) == repr(names)
 
 
+def test_an_agent_is_served_with_its_sub_agents(project: Project):
+    project.write(
+        "crew.py",
+        """
+        from holdfast import Agent
+        digger = Agent("openai:gpt-4o", name="digger")
+        writer = Agent("openai:gpt-4o", name="writer", subagents=[digger])
+        lead = Agent("openai:gpt-4o", name="lead", tools=[writer])
+        alone = Agent("openai:gpt-4o", name="alone")
+        pair = [alone, writer]
+        """,
+    )
+    assert load_each(project, "crew:lead", "crew:digger", "crew:pair", "crew") == [
+        "('lead', 'writer', 'digger')",
+        "('digger',)",
+        "('alone', 'writer', 'digger')",
+        "('digger', 'writer', 'lead', 'alone')",
+    ]
+
+
 def test_a_file_inside_a_package_is_imported_as_part_of_it(project: Project):
     project.write("shop/__init__.py", "")
     project.write("shop/jobs/__init__.py", "")
@@ -60,10 +80,11 @@ def test_a_target_that_cannot_be_served_is_explained(project: Project):
         "shop.jobs": "no module is named 'shop.jobs' (there is no module 'shop')",
         "missing/app.py": "there is no file",
         "app:etk": "module 'app' has no 'etk': did you mean app:etl?",
-        "app:zzzz": "module 'app' has no 'zzzz': Workflows in 'app': etl, report, stuck.",
-        "app:number": "'app:number' is an object of type `int`, not a workflow. Workflows in 'app': etl, report",
-        "app:touch": "'app:touch' is a step (`touch`), not a workflow.",
-        "app:mixed": "'app:mixed' contains a step (`touch`), not a workflow.",
+        "app:zzzz": "module 'app' has no 'zzzz': Workflows and agents in 'app': etl, report, stuck.",
+        "app:number": "'app:number' is an object of type `int`, neither a workflow nor an agent. "
+        "Workflows and agents in 'app': etl, report",
+        "app:touch": "'app:touch' is a step (`touch`), neither a workflow nor an agent.",
+        "app:mixed": "'app:mixed' contains a step (`touch`), neither a workflow nor an agent.",
         "app:nothing": "'app:nothing' is an empty list",
         "app:": "'app:' names no workflows",
         "my app": "'my app' is neither a module's name nor a Python file",

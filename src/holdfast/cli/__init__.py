@@ -82,21 +82,27 @@ def main() -> None:
     """
 
 
-@main.command(epilog=_example("holdfast demo"))
-@click.option("--fast", is_flag=True, help="Shorter steps: about two seconds in all.")
-def demo(fast: bool) -> None:
-    """See a run survive kill -9.
+@main.command(epilog=_example("holdfast demo", "holdfast demo --model openai:gpt-4o-mini"))
+@click.option("--fast", is_flag=True, help="The model thinks less: about three seconds in all.")
+@click.option("--model", metavar="PROVIDER:NAME", help="Ask a real model, which needs its package and a key.")
+def demo(fast: bool, model: str | None) -> None:
+    """See an agent survive kill -9.
 
-    Starts two worker processes and a run of 12 steps, kills the worker that executes it in the middle of step 9, and
-    counts afterwards, outside the database, how often each step ran. Offline; takes a few seconds.
+    Starts two worker processes and an agent of 12 turns, kills the worker that executes it in the middle of turn 9, and
+    counts afterwards, outside the database, how often the model was asked and each tool was called: what was not paid
+    for twice. Offline, with a model that answers by a script; takes a few seconds.
     """
     from holdfast.cli.demo import run_demo
 
-    sys.exit(run_demo(fast=fast))
+    sys.exit(run_demo(fast=fast, model=model))
 
 
 @main.command(
-    epilog=_example("holdfast worker app:etl", "holdfast worker jobs/app.py --queue nightly --concurrency 20")
+    epilog=_example(
+        "holdfast worker app:etl",
+        "holdfast worker agents:researcher",
+        "holdfast worker jobs/app.py --queue nightly --concurrency 20",
+    )
 )
 @click.argument("target")
 @click.option("--queue", "queues", multiple=True, metavar="Q", help="Serve only this queue; may be repeated.")
@@ -117,11 +123,15 @@ def demo(fast: bool) -> None:
 )
 @_url
 def worker(target: str, queues: tuple[str, ...], concurrency: int, lease: float, grace: float, url: str | None) -> None:
-    """Execute runs of the workflows in TARGET.
+    """Execute runs of the workflows and agents in TARGET.
 
-    TARGET is `module`, `module:workflow`, `path/to/app.py` or `app.py:workflow`; without a workflow's name, all that
-    the module defines or imports are served. Start as many workers as you like, on the same store. SIGTERM or Ctrl-C
-    stops a worker in good order: what is in flight may end, the rest is handed over.
+    TARGET is `module`, `module:workflow`, `path/to/app.py` or `app.py:workflow`, where an agent may stand for the
+    workflow: it is served with its sub-agents. Without a name, all that the module defines or imports are served.
+    Start as many workers as you like, on the same store. SIGTERM or Ctrl-C stops a worker in good order: what is in
+    flight may end, the rest is handed over.
+
+    An agent with a `deps_type` cannot be handed its deps here: serve it from a program of yours, with
+    `agent.run_worker(deps=...)`.
     """
     from holdfast.cli.working import work
 
@@ -161,16 +171,29 @@ def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
     show_runs(url, Wanted(**wanted), as_json=as_json)
 
 
-@main.command(epilog=_example("holdfast show etl-acme", "holdfast show etl-acme --json"))
+@main.command(
+    epilog=_example(
+        "holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json"
+    )
+)
 @click.argument("run_id", metavar="ID")
+@click.option("--conversation", is_flag=True, help="Of an agent's run: what was said, in place of the journal.")
+@click.option("--full", is_flag=True, help="With --conversation: long texts, too, from beginning to end.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with everything, for programs.")
 @_url
-def show(run_id: str, as_json: bool, url: str | None) -> None:
+def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a run.
 
     Its journal, who executed what and when, what was replayed, what it waits for, which runs it started, how it ended,
-    and what a retry would do.
+    and what a retry would do. Of model calls: which model answered, tokens and cost, and what is left of a budget.
     """
+    if conversation:
+        from holdfast.cli.speaking import show_conversation
+
+        show_conversation(url, run_id, full=full, as_json=as_json)
+        return
+    if full:
+        raise click.UsageError("--full goes with --conversation; all that is recorded of a run is told by --json.")
     from holdfast.cli.show import show_run
 
     show_run(url, run_id, as_json=as_json)
@@ -238,6 +261,40 @@ def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     from holdfast.cli.control import resume_runs
 
     sys.exit(resume_runs(url, run_ids, as_json=as_json))
+
+
+@main.command(epilog=_example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
+@click.argument("run_id", metavar="ID")
+@click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="What it may cost.")
+@click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Input and output tokens.")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Model calls.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="S",
+    help="Time at work, in model calls and tools; the time that a run waits does not count.",
+)
+@_json
+@_url
+def budget(
+    run_id: str,
+    usd: float | None,
+    tokens: int | None,
+    turns: int | None,
+    seconds: float | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Tell what a run has used of its budget, or give it another one.
+
+    A budget holds for a run together with all the runs below it, from the run's start on: what is used already counts.
+    What is not given stays as it is. Runs whose next model call was refused ask again, and go on.
+    """
+    from holdfast.cli.budgets import set_budget, show_budget
+
+    limits = {"usd": usd, "tokens": tokens, "turns": turns, "seconds": seconds}
+    given = {name: most for name, most in limits.items() if most is not None}
+    sys.exit(set_budget(url, run_id, given, as_json=as_json) if given else show_budget(url, run_id, as_json=as_json))
 
 
 @main.command(epilog=_example("holdfast retry etl-acme"))
@@ -370,7 +427,8 @@ def check(targets: tuple[str, ...], as_json: bool) -> None:
 def doctor(as_json: bool, url: str | None) -> None:
     """Check the machine and the store.
 
-    Says of each thing whether it is well, and what to do if not. Changes nothing. Exits with 1 if something fails.
+    Says of each thing whether it is well, and what to do if not: also which model providers can be asked from here.
+    Changes nothing, and shows no key. Exits with 1 if something fails.
     """
     from holdfast.cli.doctor import examine
 

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from holdfast import __version__
 from holdfast.cli.liveness import how_to_switch_on, is_alive, place_of
+from holdfast.cli.providers import installed_providers
 from holdfast.cli.sqlite_file import (
     FileFacts,
     commit_times,
@@ -84,6 +85,7 @@ def _tell(out: Console, checks: Sequence[Check]) -> None:
 def _checks(url: str | None) -> Iterator[Check]:
     yield Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
     yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+    yield _models()
     yield _origin(url)
     try:
         store = open_store(store_url(url))
@@ -96,6 +98,14 @@ def _checks(url: str | None) -> Iterator[Check]:
         yield from _sqlite(store)
     else:
         yield from _work(store)
+
+
+def _models() -> Check:
+    known = installed_providers()
+    if known:
+        return Check("models", OK, f"packages for {', '.join(known)}")
+    advice = "an agent needs one of its model's provider: pip install 'holdfast[openai]', or [anthropic], [google]…"
+    return Check("models", OK, "no provider's package is installed", advice)
 
 
 def _origin(url: str | None) -> Check:

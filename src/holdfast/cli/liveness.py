@@ -16,6 +16,9 @@ from holdfast.core.states import RunState
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.operations import Cancel, Run
 
+_HIGHER_BUDGET = "a higher budget"
+"""As the wait of a refused model call is told: see ``agents.models.calls``."""
+
 
 class Stall(NamedTuple):
     """What keeps an unfinished run from going on."""
@@ -73,6 +76,11 @@ def is_cancelling(run: Run) -> bool:
 def is_paused(run: Run) -> bool:
     """Whether somebody has paused the run; one that ended before its worker heard of it is not."""
     return run.paused_at is not None and not run.state.is_terminal
+
+
+def is_short(run: Run) -> bool:
+    """Whether the run waits for a higher budget; once it has been given one, it is to be woken."""
+    return run.state is RunState.WAITING and run.wake_at is None and _HIGHER_BUDGET in run.waits_for
 
 
 def is_held(run: Run, around: Surroundings) -> bool:

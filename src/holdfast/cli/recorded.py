@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.cli.wording import jsonable
+from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.codec import describe_error, preview, to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
@@ -16,7 +17,7 @@ from holdfast.errors import CodecError
 LARGE = 16 * 1024
 """Values above this size, in bytes, are not printed for people."""
 
-_INTERNAL = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|codec)|concurrent[/\\]futures)[/\\]")
+_INTERNAL = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
 """What stands between the user's lines in a traceback: this package, and the pool that plain steps run in."""
 
 
@@ -77,12 +78,18 @@ def own_frames(traceback: str) -> list[str]:
     return kept
 
 
+def plain_value(data: bytes) -> Any:
+    """The recorded value as plain data; of an agent's result, its answer. Raises ``CodecError``."""
+    value = plain_result(data)
+    return cast("AgentResult[Any]", value).output if isinstance(value, AgentResult) else value
+
+
 def value_of(data: bytes | None) -> Any:
     """The recorded value as JSON can say it; ``None`` for none."""
     if data is None:
         return None
     try:
-        return jsonable(to_plain(data))
+        return jsonable(plain_value(data))
     except CodecError as error:
         return f"<{error}>"
 
@@ -92,7 +99,7 @@ def brief(data: bytes | None) -> str:
     if data is None:
         return ""
     try:
-        value = to_plain(data)
+        value = plain_value(data)
     except CodecError as error:
         return f"<{error}>"
     return preview((), (value,), {})
@@ -113,5 +120,16 @@ def is_large(data: bytes | None) -> bool:
 
 
 def pretty(data: bytes) -> str:
-    """The recorded value as indented JSON."""
-    return json.dumps(value_of(data), indent=2, ensure_ascii=False)
+    """The recorded value as indented JSON; the answer of an agent that is a text, as it is."""
+    value = value_of(data)
+    if isinstance(value, str) and is_agents(data):
+        return value
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def is_agents(data: bytes) -> bool:
+    """Whether this is the recorded result of an agent."""
+    try:
+        return isinstance(plain_result(data), AgentResult)
+    except CodecError:
+        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,14 +17,16 @@ from holdfast.cli.liveness import (
     is_cancelling,
     is_held,
     is_paused,
+    is_short,
     look_around,
     stall_of,
 )
 from holdfast.cli.opening import existing_store, find_run
 from holdfast.cli.recorded import error_of
+from holdfast.cli.spending import brief_cost, usage_as_json, usage_of
 from holdfast.cli.wording import STATE_STYLES, ago, command, console, duration, echo_json, iso, one_line
 from holdfast.core.states import RunState
-from holdfast.stores.contract import RunFilter
+from holdfast.stores.contract import RunFilter, RunUsage
 from holdfast.stores.operations import Run
 
 _HEAD = ("id", "workflow", "state", "started", "took")
@@ -97,13 +99,14 @@ class _Page:
     runs: Sequence[Run]
     has_more: bool
     around: Surroundings
+    usages: Mapping[str, RunUsage]
 
 
 def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print the runs that match."""
     page = asyncio.run(_read(url, wanted))
     if as_json:
-        echo_json([run_as_json(run) for run in page.runs])
+        echo_json([run_as_json(run, page.usages[run.id]) for run in page.runs])
         return
     out = console()
     if not page.runs:
@@ -122,21 +125,26 @@ async def _read(url: str | None, wanted: Wanted) -> _Page:
     async with existing_store(url) as store:
         before = None if wanted.before is None else (await find_run(store, wanted.before)).key
         found = await store.list_runs(wanted.where, limit=wanted.limit + 1, before=before)
-        return _Page(found[: wanted.limit], len(found) > wanted.limit, await look_around(store))
+        runs, around = found[: wanted.limit], await look_around(store)
+        usages = await usage_of(store, [run.id for run in runs])
+        return _Page(runs, len(found) > wanted.limit, around, usages)
 
 
 def _tell(out: Console, page: _Page) -> None:
     """A table; the last column moves to a line of its own where there is no room for it. Ids are never cut."""
-    rows = [_row(run, page.around.now) for run in page.runs]
-    widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD))]
+    head, rows = _HEAD, [_row(run, page.around.now) for run in page.runs]
+    costs = [brief_cost(page.usages[run.id].used) for run in page.runs]
+    if any(costs):
+        head, rows = (*head, "cost"), [(*row, cost) for row, cost in zip(rows, costs, strict=True)]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     room = out.width - sum(widths) - 2 * len(widths)
     beside = room >= _LEAST_DETAIL
-    head = "  ".join(title.ljust(width) for title, width in zip(_HEAD, widths, strict=True))
-    out.print(f"{head}  {_DETAIL_HEAD}" if beside else head, style="bold", soft_wrap=True)
+    titles = "  ".join(title.ljust(width) for title, width in zip(head, widths, strict=True))
+    out.print(f"{titles}  {_DETAIL_HEAD}" if beside else titles.rstrip(), style="bold", soft_wrap=True)
     for run, row in zip(page.runs, rows, strict=True):
         line = Text()
-        for cell, width, style in zip(row, widths, ("", "", STATE_STYLES[run.state], "", ""), strict=True):
-            line.append(cell.ljust(width), style).append("  ")
+        for title, cell, width in zip(head, row, widths, strict=True):
+            line.append(cell.ljust(width), STATE_STYLES[run.state] if title == "state" else "").append("  ")
         detail, style = _detail(run, page.around)
         if beside:
             line.append(one_line(detail, min(room, _DETAIL)), style)
@@ -157,6 +165,8 @@ def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
         return error.in_short, "red"
     now = around.now
     hindrances = ["cancelling"] if is_cancelling(run) else []
+    if is_short(run):
+        hindrances.append("waits for a higher budget")
     if run.paused_at is not None and is_paused(run):
         since = f"paused ({ago(now - run.paused_at)})"
         hindrances.append("paused, once its steps in flight have ended" if is_held(run, around) else since)
@@ -171,7 +181,7 @@ def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
     return "", ""
 
 
-def run_as_json(run: Run) -> dict[str, Any]:
+def run_as_json(run: Run, told: RunUsage) -> dict[str, Any]:
     """What a list tells of a run, under stable names."""
     error = error_of(run.error)
     return {
@@ -189,5 +199,6 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "cancelling": is_cancelling(run),
         "parent": run.parent or None,
         "forked_from": run.forked_from or None,
+        "usage": usage_as_json(told.used) if told.used.calls else None,
         "error": None if error is None else {"type": error.type, "message": error.message},
     }

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from textwrap import wrap
 
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.liveness import is_held, is_paused, place_of
+from holdfast.cli.budgets import how_to_go_on
+from holdfast.cli.liveness import is_held, is_paused, is_short, place_of
 from holdfast.cli.opening import existing_store
-from holdfast.cli.recorded import RecordedError, brief, brief_inputs, error_of, failure_of, is_large, own_frames, pretty
+from holdfast.cli.recorded import (
+    RecordedError,
+    brief,
+    brief_inputs,
+    error_of,
+    failure_of,
+    is_agents,
+    is_large,
+    own_frames,
+    pretty,
+)
+from holdfast.cli.replies import reason_of
+from holdfast.cli.spending import in_words, tell_shares
 from holdfast.cli.story import Story, read_story, story_as_json
 from holdfast.cli.timeline import tell_family, tell_journal
 from holdfast.cli.wording import (
@@ -26,6 +38,7 @@ from holdfast.cli.wording import (
     one_line,
     printable,
     size,
+    wrapped,
 )
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
@@ -36,6 +49,8 @@ from holdfast.stores.rules import REOPENABLE
 _RESULT_LINES = 12
 _TRACEBACK_LINES = 14
 _LABEL = 11
+_OF_MODEL_CALL = "PassingFault: "
+"""So the errors of attempts begin that asked a model: see ``agents.models.calls``."""
 _FORKABLE = (Kind.STEP, Kind.CHILD, Kind.SIGNAL)
 """What ``fork --at`` can name."""
 
@@ -62,10 +77,23 @@ def _tell(out: Console, story: Story) -> None:
     tell_journal(out, story)
     _tell_in_flight(out, story)
     tell_family(out, story)
+    _tell_usage(out, story)
     _tell_signals(out, story)
     _tell_workers(out, story)
+    if story.refusal is not None:
+        _tell_advice(out, how_to_go_on(story.run.id, story.refusal, story.budgets))
+    elif short := [run.id for run in story.family.values() if is_short(run)]:
+        wait = "waits" if len(short) == 1 else "wait"
+        runs = listed([f"run {run_id!r}" for run_id in short])
+        _tell_advice(out, f"{runs} {wait} for a higher budget: `{command('show', short[0])}` tells for which")
     if story.stalled:
-        out.print(f"\n{story.stalled}", style="yellow")
+        _tell_advice(out, story.stalled)
+
+
+def _tell_advice(out: Console, text: str) -> None:
+    out.print()
+    for line in wrapped(out, text, 0):
+        out.print(Text(line, "yellow"), soft_wrap=True)
 
 
 def _tell_header(out: Console, story: Story) -> None:
@@ -87,7 +115,13 @@ def _tell_header(out: Console, story: Story) -> None:
         _field(out, "fork of", printable(run.forked_from))
     _tell_whereabouts(out, story)
     _tell_requests(out, story)
-    if run.output is not None:
+    if run.output is not None and is_agents(run.output) and not is_large(run.output):
+        _field(
+            out,
+            "answer",
+            _cut("\n".join(wrapped(out, pretty(run.output), _LABEL)), _RESULT_LINES, "--conversation --full"),
+        )
+    elif run.output is not None:
         _field(out, "result", _result(run.output))
     if error := error_of(run.error):
         _field(out, "error", printable(error.in_short), "red")
@@ -140,6 +174,10 @@ def _tell_whereabouts(out: Console, story: Story) -> None:
             _field(out, "held by", f"{who}, alive")
         else:
             _field(out, "held by", f"{who}, which is dead: the next worker takes it over", "yellow")
+    if story.refusal is not None:
+        _prose(out, "waits for", f"a higher budget: {reason_of(story.refusal)}", "yellow")
+    elif story.asks_again:
+        _prose(out, "waits for", f"a worker: its budget was changed {ago(now - story.asks_again)}, and it asks again")
     elif run.state is RunState.WAITING:
         due = "" if run.wake_at is None else f" (due {ago(now - run.wake_at)})"
         _field(out, "waits for", printable(run.waits_for) + due)
@@ -153,24 +191,18 @@ def _field(out: Console, label: str, value: str, style: str = "") -> None:
     first, *rest = value.splitlines() or [""]
     out.print(Text.assemble((label.ljust(_LABEL), "dim"), (first, style)), soft_wrap=True)
     for line in rest:
-        out.print(Text(" " * _LABEL + line, style), soft_wrap=True)
+        out.print(Text((" " * _LABEL + line).rstrip(), style), soft_wrap=True)
 
 
-def _prose(out: Console, label: str, text: str) -> None:
+def _prose(out: Console, label: str, text: str, style: str = "") -> None:
     """A field whose words wrap where the terminal ends; in a file they are one line."""
-    room = max(20, out.width - _LABEL)
-    lines = (
-        wrap(printable(text), room, break_long_words=False, break_on_hyphens=False)
-        if out.is_terminal
-        else [printable(text)]
-    )
-    _field(out, label, "\n".join(lines))
+    _field(out, label, "\n".join(wrapped(out, text, _LABEL)), style)
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, most: int, option: str = "--json") -> str:
     lines = printable(text).splitlines()
     if len(lines) > most:
-        lines = [*lines[: most - 1], f"… {len(lines) - most + 1} more lines: see all with --json"]
+        lines = [*lines[: most - 1], f"… {len(lines) - most + 1} more lines: see all with {option}"]
     return "\n".join(lines)
 
 
@@ -187,10 +219,28 @@ def _tell_in_flight(out: Console, story: Story) -> None:
         else:
             what = f"last heard of {since}"
         out.print(Text(f"{attempt.position + 1:>4}  {attempt.name}  {what}"), soft_wrap=True)
+        # What a model call keeps for its next attempt is its own affair; the error tells who did not answer.
+        asked = attempt.error.startswith(_OF_MODEL_CALL)
         if attempt.error:
-            out.print(Text(f"      {one_line(attempt.error)}", "red"), soft_wrap=True)
-        if attempt.progress is not None:
+            out.print(Text(f"      {one_line(attempt.error.removeprefix(_OF_MODEL_CALL))}", "red"), soft_wrap=True)
+        if attempt.progress is not None and not asked:
             out.print(Text(f"      progress {one_line(brief(attempt.progress))}", "dim"), soft_wrap=True)
+
+
+def _tell_usage(out: Console, story: Story) -> None:
+    """What the model calls took, here and in the runs below, and what is left of the budgets for them."""
+    told = story.usage
+    if not told.used.calls and not story.budgets:
+        return
+    below = ", with the runs below it" if story.family else ""
+    out.print(f"\nused so far{below}" if not story.run.state.is_terminal else f"\nused{below}", style="bold")
+    out.print(Text(f"      {in_words(told.used)}"), soft_wrap=True)
+    for run_id, budget in story.budgets.items():
+        whose = (
+            "its budget" if run_id == story.run.id else f"the budget of run {printable(run_id)!r}, which is above it"
+        )
+        out.print(f"\n{whose}", style="bold")
+        tell_shares(out, budget)
 
 
 def _tell_signals(out: Console, story: Story) -> None:

@@ -11,20 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.cli.liveness import Surroundings, is_alive, is_paused, look_around, why_stalled
+from holdfast.agents.models.reply import PlainReply
+from holdfast.cli.liveness import Surroundings, is_alive, is_paused, is_short, look_around, why_stalled
 from holdfast.cli.opening import find_run
 from holdfast.cli.recorded import error_of, failure_of, value_of
+from holdfast.cli.replies import answer_in, is_final, is_turn, refusal_of, reply_as_json, reply_of
 from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
 from holdfast.cli.runs import run_as_json
+from holdfast.cli.spending import budget_as_json, budgets_over, left_as_json, usage_of
 from holdfast.cli.wording import iso
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import History, RunFilter, Store, Worker
+from holdfast.core.usage import BUDGET_SIGNAL
+from holdfast.errors import BudgetExceeded
+from holdfast.stores.contract import History, RunFilter, RunUsage, Store, Worker
 from holdfast.stores.operations import Cancel, Run
 
 _PAGE = 1000
 MOST = 20_000
 """So many runs that a run has started are looked at."""
+MANY = 12
+"""So many runs that a run has started, or waited for, are told in a line each; more are told in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,10 @@ class Story:
     """Those that are there, and those that have recorded something."""
     family: Mapping[str, Run]
     """The runs that it has started or waited for, by id, oldest first."""
+    usages: Mapping[str, RunUsage]
+    """What the run has used, with those below it; and each of its family, unless there are many."""
+    budgets: Mapping[str, RunUsage]
+    """The budgets that it has to keep to: its own, and those of runs above it."""
 
     @property
     def now(self) -> float:
@@ -72,12 +83,41 @@ class Story:
     @property
     def signals(self) -> Sequence[Signal]:
         """What was sent to the run, and nothing has taken yet."""
+        return [signal for signal in self._sent if signal.name != BUDGET_SIGNAL]
+
+    @property
+    def _sent(self) -> Sequence[Signal]:
         return [signal for signal in self.history.signals if signal.position is None]
+
+    @property
+    def asks_again(self) -> float | None:
+        """When the run, which waits for a higher budget, was told that it has another one, and did not hear it yet."""
+        told = [signal.sent_at for signal in self._sent if signal.name == BUDGET_SIGNAL]
+        return max(told, default=None) if self.run.state is RunState.WAITING else None
 
     @property
     def ends(self) -> Sequence[Signal]:
         """The ends of runs that it waits for, which are not recorded yet."""
         return [signal for signal in self.history.signals if signal.position is not None]
+
+    @property
+    def usage(self) -> RunUsage:
+        """What the run has used, with all the runs below it."""
+        return self.usages[self.run.id]
+
+    @property
+    def refusal(self) -> BudgetExceeded | None:
+        """Why its next model call was not made, while it waits for a higher budget."""
+        if self.run.state.is_terminal or any(signal.name == BUDGET_SIGNAL for signal in self._sent):
+            return None
+        refusal: BudgetExceeded | None = None
+        parked = is_short(self.run)  # then it waits, however often it was told before that it may ask again
+        for record in self.history.records:
+            if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL and not parked:
+                refusal = None
+            elif (refused := refusal_of(record)) is not None:
+                refusal = refused
+        return refusal
 
     @property
     def family_states(self) -> Counter[RunState]:
@@ -92,7 +132,9 @@ async def read_story(store: Store, run_id: str) -> Story:
     around = await look_around(store)
     workers = await store.workers(also={record.worker for record in history.records})
     family = await _family(store, run, history.records)
-    return Story(run, history, around, {worker.id: worker for worker in workers}, family)
+    usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])
+    budgets = dict(await budgets_over(store, run))
+    return Story(run, history, around, {worker.id: worker for worker in workers}, family, usages, budgets)
 
 
 async def _family(store: Store, run: Run, records: Sequence[Record]) -> dict[str, Run]:
@@ -117,7 +159,7 @@ def story_as_json(story: Story) -> dict[str, Any]:
     run = story.run
     error = error_of(run.error)
     return {
-        **run_as_json(run),
+        **run_as_json(run, story.usage),
         "python": run.python,
         "deadline": iso(run.deadline),
         "epoch": run.epoch,
@@ -132,6 +174,9 @@ def story_as_json(story: Story) -> dict[str, Any]:
         "output": value_of(run.output),
         "error": None if error is None else asdict(error),
         "retry": _retry_as_json(story),
+        "budget": budget_as_json(story.usage),
+        "left": left_as_json(story.usage),
+        "short_of": _shortage_as_json(story.refusal),
         "journal": [_record_as_json(story, record) for record in story.history.records],
         "in_flight": [
             {
@@ -182,8 +227,12 @@ def _retry_as_json(story: Story) -> dict[str, Any] | None:
     }
 
 
+def _shortage_as_json(refusal: BudgetExceeded | None) -> dict[str, Any] | None:
+    return None if refusal is None else {"run": refusal.run_id, "limit": refusal.limit, "message": str(refusal)}
+
+
 def _record_as_json(story: Story, record: Record) -> dict[str, Any]:
-    error = failure_of(record)
+    error, reply = failure_of(record), reply_of(record)
     has_run = record.kind in (Kind.CHILD, Kind.START)
     return {
         "seq": record.seq,
@@ -200,9 +249,17 @@ def _record_as_json(story: Story, record: Record) -> dict[str, Any]:
         "at": iso(record.at),
         "seconds": round(record.at - record.started_at, 6) if record.kind in TIMED else None,
         "arguments": "" if has_run else record.preview,
-        "output": value_of(record.payload) if record.ok else None,
+        "output": _output_as_json(record, reply) if record.ok else None,
+        "model_call": None if reply is None else reply_as_json(reply),
         "error": None if error is None else asdict(error),
     }
+
+
+def _output_as_json(record: Record, reply: PlainReply | None) -> Any:
+    """What workflow code was handed: an agent's loop the reply, whoever calls an ``@llm_step`` the answer in it."""
+    if reply is None:
+        return value_of(record.payload)
+    return None if is_turn(record) or not is_final(reply) else answer_in(reply)
 
 
 TIMED = (Kind.STEP, Kind.COMPENSATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,15 +10,21 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.recorded import failure_of, is_large
-from holdfast.cli.story import MOST, TIMED, Story
-from holdfast.cli.wording import command, counted, duration, one_line, size
+from holdfast.agents.models.reply import PlainReply
+from holdfast.agents.output import TOOL as ANSWER
+from holdfast.cli.liveness import is_short
+from holdfast.cli.recorded import RecordedError, failure_of, is_large
+from holdfast.cli.replies import answer_in, failed_in_words, is_final, is_turn, reason_of, refusal_of, reply_of
+from holdfast.cli.spending import brief_cost, tokens_and_cost
+from holdfast.cli.story import MANY, MOST, TIMED, Story
+from holdfast.cli.wording import command, counted, duration, listed, one_line, size, wrapped
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
+from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.stores.operations import Run
 
-_MANY = 12
-"""So many runs of one workflow, started or awaited, are told in a line each; more are told in one."""
+_SAID = 120
+"""So many characters of what a model said are told below its call; ``--conversation`` tells the rest."""
 
 
 class _Line(NamedTuple):
@@ -58,13 +65,51 @@ def tell_journal(out: Console, story: Story) -> None:
 
 
 def _tell_below(out: Console, story: Story, record: Record, limit: int | None) -> None:
-    below = record.preview
+    below = "" if is_turn(record) else record.preview
     if below and record.kind in (Kind.CHILD, Kind.START):
         below = _run_in_words(record, story.family.get(below))
     if below:
         out.print(Text("      " + one_line(below, limit), "dim"), soft_wrap=True)
-    if error := failure_of(record):
-        out.print(Text("      " + one_line(error.in_short, limit), "red"), soft_wrap=True)
+    if (reply := reply_of(record)) is not None:
+        _tell_reply(out, reply, limit)
+    elif refusal := refusal_of(record):
+        _tell_in_lines(out, reason_of(refusal), "yellow")
+    elif error := failure_of(record):
+        out.print(Text("      " + one_line(_failed_with(error), limit), "red"), soft_wrap=True)
+
+
+def _tell_reply(out: Console, reply: PlainReply, limit: int | None) -> None:
+    """Who answered, what it took, who did not answer before, and what came of it."""
+    _tell_in_lines(out, f"{reply.model}: {tokens_and_cost(reply.usage)}", "dim")
+    for model in reply.failed:
+        out.print(Text(f"      {one_line(failed_in_words(model), limit)}", "yellow"), soft_wrap=True)
+    if is_final(reply):
+        answer = answer_in(reply)
+        said = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    else:
+        said = reply.text
+    if said:
+        out.print(Text(f"      “{one_line(said, min(limit or _SAID, _SAID) - 2)}”", "dim"), soft_wrap=True)
+    if asked := Counter(call.name for call in reply.calls if call.name != ANSWER):
+        asks = listed([f"{name} ×{many}" if many > 1 else name for name, many in asked.items()], 6)
+        out.print(Text(f"      {one_line(f'asks for {asks}', limit)}", "dim"), soft_wrap=True)
+    if reply.complaint is not None:
+        told = one_line(f"it cannot be used: {reply.complaint}", limit)
+        out.print(Text(f"      {told}", "yellow"), soft_wrap=True)
+
+
+def _failed_with(error: RecordedError) -> str:
+    """An error in short; of refused arguments, what was wrong with which, without what else the model is told."""
+    faults = [line.removeprefix("- ") for line in error.message.splitlines() if line.startswith("- ")]
+    if error.type == "holdfast.errors.ArgumentsRefused" and faults:
+        return f"arguments refused: {'; '.join(faults)}"
+    return error.in_short
+
+
+def _tell_in_lines(out: Console, text: str, style: str) -> None:
+    """Words that are not cut: on a terminal, they go on in the next line."""
+    for line in wrapped(out, text, 6):
+        out.print(Text(f"      {line}", style), soft_wrap=True)
 
 
 def _run_in_words(record: Record, run: Run | None) -> str:
@@ -80,7 +125,7 @@ def _lines(story: Story) -> list[_Line]:
     for record in story.history.records:
         if record.ok and record.kind in (Kind.CHILD, Kind.START):
             groups.setdefault((record.kind, record.name), []).append(record)
-    many = {key: group for key, group in groups.items() if len(group) > _MANY}
+    many = {key: group for key, group in groups.items() if len(group) > MANY}
     lines: list[_Line] = []
     for record in story.history.records:
         group = many.get((record.kind, record.name)) if record.ok else None
@@ -113,6 +158,8 @@ def _offset(record: Record, run: Run) -> str:
 def _what(record: Record) -> str:
     if record.kind in (Kind.DEADLINE, Kind.CANCEL):
         return record.kind.label
+    if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
+        return "another budget"
     if record.kind is Kind.COMPENSATION:
         return one_line(f"undoing: {record.name}")
     return one_line(record.name if record.kind is Kind.STEP else f"{record.kind.label} {record.name}")
@@ -123,12 +170,13 @@ def _style(kind: Kind) -> str:
 
 
 def _outcome(record: Record, story: Story) -> list[tuple[str, str]]:
-    parts = [("ok", "green") if record.ok else ("failed", "red")]
+    refused = not record.ok and refusal_of(record) is not None
+    parts = [("ok", "green") if record.ok else ("refused", "yellow") if refused else ("failed", "red")]
     if not record.worker:
         parts.append((", given to the fork", ""))
     if record.attempts > 1:
         parts.append((f" after {record.attempts} attempts", ""))
-    if record.ok and record.payload is not None and is_large(record.payload):
+    if record.ok and record.payload is not None and is_large(record.payload) and reply_of(record) is None:
         parts.append((f", {size(record.payload)}", ""))
     if (replays := story.replays(record)) > 0:
         parts.append((f", replayed ×{replays}", "dim"))
@@ -148,7 +196,7 @@ def tell_family(out: Console, story: Story) -> None:
     if not family:
         return
     out.print("\nruns it started or waited for", style="bold")
-    if len(family) > _MANY:
+    if len(family) > MANY:
         least = "at least " if len(family) >= MOST else ""
         out.print(Text(f"      {least}{summed_up(story.family_states)}"), soft_wrap=True)
         see = f"see those it started with `{command('runs', '--parent', story.run.id)}`"
@@ -158,8 +206,10 @@ def tell_family(out: Console, story: Story) -> None:
     names = max(len(one_line(run.workflow)) for run in family)
     for run in family:
         line = f"      {one_line(run.id).ljust(ids)}  {one_line(run.workflow).ljust(names)}  {run.state}"
+        line += " for a higher budget" if is_short(run) else ""
         own = "" if run.parent == story.run.id else "  (not started by it)"
-        out.print(Text(line + own), soft_wrap=True)
+        paid = brief_cost(story.usages[run.id].used)
+        out.print(Text(line + (f"  {paid}" if paid else "") + own), soft_wrap=True)
 
 
 def summed_up(states: Counter[RunState]) -> str:

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any
 
 import click
@@ -99,6 +100,19 @@ def one_line(text: str, limit: int | None = None) -> str:
     """Recorded text on one line, cut at ``limit`` characters."""
     line = printable(" ".join(text.split()))
     return line if limit is None or len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+
+
+def wrapped(out: Console, text: str, indent: int, widest: int = WIDE) -> list[str]:
+    """Recorded text in lines that fit behind an indent on a terminal; in a file, as it is."""
+    lines = printable(text).splitlines()
+    if not out.is_terminal:
+        return lines
+    room = max(20, min(out.width, widest) - indent)
+    return [
+        part
+        for line in lines
+        for part in wrap(line, room, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False) or [""]
+    ]
 
 
 def counted(number: int, noun: str) -> str:

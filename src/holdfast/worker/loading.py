@@ -1,8 +1,9 @@
 """Finding the workflows that a worker is told to serve: ``module``, ``module:attr``, ``path/to/app.py``,
 ``app.py:attr``.
 
-Importing a module registers every workflow that it defines or imports. With an attribute, which must be a workflow or a
-list of workflows, only these are served; without one, all that the import has registered.
+Importing a module registers every workflow and every agent that it defines or imports. With an attribute, which must be
+one of these or a list of them, only they are served, agents with their sub-agents; without one, all that the import has
+registered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, cast
 
+from holdfast.agents.agent import Agent
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
@@ -37,7 +39,8 @@ def load(target: str) -> tuple[str, ...]:
         return _chosen(module, attribute, target)
     if not definitions:
         raise UsageError(
-            f"there is no workflow in {place!r}: put `@workflow` on an async function in it, or name another module."
+            f"there is no workflow in {place!r}: put `@workflow` on an async function in it, make an `Agent` there, or "
+            f"name another module."
         )
     return tuple(definitions)
 
@@ -148,8 +151,13 @@ def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, Workflow):
             what = f"{target!r} contains {_described(item)}" if several else f"{target!r} is {_described(item)}"
-            raise UsageError(f"{what}, not a workflow. {_workflows_in(module)}")
-    return tuple(dict.fromkeys(item.name for item in items))
+            raise UsageError(f"{what}, neither a workflow nor an agent. {_workflows_in(module)}")
+    return tuple(dict.fromkeys(name for item in items for name in _names(item)))
+
+
+def _names(item: Workflow[..., Any]) -> list[str]:
+    """What to serve with it: an agent's runs wait for those of its sub-agents."""
+    return [agent.name for agent in item.family()] if isinstance(item, Agent) else [item.name]
 
 
 def _no_attribute(module: ModuleType, attribute: str, target: str) -> str:
@@ -165,7 +173,7 @@ def _attributes(module: ModuleType) -> list[str]:
 
 def _workflows_in(module: ModuleType) -> str:
     names = ", ".join(_attributes(module))
-    return f"Workflows in {module.__name__!r}: {names or 'none'}."
+    return f"Workflows and agents in {module.__name__!r}: {names or 'none'}."
 
 
 def _described(item: Any) -> str:

@@ -1,9 +1,11 @@
-"""``holdfast demo``: a run survives ``kill -9``, for real.
+"""``holdfast demo``: an agent's run survives ``kill -9``, for real.
 
-Two worker processes serve one SQLite file in a temporary folder. A run of twelve steps is started; the process that
-executes it is killed in the middle of step 9; the other one takes over and finishes. How often each step ran is then
-counted in a file that the steps wrote outside the database, and compared with what Holdfast promises: a count that is
-not as promised is shown, and is an error.
+Two worker processes serve one SQLite file in a temporary folder. A run of an agent is started; the process that
+executes it is killed in the middle of the model call of turn 9; the other one takes over and finishes. How often the
+model was asked, and how often each tool was called, is then counted in a file that they wrote outside the database, and
+compared with the journal and with what Holdfast promises: a count that is not as promised is shown, and is an error.
+
+The model answers by a script and needs neither key nor network, unless a real one is asked for.
 """
 
 from __future__ import annotations
@@ -16,30 +18,32 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast.agents.models.choosing import model_for, name_of
 from holdfast.cli.demo.effects import FILE, Trace, read_traces
-from holdfast.cli.demo.job import LONG_STEP, STEPS
+from holdfast.cli.demo.plan import AGENT, PRICED_LIKE, PROMPT, Plan
 from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, until_serving
-from holdfast.cli.demo.progress import Count, Progress, count
+from holdfast.cli.demo.progress import Progress
 from holdfast.cli.demo.screen import screen_for
-from holdfast.cli.wording import console
+from holdfast.cli.demo.verdict import Counted, Journal, count, problems, read_journal
+from holdfast.cli.spending import money
+from holdfast.cli.wording import console, counted
 from holdfast.client.client import Client
-from holdfast.core.states import RunState
-from holdfast.stores.contract import Store
 from holdfast.stores.urls import open_store
 
 RUN_ID = "demo"
-TOPIC = "the tides"
-VICTIM = STEPS.index(LONG_STEP) + 1
-QUICKSTART = "README.md (Ten lines), then docs/guide.md"
+QUICKSTART = "README.md, then examples/README.md and docs/guide.md"
 _LOOK_EVERY = 0.01
 
 
-def run_demo(*, fast: bool) -> int:
+def run_demo(*, fast: bool, model: str | None = None) -> int:
     """Show it, check it, and return the exit code."""
+    if model is not None:
+        asyncio.run(_check_model(model))
+        model = name_of(model)
     out = console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        return asyncio.run(_demo(out, folder, pace=0.05 if fast else 0.25))
+        return asyncio.run(_demo(out, folder, Plan(pace=0.03 if fast else 0.15, model=model)))
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         out.print("\nstopped; the workers are ended and the folder is removed")
@@ -49,21 +53,30 @@ def run_demo(*, fast: bool) -> int:
         raise
 
 
-async def _demo(out: Console, folder: Path, pace: float) -> int:
+async def _check_model(name: str) -> None:
+    """Tell what is missing before anything starts: a package, a key, the model's right name."""
+    model_for(name)
+
+
+async def _demo(out: Console, folder: Path, plan: Plan) -> int:
     url = f"sqlite:///{folder / 'runs.db'}"
+    who = f"{plan.turns} turns" if plan.model is None else plan.model
     out.print(
-        f"One run of {len(STEPS)} steps, two worker processes, one SIGKILL in the middle of step {VICTIM}.\n",
-        style="bold",
+        f"One agent ({who}), two worker processes, one SIGKILL in the middle of turn {plan.victim}.", style="bold"
     )
+    if plan.model is None:
+        out.print(f"The model answers by a script and is priced like {PRICED_LIKE}.\n", style="dim")
+    else:
+        out.print("The model is a real one, and costs real money.\n", style="dim")
     workers: list[WorkerProcess] = []
     store = open_store(url)
     await store.open()
     try:
-        workers += [WorkerProcess(folder, url, pace, f"worker-{n}") for n in (1, 2)]
+        workers += [WorkerProcess(folder, url, plan, f"worker-{n}") for n in (1, 2)]
         await until_serving(store, workers)
         async with Client(url) as client:
-            progress = await _watch(out, folder, client, workers)
-        problems = await _replay_problems(store)
+            progress = await _watch(out, folder, client, workers, plan)
+        journal = await read_journal(store, RUN_ID)
         for worker in workers:
             if not worker.is_gone():
                 worker.stop()
@@ -73,15 +86,15 @@ async def _demo(out: Console, folder: Path, pace: float) -> int:
             if not worker.is_gone():
                 worker.kill()
         await store.close()
-    return conclude(out, folder, url, count(progress.traces), problems)
+    return conclude(out, folder, url, count(progress.traces), journal, plan.victim)
 
 
-async def _watch(out: Console, folder: Path, client: Client, workers: list[WorkerProcess]) -> Progress:
-    """Start the run, kill its worker in the middle of the step, and follow it to its end."""
-    progress = Progress(VICTIM, began_at=time.time())
-    handle = await client.options(id=RUN_ID).start("research", TOPIC)
+async def _watch(out: Console, folder: Path, client: Client, workers: list[WorkerProcess], plan: Plan) -> Progress:
+    """Start the run, kill its worker in the middle of a model call, and follow it to its end."""
+    progress = Progress(plan, began_at=time.time())
+    handle = await client.options(id=RUN_ID).start(AGENT, PROMPT)
     screen = screen_for(out, progress)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + (PATIENCE if plan.model is None else 10 * PATIENCE)
     screen.begin()
     try:
         while not progress.ended:
@@ -90,61 +103,61 @@ async def _watch(out: Console, folder: Path, client: Client, workers: list[Worke
                 if not progress.pids:
                     progress.pids = [trace.pid, *(worker.pid for worker in workers if worker.pid != trace.pid)]
                 screen.happened(trace)
-                if trace.number == VICTIM and progress.killed_at is None:
+                if trace.turn == plan.victim and progress.killed_at is None:
                     await _kill(progress, workers, trace, folder)
                     screen.killed()
             if time.monotonic() > deadline:
-                raise DemoFailed(f"the run did not end within {PATIENCE:g} s:\n{workers[1].last_words()}")
+                raise DemoFailed(f"the run did not end in time:\n{workers[1].last_words()}")
             await asyncio.sleep(_LOOK_EVERY)
     finally:
         screen.end()
+    if progress.killed_at is None:
+        raise DemoFailed(
+            f"the run ended in {len(progress.turns())} turns, before there was anything to kill: {plan.model} was too "
+            f"quick, or could not be asked. `holdfast show {RUN_ID} --url sqlite:///{folder / 'runs.db'}` tells."
+        )
     return progress
 
 
 async def _kill(progress: Progress, workers: list[WorkerProcess], begun: Trace, folder: Path) -> None:
-    """SIGKILL, a little after the step has begun."""
-    await asyncio.sleep(max(0.0, begun.at + 0.2 - time.time()))
+    """SIGKILL, a little after the model was asked."""
+    await asyncio.sleep(max(0.0, begun.at + progress.plan.kill_after - time.time()))
     [worker] = [worker for worker in workers if worker.pid == begun.pid]
     progress.killed_at = time.time()
     worker.kill()
-    if any(trace.number == VICTIM and trace.what == "finished" for trace in read_traces(folder)):
-        raise DemoFailed(f"this machine is too busy: step {VICTIM} had ended before the kill came. Please try again.")
+    victim = progress.plan.victim
+    if any(trace.turn == victim and trace.what != "started" for trace in read_traces(folder)):
+        raise DemoFailed(f"turn {victim} had its answer before the kill came: this machine is too busy, or the model")
 
 
-async def _replay_problems(store: Store) -> list[str]:
-    """What the journal says: the run is complete, and all before the kill was recorded once, under the first lease."""
-    run = await store.get(RUN_ID)
-    assert run is not None
-    if run.state is not RunState.COMPLETED:
-        return [f"the run is {run.state}, not completed"]
-    [history] = await store.histories([run.key])
-    before = [record.name for record in history.records if record.epoch == 1]
-    after = [record.name for record in history.records if record.epoch == 2]
-    if (*before, *after) != STEPS or len(before) != VICTIM - 1:
-        return [f"the journal has {len(before)} records from before the kill and {len(after)} from after it"]
-    return []
-
-
-def conclude(out: Console, folder: Path, url: str, counts: list[Count], problems: list[str]) -> int:
+def conclude(out: Console, folder: Path, url: str, seen: Counted, journal: Journal, victim: int) -> int:
     """Say what the counts are; 1 if they are not what was promised."""
-    promised = {number: (2 if number == VICTIM else 1, 1) for number in range(1, len(STEPS) + 1)}
-    problems = problems + [
-        f"step {one.number} ({one.step}) started {one.started} and finished {one.finished} times"
-        for one in counts
-        if (one.started, one.finished) != promised[one.number]
-    ]
     out.print(f"\nCounted in {folder / FILE}, outside the database:", soft_wrap=True)
-    if problems:
+    wrong = problems(seen, journal, victim)
+    if wrong:
         out.print("this is not what Holdfast promises:", style="bold red")
-        for problem in problems:
+        for problem in wrong:
             out.print(f"  {problem}", style="red")
         return 1
-    once = sum(one.started == 1 for one in counts)
+    total = journal.before.used + journal.after.used
+    saved = journal.before.used
     out.print(
-        f"{once} steps ran once; only step {VICTIM}, which was in flight when its worker was killed, "
-        f"ran twice (started twice, finished once).",
+        f"The model was asked {seen.asked.total()} times for {total.calls} answers: only the call of turn {victim}, "
+        f"which was in flight when its worker was killed, was made twice. "
+        f"{counted(seen.tools_begun.total(), 'tool call')} ran, each once.",
         style="green",
+    )
+    price = "" if total.cost is None else f" and {money(saved.nano_usd)} of {money(total.nano_usd)}"
+    out.print(
+        f"Not paid twice: {counted(saved.calls, 'model call')}, {saved.tokens:,} of {total.tokens:,} tokens{price}. "
+        f"A restart from scratch would have paid for them again, and made "
+        f"{counted(len(journal.before.tools), 'tool call')} again{_card(journal)}.",
+        style="bold green",
     )
     out.print(f"\nLook at the run:\n  holdfast show {RUN_ID} --url {url}", soft_wrap=True)
     out.print(f"Write your own:\n  {QUICKSTART}")
     return 0
+
+
+def _card(journal: Journal) -> str:
+    return ", the charge of a card among them" if "charge_card" in journal.before.tools else ""

@@ -1,22 +1,26 @@
-"""The file that stands for the world outside the database: one line for each start and each end of a step's effect.
+"""The file that stands for the world outside the database: one line for each start and each end of a call.
 
-It is only ever appended to, and every line is on disk before the step goes on. So after a crash it tells what really
-happened, whatever the journal says.
+The model writes to it when it is asked and when it answers, and so does every tool. It is only ever appended to, and
+every line is on disk before the call goes on. So after a crash it tells what really happened, whatever the journal
+says.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from holdfast.core.usage import Usage
 
 FOLDER = "HOLDFAST_DEMO_FOLDER"
 """The environment variable that tells a worker of the demo where the file is."""
 PACE = "HOLDFAST_DEMO_PACE"
-"""And how many seconds a step takes."""
+"""And how many seconds the scripted model thinks."""
+MODEL = "HOLDFAST_DEMO_MODEL"
+"""And which real model to ask in place of the scripted one."""
 FILE = "effects.log"
 
 
@@ -26,23 +30,30 @@ class Trace(NamedTuple):
     at: float
     pid: int
     what: str
-    """``started`` or ``finished``"""
-    number: int
-    step: str
+    """``started``, ``finished`` or ``failed``"""
+    turn: int = 0
+    """Which turn of the conversation the model was asked for; 0 for a tool call."""
+    tool: str = ""
+    call: str = ""
+    """The model's own name for a tool call."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    nano_usd: int = -1
+    """What the answer costs, in billionths of a dollar; -1: not known."""
+    wants: tuple[str, ...] = ()
+    """The tools that the answer calls."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has used."""
+        unpriced = self.nano_usd < 0
+        return Usage(1, self.input_tokens, self.output_tokens, 0, max(0, self.nano_usd), int(unpriced))
 
 
-@contextmanager
-def effect(number: int, step: str) -> Generator[None, None, None]:
-    """Leave a trace before and after."""
-    path = Path(os.environ[FOLDER]) / FILE
-    _append(path, "started", number, step)
-    yield
-    _append(path, "finished", number, step)
-
-
-def _append(path: Path, what: str, number: int, step: str) -> None:
-    line = f"{time.time():.6f} pid={os.getpid()} {what} {number} {step}\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+def leave_trace(what: str, **told: Any) -> None:
+    """Append a line, and be sure that it is on disk."""
+    line = json.dumps({"at": time.time(), "pid": os.getpid(), "what": what, **told}) + "\n"
+    descriptor = os.open(Path(os.environ[FOLDER]) / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, line.encode())
         os.fsync(descriptor)
@@ -57,9 +68,9 @@ def read_traces(folder: Path) -> list[Trace]:
     except FileNotFoundError:
         return []
     whole = text[: text.rfind("\n") + 1]
-    return [_trace(line) for line in whole.splitlines()]
+    return [_trace(json.loads(line)) for line in whole.splitlines()]
 
 
-def _trace(line: str) -> Trace:
-    at, pid, what, number, step = line.split(" ")
-    return Trace(float(at), int(pid.removeprefix("pid=")), what, int(number), step)
+def _trace(told: dict[str, Any]) -> Trace:
+    told["wants"] = tuple(told.get("wants", ()))
+    return Trace(**told)

@@ -1,7 +1,7 @@
-"""The demo's workflow: a research job of twelve plain steps, each with an effect on the world outside the journal.
+"""The demo's agent: it looks things up, charges for it, and sends a report.
 
-Worker processes import this module (`holdfast worker holdfast.cli.demo.job:research`). What a step does to the world is
-a line in a file, before and after its work; see ``effects``.
+Worker processes import this module (``holdfast worker holdfast.cli.demo.job:research``). The model and every tool leave
+a trace in a file when they begin and when they end; see ``effects``.
 """
 
 from __future__ import annotations
@@ -9,104 +9,139 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 
-from holdfast import current_step, step, workflow
-from holdfast.cli.demo.effects import FOLDER, PACE, effect
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters, infer_model
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
 
-STEPS = (
-    "plan",
-    "search_1",
-    "search_2",
-    "search_3",
-    "read_1",
-    "read_2",
-    "read_3",
-    "charge_card",
-    "summarise",
-    "check_facts",
-    "write_report",
-    "send_report",
+from holdfast import Agent, ModelRetry, RunContext, tool
+from holdfast.agents.models.prices import cost_of
+from holdfast.cli.demo.effects import FOLDER, MODEL, PACE, leave_trace
+from holdfast.cli.demo.pages import PAGES, search
+from holdfast.cli.demo.plan import AGENT
+
+INSTRUCTIONS = (
+    "You are a research assistant. Take one thing at a time: search, then read each page that matters with a call of "
+    "its own, note what is still missing, charge the card, write the report, send it, and only then answer, in one "
+    "sentence."
 )
-LONG_STEP = "summarise"
-"""The step in whose middle the worker is killed; it takes long enough to be hit."""
 
 
-def _act() -> None:
-    """What every step does: it takes its time, and leaves a trace of its beginning and of its end."""
-    name = current_step().name
-    pace = float(os.environ[PACE])
-    with effect(STEPS.index(name) + 1, name):
-        time.sleep(max(0.6, 4 * pace) if name == LONG_STEP else pace)
+# What the agent can do
 
 
-@step
-def plan(topic: str) -> list[str]:
-    """What to find out."""
-    _act()
-    return [f"What causes {topic}?", f"How are {topic} measured?", f"Who depends on {topic}?"]
+@contextmanager
+def traced(ctx: RunContext) -> Generator[None]:
+    """Leave a trace before and after a tool's work."""
+    leave_trace("started", tool=ctx.tool_name, call=ctx.tool_call_id)
+    try:
+        yield
+    except Exception:
+        leave_trace("failed", tool=ctx.tool_name, call=ctx.tool_call_id)
+        raise
+    leave_trace("finished", tool=ctx.tool_name, call=ctx.tool_call_id)
 
 
-def search(question: str) -> str:
-    """A source for one question."""
-    _act()
-    return f"https://example.org/{question.split()[0].lower()}"
+@tool(effect="read")
+def web_search(ctx: RunContext, query: str) -> list[dict[str, str]]:
+    """Search the web.
+
+    Args:
+        query: a few words.
+    """
+    with traced(ctx):
+        return search(query)
 
 
-def read(source: str) -> str:
-    """Notes on one source."""
-    _act()
-    return f"notes on {source}"
+@tool(effect="read")
+def read_page(ctx: RunContext, url: str) -> str:
+    """Read a page that a search has found."""
+    with traced(ctx):
+        if url not in PAGES:
+            raise ModelRetry(f"There is no page {url}: read one that a search has found.")
+        return PAGES[url][1]
 
 
-search_1, search_2, search_3 = (step(name=f"search_{n}")(search) for n in (1, 2, 3))
-read_1, read_2, read_3 = (step(name=f"read_{n}")(read) for n in (1, 2, 3))
+@tool
+def take_note(ctx: RunContext, text: str) -> str:
+    """Note what is known, or what is still missing."""
+    with traced(ctx):
+        return "noted"
 
 
-@step
-def charge_card(cents: int) -> str:
-    """A payment: the step that nobody wants to see twice."""
-    _act()
-    return f"receipt {current_step().idempotency_key[:8]} for {cents / 100:.2f}"
+@tool(effect="once")
+def charge_card(ctx: RunContext, cents: int) -> str:
+    """Charge the customer's card: what nobody wants to see twice."""
+    with traced(ctx):
+        return f"receipt {ctx.idempotency_key[:8]} for ${cents / 100:.2f}"
 
 
-@step
-def summarise(notes: list[str]) -> str:
-    """A long model call."""
-    _act()
-    return f"a summary of {len(notes)} notes"
+@tool
+def write_report(ctx: RunContext, text: str) -> str:
+    """Write the report."""
+    with traced(ctx):
+        (Path(os.environ[FOLDER]) / "report.md").write_text(text + "\n")
+        return "written"
 
 
-@step
-def check_facts(summary: str) -> str:
-    """A second look."""
-    _act()
-    return f"{summary}, checked"
+@tool(effect="once")
+def send_report(ctx: RunContext, to: str) -> str:
+    """Send the report by e-mail."""
+    with traced(ctx):
+        return f"sent to {to}"
 
 
-@step
-def write_report(summary: str, receipt: str) -> str:
-    """The text to send."""
-    _act()
-    return f"Report: {summary} ({receipt})"
+# The model
 
 
-@step
-def send_report(report: str) -> str:
-    """An e-mail."""
-    _act()
-    return report
+class WatchedModel(WrapperModel):
+    """A model that leaves a trace whenever it is asked and whenever it answers, in whatever process."""
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Ask the model."""
+        turn = 1 + sum(isinstance(message, ModelResponse) for message in messages)
+        leave_trace("started", turn=turn)
+        try:
+            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
+        except Exception:
+            leave_trace("failed", turn=turn)
+            raise
+        leave_trace(
+            "finished",
+            turn=turn,
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+            nano_usd=-1 if (cost := cost_of(response)) is None else cost,
+            wants=[part.tool_name for part in response.tool_calls],
+        )
+        return response
 
 
-@workflow
-async def research(topic: str) -> str:
-    """Research a topic, charge for it, and send a report."""
-    first, second, third = await plan(topic)
-    sources = [await search_1(first), await search_2(second), await search_3(third)]
-    notes = [await read_1(sources[0]), await read_2(sources[1]), await read_3(sources[2])]
-    receipt = await charge_card(250)
-    summary = await summarise(notes)
-    checked = await check_facts(summary)
-    return await send_report(await write_report(checked, receipt))
+def _model() -> Model:
+    name = os.environ.get(MODEL)
+    if name:
+        return infer_model(name)
+    from holdfast.cli.demo.script import scripted_model
+
+    return scripted_model(float(os.environ.get(PACE, "0.2")))
+
+
+research = Agent(
+    WatchedModel(_model()),
+    name=AGENT,
+    tools=[web_search, read_page, take_note, charge_card, write_report, send_report],
+    instructions=INSTRUCTIONS,
+    max_turns=30,
+)
 
 
 def _leave_with_the_demo() -> None:

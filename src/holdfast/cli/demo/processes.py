@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import holdfast
-from holdfast.cli.demo.effects import FOLDER, PACE
+from holdfast.cli.demo.effects import FOLDER, MODEL, PACE
+from holdfast.cli.demo.plan import Plan
 from holdfast.errors import HoldfastError
 from holdfast.stores.contract import Store
 
@@ -25,14 +26,15 @@ class DemoFailed(HoldfastError):
 class WorkerProcess:
     """``holdfast worker holdfast.cli.demo.job:research`` in a process of its own."""
 
-    def __init__(self, folder: Path, url: str, pace: float, name: str) -> None:
+    def __init__(self, folder: Path, url: str, plan: Plan, name: str) -> None:
         self._log = folder / f"{name}.log"
         package = str(Path(holdfast.__file__).parents[1])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             FOLDER: str(folder),
-            PACE: str(pace),
+            PACE: str(plan.pace),
+            MODEL: plan.model or "",
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
         }

@@ -1,0 +1,50 @@
+"""Which model providers can be asked from here: whose package is installed, and whose key is in the environment.
+
+Nothing is imported for it, nobody is asked, and a key itself is never told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import NamedTuple
+
+
+class _Provider(NamedTuple):
+    name: str
+    """As in ``provider:model``, and the extra that brings its package."""
+    package: str
+    keys: tuple[str, ...]
+    """The variables that it reads; one of them is enough. None: it has other ways to know who asks."""
+
+
+_PROVIDERS = (
+    _Provider("openai", "openai", ("OPENAI_API_KEY",)),
+    _Provider("anthropic", "anthropic", ("ANTHROPIC_API_KEY",)),
+    _Provider("google", "google.genai", ("GOOGLE_API_KEY", "GEMINI_API_KEY")),
+    _Provider("mistral", "mistralai", ("MISTRAL_API_KEY",)),
+    _Provider("groq", "groq", ("GROQ_API_KEY",)),
+    _Provider("bedrock", "boto3", ()),
+    _Provider("cohere", "cohere", ("CO_API_KEY",)),
+    _Provider("huggingface", "huggingface_hub", ("HF_TOKEN",)),
+)
+
+
+def installed_providers() -> list[str]:
+    """Those whose package is here, with what is known of their keys: ``openai (OPENAI_API_KEY is set)``."""
+    return [f"{one.name}{_key(one.keys)}" for one in _PROVIDERS if _is_installed(one.package)]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+def _key(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    found = next((name for name in names if os.environ.get(name)), None)
+    return f" ({found} is set)" if found else f" (no {names[0]} here)"

@@ -1,0 +1,50 @@
+"""What the agents can do: read and write files of one folder, which they are given as ``deps``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast import ModelRetry, RunContext, tool
+
+
+@tool(effect="read")
+def read_file(ctx: RunContext[Path], name: str) -> str:
+    """Read a file.
+
+    Args:
+        name: the file's name, without a folder.
+    """
+    path = _inside(ctx.deps, name)
+    if not path.exists():
+        raise ModelRetry(f"There is no file {name!r}. There are: {', '.join(sorted(os.listdir(ctx.deps)))}.")
+    print(f"  {ctx.agent} reads {name}", flush=True)
+    return path.read_text()
+
+
+@tool
+def write_file(ctx: RunContext[Path], name: str, text: str) -> str:
+    """Write a file, or replace it. Python must compile.
+
+    Args:
+        name: the file's name, without a folder.
+        text: all of its new text.
+    """
+    path = _inside(ctx.deps, name)
+    if path.suffix == ".py":
+        try:
+            compile(text, name, "exec")
+        except SyntaxError as error:
+            raise ModelRetry(f"This does not compile, and was not written: {error}") from error
+    # All or nothing, and the same if it is done twice: a process that dies here leaves the old file or the new one.
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text)
+    os.replace(draft, path)
+    print(f"  {ctx.agent} writes {name}", flush=True)
+    return f"{len(text.splitlines())} lines written"
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if Path(name).name != name or name.startswith("."):
+        raise ModelRetry(f"{name!r} is no file of the folder: give a file's name, without a folder.")
+    return folder / name

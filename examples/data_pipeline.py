@@ -1,0 +1,124 @@
+"""A data pipeline of 50 steps: it reads 45 untidy orders, tidies them up one by one, asks a model, and publishes.
+
+    python examples/data_pipeline.py --die-at 47    # the process kills itself with SIGKILL in the middle of step 47
+    python examples/data_pipeline.py                # the next one goes on from there: 4 steps, not 50
+
+Each step leaves a line in `steps.log`, outside the database: after both commands, 49 steps stand there once, and the
+one that was in flight twice. A third time, the recorded result is printed and nothing runs at all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from offline import arguments, model_for
+from pydantic import BaseModel
+from scripts import ORDERS, untidy_orders
+
+from holdfast import current_step, llm_step, step, workflow
+
+LOG = Path("steps.log")
+die_at = 0
+ran: list[int] = []
+"""The steps that ran in this process."""
+
+
+def begin(number: int) -> None:
+    """What every step does first: it leaves a line in the log, and dies if it is told to."""
+    with LOG.open("a") as log:
+        log.write(f"{number} {current_step().name} {os.getpid()}\n")
+    ran.append(number)
+    print(f"step {number:>2} of 50: {current_step().name}", flush=True)
+    if number == die_at:
+        print(f"SIGKILL for process {os.getpid()}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Order(BaseModel):
+    number: int
+    city: str
+    cents: int
+
+
+class Remarks(BaseModel):
+    headline: str
+    best_city: str
+
+
+@step(effect="read")
+def extract() -> list[str]:
+    """Step 1: the orders as they come."""
+    begin(1)
+    return untidy_orders(45)
+
+
+@step
+def tidy(number: int, line: str) -> Order:
+    """Steps 2 to 46: one order each."""
+    begin(1 + number)
+    order, city, amount = (part.strip() for part in line.split("|"))
+    return Order(number=int(order.lstrip("#")), city=city.title(), cents=round(float(amount.strip("€ ")) * 100))
+
+
+@llm_step(model=model_for(ORDERS), output_type=Remarks, instructions="You write for a manager who has ten seconds.")
+async def remark(totals: dict[str, int]) -> str:
+    """Step 47: what is returned is the prompt; the recorded output is the model's answer, of the ``output_type``."""
+    begin(47)
+    lines = "\n".join(f"{city}: {cents / 100:.2f} EUR" for city, cents in totals.items())
+    return f"Sales by city:\n{lines}\n\nWrite a headline, and name the best city."
+
+
+@step
+def check(remarks: Remarks, totals: dict[str, int]) -> Remarks:
+    """Step 48: a model's word is checked."""
+    begin(48)
+    best = max(totals, key=totals.__getitem__)
+    return remarks if remarks.best_city == best else remarks.model_copy(update={"best_city": best})
+
+
+@step
+def write(remarks: Remarks, totals: dict[str, int]) -> str:
+    """Step 49: the report, all or nothing."""
+    begin(49)
+    lines = [f"# {remarks.headline}", "", *(f"- {city}: {cents / 100:.2f} EUR" for city, cents in totals.items())]
+    draft = Path("report.md.draft")
+    draft.write_text("\n".join(lines) + "\n")
+    os.replace(draft, "report.md")
+    return "report.md"
+
+
+@step
+def publish(report: str) -> str:
+    """Step 50: an e-mail. If the process dies here, the step is repeated with the same key: a mail service that is
+    handed it sends only one.
+    """
+    begin(50)
+    return f"sent {report} (key {current_step().idempotency_key[:8]})"
+
+
+@workflow(id="pipeline-{day}")
+async def pipeline(day: str) -> str:
+    orders = [await tidy(number, line) for number, line in enumerate(await extract(), 1)]
+    totals: dict[str, int] = {}
+    for order in orders:
+        totals[order.city] = totals.get(order.city, 0) + order.cents
+    remarks = await check(await remark(totals), totals)
+    sent = await publish(await write(remarks, totals))
+    return f"{sent}: {remarks.headline} ({remarks.best_city} is best)"
+
+
+def main() -> None:
+    global die_at
+    parser = arguments(__doc__)
+    parser.add_argument("--die-at", type=int, default=0, metavar="N", help="SIGKILL in the middle of step N")
+    parser.add_argument("--day", default="monday", help="another day is another run")
+    given = parser.parse_args()
+    die_at = given.die_at
+    result = pipeline.run_sync(day=given.day)
+    print(f"\n{result}\n{len(ran)} of 50 steps ran in this process")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,10 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import composition, measures  # noqa: E402
+from benchmarks import agents, composition, measures  # noqa: E402
 from benchmarks.measures import Line  # noqa: E402
 
-MEASURES = {**measures.MEASURES, "children": composition.children, "class": composition.class_form}
+MEASURES = {
+    **measures.MEASURES,
+    "children": composition.children,
+    "class": composition.class_form,
+    **agents.MEASURES,
+}
 
 
 def main() -> None:

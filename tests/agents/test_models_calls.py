@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,7 +36,7 @@ from pydantic_ai.usage import RequestUsage
 from holdfast import workflow
 from holdfast.agents.models import calls, faults
 from holdfast.agents.models.calls import MODEL_CALL, STEP, Ask, ModelChain, ask, call_model
-from holdfast.agents.models.request import MOST_CONTINUATIONS, sendable
+from holdfast.agents.models.request import MOST_CONTINUATIONS, Looked, sendable
 from holdfast.client.control import set_budget
 from holdfast.core.execution import current_execution
 from holdfast.core.usage import Budget, Usage
@@ -215,11 +215,11 @@ async def test_an_answer_that_does_not_fit_has_a_complaint(runner: Runner):
 async def test_messages_of_earlier_runs_come_first():
     earlier: list[ModelMessage] = [ModelRequest([UserPromptPart("Before", timestamp=WHEN)])]
 
-    async def previous() -> list[ModelMessage]:
-        return earlier
+    async def whole(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        return [*earlier, *messages]
 
     model = Scripted("Hi!")
-    one = question(model, previous=previous)
+    one = question(model, whole=whole)
     await ask(one)
     assert model.asked == [[*earlier, *one.messages]]
 
@@ -527,14 +527,15 @@ async def test_a_long_conversation_is_looked_through_once():
             Counted.looks += 1
             return super().__iter__()
 
+    looked = Looked()
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart("x")]) for _ in range(50)]
     for message in messages:
         message.parts = Counted(message.parts)
     for _ in range(3):
-        assert sendable(Scripted(), messages, ModelRequestParameters()) is messages
+        assert sendable(Scripted(), messages, ModelRequestParameters(), looked) is messages
     assert Counted.looks == 50
     messages.append(ModelRequest([RetryFeedbackPart("No.", retry=RetryInfo(cause="model_retry", attempt=1))]))
-    assert sendable(Scripted(), messages, ModelRequestParameters()) is not messages
+    assert sendable(Scripted(), messages, ModelRequestParameters(), looked) is not messages
 
 
 async def test_ids_of_another_provider_are_made_to_fit():

@@ -279,8 +279,9 @@ class Agent(Workflow[..., AgentResult[T]]):
             handing.hand_over(run_id, deps)
 
         # A run that another one starts has that one's deps, unless it is given its own.
-        is_child = current_execution() is not None
-        return Prepared(args, given, None if deps is None and is_child else announce)
+        if deps is None and (self.deps_type is None or current_execution() is not None):
+            return Prepared(args, given)
+        return Prepared(args, given, announce)
 
     def handle(self, link: Link, run_id: str) -> AgentHandle[T]:
         """A handle to one of its runs."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from holdfast.agents import deps
 from holdfast.agents.conversation import Recorded
 from holdfast.agents.sessions import earlier_messages
 from holdfast.client.agent_result import AgentResult
@@ -42,14 +41,7 @@ class AgentHandle(Handle[AgentResult[T]]):
 
     async def result(self, timeout: float | None = None) -> AgentResult[T]:
         """The run's result, once it has ended, with its messages. Raises as that of any run does."""
-        try:
-            result = await super().result(timeout)
-        except TimeoutError:
-            raise
-        except BaseException:
-            deps.take_back(self.run_id)
-            raise
-        deps.take_back(self.run_id)
+        result = await super().result(timeout)
         if not hasattr(self._link, "read_journal"):
             return result  # in workflow code: what is not recorded is not there
         said = await self._conversation()

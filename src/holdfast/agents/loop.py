@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.conversation import SESSION, Conversation, is_final
+from holdfast.agents.deps import take_back
 from holdfast.agents.models.calls import Ask, call_model
 from holdfast.agents.models.messages import load_messages
+from holdfast.agents.models.request import Looked
 from holdfast.agents.sessions import messages_before
 from holdfast.authoring.step import invoke
 from holdfast.client.agent_result import AgentResult
@@ -39,11 +41,28 @@ async def run_agent(
     """One run of an agent, from the prompt to the answer."""
     execution = current_execution()
     assert execution is not None
+    try:
+        result = await _go_round(execution, agent, prompt, message_history, session)
+    except Exception:
+        take_back(execution.run_id)
+        raise
+    take_back(execution.run_id)  # not when the run only leaves memory: that is no `Exception`
+    return result
+
+
+async def _go_round(
+    execution: Execution,
+    agent: Agent[Any],
+    prompt: str | list[Any],
+    message_history: list[Any] | None,
+    session: str | None,
+) -> AgentResult[Any]:
     previous = None if session is None else await _previous_run(execution, agent)
     instructions = await _instructions(execution, agent)
     conversation = Conversation(load_messages(message_history or []))
     conversation.asked(prompt, execution.loop.time(), instructions)
     parameters = agent.output.parameters(agent.tool_definitions(), instructions)
+    looked = Looked()
     while conversation.turns < agent.max_turns:
         reply = await call_model(
             execution,
@@ -56,6 +75,7 @@ async def run_agent(
                 told=conversation.last,
                 most_output=conversation.most_output,
                 whole=None if previous is None else previous.before,
+                looked=looked,
             ),
         )
         conversation.replied(reply)

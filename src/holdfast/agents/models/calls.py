@@ -23,7 +23,7 @@ from holdfast.agents.models.choosing import load_model, model_for, name_of, own_
 from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of
 from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, FailedModel, Reply
-from holdfast.agents.models.request import request, sendable
+from holdfast.agents.models.request import Looked, request, sendable
 from holdfast.authoring.step import read_outcome
 from holdfast.core.execution import Execution, Outcome
 from holdfast.core.records import Kind
@@ -55,7 +55,7 @@ class ModelChain:
 class Ask:
     """What a model is asked. Made in workflow code, and read by the step: it is never recorded."""
 
-    __slots__ = ("chain", "check", "messages", "most_output", "parameters", "told", "turn", "whole")
+    __slots__ = ("chain", "check", "looked", "messages", "most_output", "parameters", "told", "turn", "whole")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Ask:
         told: Usage | None = None,
         most_output: int = 0,
         whole: Callable[[Sequence[ModelMessage]], Awaitable[list[ModelMessage]]] | None = None,
+        looked: Looked | None = None,
     ) -> None:
         self.chain = chain
         self.messages = messages
@@ -82,6 +83,8 @@ class Ask:
         """The most output tokens that a call of this conversation had so far."""
         self.whole = whole
         """Puts before these messages what was said in earlier runs, which only the step can read."""
+        self.looked = looked or Looked()
+        """What is known of the conversation's older messages, so that they are not looked at in each turn."""
 
     def __repr__(self) -> str:
         return str(self.turn)
@@ -185,7 +188,7 @@ async def _ask_once(
     scope = asyncio.timeout(question.chain.timeout)
     try:
         async with scope:
-            whole = sendable(asked, messages, question.parameters)
+            whole = sendable(asked, messages, question.parameters, question.looked)
             response = await request(asked, whole, settings, question.parameters)
     except TimeoutError:
         if scope.expired():

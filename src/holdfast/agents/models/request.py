@@ -8,7 +8,6 @@ out which.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,9 +21,24 @@ if TYPE_CHECKING:
 MOST_CONTINUATIONS = 10
 """How often a model may pause in one answer and be asked to go on."""
 
-_REMEMBERED = 1000
-_looked_at: OrderedDict[int, tuple[ModelMessage, int, bool]] = OrderedDict()
-"""Of conversations by the identity of their lists: the first message, how many were looked at, and what was found."""
+
+class Looked:
+    """How far the messages of one conversation have been looked at, and what was found."""
+
+    __slots__ = ("count", "unusual")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.unusual = False
+        """There is a part that the library must translate first."""
+
+    def at(self, messages: list[ModelMessage]) -> bool:
+        """Whether there is such a part. Each message is looked at once: a conversation only grows."""
+        if not self.unusual:
+            usual = _usual_parts()
+            self.unusual = any(type(part) not in usual for message in messages[self.count :] for part in message.parts)
+            self.count = len(messages)
+        return self.unusual
 
 
 async def request(
@@ -53,31 +67,15 @@ async def request(
     return answer
 
 
-def sendable(model: Model, messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> list[ModelMessage]:
+def sendable(
+    model: Model, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, looked: Looked
+) -> list[ModelMessage]:
     """The conversation as this model can be sent it: mostly, that is the list itself."""
     whole = messages if isinstance(messages, list) else list(messages)
     # The ids of another provider's calls may be too long for this one.
-    if _has_unusual_parts(whole) or model.profile.get("tool_call_id_length") is not None:
+    if looked.at(whole) or model.profile.get("tool_call_id_length") is not None:
         return model.prepare_messages(whole, parameters)
     return whole
-
-
-def _has_unusual_parts(messages: list[ModelMessage]) -> bool:
-    """Whether there is a part that the library must translate first. Each message is looked at once."""
-    if not messages:
-        return False
-    key = id(messages)
-    first, looked_at, unusual = _looked_at.get(key, (None, 0, False))
-    if first is not messages[0] or looked_at > len(messages):  # a list that has the place of one that is gone
-        looked_at, unusual = 0, False
-    if not unusual:
-        usual = _usual_parts()
-        unusual = any(type(part) not in usual for message in messages[looked_at:] for part in message.parts)
-    _looked_at[key] = (messages[0], len(messages), unusual)
-    _looked_at.move_to_end(key)
-    if len(_looked_at) > _REMEMBERED:
-        _looked_at.popitem(last=False)
-    return unusual
 
 
 @cache

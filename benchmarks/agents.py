@@ -1,0 +1,288 @@
+"""Measurements of agents, with a model that answers at once: a turn is a model call and the tool call it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bare
+from benchmarks.measures import ROOT, Line, median, median_ratio, runtime
+from holdfast import Runtime
+
+
+async def together(folder: Path, rounds: int) -> list[Line]:
+    """50 agents of 100 turns: in one process, and 25 in each of two that share the file."""
+    from benchmarks import agent_jobs
+
+    count, turns = 50, 100
+    alone: list[float] = []
+    shared: list[float] = []
+    theirs: list[float] = []
+    measured = agent_jobs.agent(turns)
+    for number in range(rounds):
+        theirs.append(bare.commits_per_second(folder / "bare.db"))
+        async with runtime(folder, f"alone-{number}.db"):
+            await agent_jobs.together(agent_jobs.agent(2, f"warm-{number}"), 2)
+            alone.append(count * turns / await agent_jobs.together(measured, count))
+        shared.append(count * turns / _in_processes(2, folder / f"shared-{number}.db", count // 2, turns))
+    bares = f"bare {median(theirs):,.0f} commits/s: "
+    return [
+        Line(
+            f"{count} agents x {turns} turns, {where}",
+            median(ours),
+            "turns/s",
+            f"{bares}{median_ratio(ours, theirs):.2f}",
+            ">= 300",
+            median(ours) >= 300,
+        )
+        for where, ours in (("one process", alone), ("two processes", shared))
+    ]
+
+
+def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
+    """The seconds until all of several processes have carried out their agents in the same file."""
+    command = [sys.executable, "-m", "benchmarks.agent_jobs", f"sqlite:///{path}", str(agents), str(turns)]
+    processes = [
+        subprocess.Popen(
+            command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    times: list[float] = []
+    for process in processes:
+        assert process.stdout is not None
+        times.append(float(process.stdout.readline()))
+        process.communicate()
+    return max(times)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+async def long(folder: Path, rounds: int) -> list[Line]:
+    """Ten times 100 turns and once 1,000, there and back, so that drift cancels out."""
+    from benchmarks import agent_jobs
+
+    short, lengthy = agent_jobs.agent(100), agent_jobs.agent(1000)
+    lines: list[Line] = []
+    async with runtime(folder):
+        await agent_jobs.together(short, 1)
+        for agents, what in ((1, "one agent"), (5, "five agents")):
+            ratios: list[float] = []
+            rates: list[float] = []
+            for _ in range(rounds):
+                spent = {short: 0.0, lengthy: 0.0}
+                for one in (short, lengthy, lengthy, short):
+                    for _ in range(10 if one is short else 1):
+                        spent[one] += await agent_jobs.together(one, agents)
+                ratios.append(spent[short] / spent[lengthy])
+                rates.append(2 * 1000 * agents / spent[lengthy])
+            ratio = median(ratios)
+            beside = f"{ratio:.2f} of ten times 100 turns"
+            lines.append(Line(f"{what} x 1,000 turns", median(rates), "turns/s", beside, ">= 0.7", ratio >= 0.7))
+        lines.append(await _last_of(3000, rounds))
+    return lines
+
+
+async def _last_of(turns: int, rounds: int) -> Line:
+    """Within one run: the last tenth of its turns beside the first."""
+    from benchmarks import agent_jobs
+
+    tenth = turns // 10
+    rates: list[float] = []
+    ratios: list[float] = []
+    measured = agent_jobs.agent(turns)
+    model: Any = measured.chain.models[0]
+    for _ in range(rounds):
+        at: dict[int, float] = {}
+        model.asked = lambda turn, at=at: at.__setitem__(turn, time.perf_counter())
+        await agent_jobs.together(measured, 1)
+        first, last = at[tenth + 1] - at[1], at[turns] - at[turns - tenth]
+        rates.append(tenth / last)
+        ratios.append(first / last)
+    what = f"one agent, the last {tenth} of {turns:,} turns"
+    return Line(what, median(rates), "turns/s", f"{median(ratios):.2f} of its first {tenth}")
+
+
+async def budget(folder: Path, rounds: int) -> list[Line]:
+    """What it costs to reserve before each model call: one more commit, shared with others if there are others."""
+    from benchmarks import agent_jobs
+
+    without, within = agent_jobs.agent(100), agent_jobs.agent(100, "within-budget", budget=True)
+    lines: list[Line] = []
+    async with runtime(folder):
+        await agent_jobs.together(without, 1)
+        for agents, what in ((1, "one agent"), (50, "50 agents")):
+            rates: list[float] = []
+            more: list[float] = []
+            for _ in range(rounds):
+                spent = {without: 0.0, within: 0.0}
+                for one in (without, within, within, without):
+                    spent[one] += await agent_jobs.together(one, agents)
+                rates.append(2 * 100 * agents / spent[within])
+                more.append(spent[within] / spent[without])
+            beside = f"{median(more):.2f} times the time of none"
+            lines.append(Line(f"{what} x 100 turns, with a budget", median(rates), "turns/s", beside))
+    return lines
+
+
+async def size(folder: Path, rounds: int) -> list[Line]:
+    """Bytes a turn in the file, beside the messages as the model library writes them."""
+    del rounds
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    from benchmarks import agent_jobs
+    from holdfast import Agent
+
+    turns, agents = 100, 20
+    lines: list[Line] = []
+    for what, words, used in (("200-byte", 0, agent_jobs.look_up), ("2-KB", 2000, agent_jobs.look_up_much)):
+        path = folder / f"size-{words}.db"
+        measured = Agent(
+            agent_jobs.Instant(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
+        ).options(new=True)
+        async with Runtime(f"sqlite:///{path}"):
+            messages = (await measured.run("First")).messages
+        before = _size_of(path)
+        async with Runtime(f"sqlite:///{path}"):
+            await asyncio.gather(*[measured.run(f"Number {number}") for number in range(agents)])
+        each = (_size_of(path) - before) / agents / turns
+        theirs = len(ModelMessagesTypeAdapter.dump_json(messages)) / turns
+        lines.append(
+            Line(
+                f"bytes a turn in the file, {what} results",
+                each,
+                "bytes",
+                f"messages {theirs:,.0f}: {each / theirs:.2f}",
+                "< 1.5",
+                each < 1.5 * theirs,
+            )
+        )
+    return lines
+
+
+def _size_of(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path.stat().st_size
+
+
+async def resume(folder: Path, rounds: int) -> list[Line]:
+    """A process that knows nothing takes up an agent with 1,000 recorded turns, and asks the model."""
+    from benchmarks import agent_jobs
+
+    turns = 1001
+    measured = agent_jobs.agent(turns, "resumed")
+    model: Any = measured.chain.models[0]
+    times: list[float] = []
+    for number in range(rounds):
+        url = f"sqlite:///{folder / f'resume-{number}.db'}"
+        reached = asyncio.Event()
+
+        def hold(turn: int, reached: asyncio.Event = reached) -> Awaitable[Any] | None:
+            if turn < turns:
+                return None
+            reached.set()
+            return asyncio.Event().wait()
+
+        model.asked = hold
+        async with Runtime(url):
+            handle = await measured.start("Go")
+            await reached.wait()
+        asked: list[float] = []
+        model.asked = lambda turn, asked=asked: asked.append(time.perf_counter())
+        started = time.perf_counter()
+        async with Runtime(url) as opened:
+            await opened.wait_for_end(handle.run_id)
+        assert len(asked) == 1
+        times.append(asked[0] - started)
+    beside = "opening the store to the next model call"
+    return [Line("resume of an agent with 1,000 turns", median(times) * 1e3, "ms", beside)]
+
+
+async def first_call(folder: Path, rounds: int) -> list[Line]:
+    """A fresh process: until the first request reaches the model's provider, all imports included."""
+    arrived: list[float] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        arrived.append(time.perf_counter())
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    known = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": "none"}
+
+    async def timed(*arguments: str) -> float:
+        started = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, cwd=ROOT, env={**_environment(), **known}
+        )
+        await process.wait()
+        return time.perf_counter() - started
+
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with server:
+        for number in range(rounds):
+            theirs.append(await timed("-c", "import pydantic_ai.models.openai"))
+            arrived.clear()
+            started = time.perf_counter()
+            url = f"sqlite:///{folder / f'first-{number}.db'}"
+            await timed("-m", "benchmarks.first_call", url, "openai:gpt-4o-mini")
+            ours.append(arrived[0] - started)
+    beside = f"importing the model library and openai: {median(theirs) * 1e3:,.0f} ms"
+    return [Line("a fresh process until its first model call", median(ours) * 1e3, "ms", beside)]
+
+
+async def library(folder: Path, rounds: int) -> list[Line]:
+    """For the record: the model library's own loop, which keeps nothing, with the same model and tool."""
+    del folder
+    from pydantic_ai import Agent, UsageLimits
+
+    from benchmarks import agent_jobs
+
+    async def look_up(number: int) -> str:
+        return f"{number:0{agent_jobs.WIDTH}d}"
+
+    lines: list[Line] = []
+    for turns in (100, 1000):
+        agent = Agent(agent_jobs.Instant(turns), tools=[look_up])
+        rates: list[float] = []
+        for _ in range(min(rounds, 3)):
+            started = time.perf_counter()
+            await agent.run("Go", usage_limits=UsageLimits(request_limit=None))
+            rates.append(turns / (time.perf_counter() - started))
+        lines.append(Line(f"pydantic-ai's own loop, {turns:,} turns", median(rates), "turns/s", "nothing is kept"))
+    return lines
+
+
+MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
+    "agents": together,
+    "agents-long": long,
+    "agents-budget": budget,
+    "agents-size": size,
+    "agents-resume": resume,
+    "agents-library": library,
+}
+if find_spec("openai") is not None:
+    MEASURES["agents-first-call"] = first_call

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_ai import messages as library
 from pydantic_ai.messages import (
@@ -158,6 +158,7 @@ requests = st.builds(
 
 @settings(max_examples=60)
 @given(responses | requests)
+@example(ModelRequest([ToolReturnPart("look", None, "call_1")]))  # a tool that returns nothing
 def test_a_message_survives_being_recorded(message: ModelMessage):
     data = through_json(dump_message(message))
     loaded = load_message(data)

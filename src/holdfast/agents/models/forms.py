@@ -95,7 +95,7 @@ _MESSAGES: _Table = {
 class _Form:
     """How one class is written."""
 
-    __slots__ = ("cls", "fields", "keys", "kind", "main", "unwritten")
+    __slots__ = ("cls", "fields", "keys", "kind", "main", "required", "unwritten")
 
     def __init__(self, kind: str, cls: type[Any], main: str, names: str) -> None:
         written = names.split()
@@ -105,6 +105,12 @@ class _Form:
         self.main = main
         self.fields = tuple((name, _ALIASES.get(name, name), defaults.get(name)) for name in written)
         self.keys = tuple(key for _, key, _ in self.fields)
+        self.required = tuple(
+            _ALIASES.get(field.name, field.name)
+            for field in dataclasses.fields(cls)
+            if field.name in written and field.default is field.default_factory is dataclasses.MISSING
+        )
+        """Those without a default: left out when they are ``None``, and ``None`` again when they are read."""
         known = {main, "kind", "part_kind", *written}
         self.unwritten = tuple((name, default) for name, default in defaults.items() if name not in known)
 
@@ -241,6 +247,8 @@ def _write(form: _Form, fields: Mapping[str, Any], data: dict[str, Any]) -> None
 
 def _read(form: _Form, data: Mapping[str, Any]) -> dict[str, Any]:
     fields = {key: data[key] for key in form.keys if key in data}
+    for key in form.required:
+        fields.setdefault(key, None)
     if "timestamp" in fields:
         fields["timestamp"] = datetime.fromisoformat(fields["timestamp"])
     if "usage" in fields:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_processes import ForkServer
 from app_processes import World
 
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
@@ -27,6 +28,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=MEMORY, ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def agent_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """From which the agents' processes are forked: one for all tests, because its imports take seconds."""
+    forks = ForkServer(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
 
 
 @pytest.fixture

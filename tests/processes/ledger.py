@@ -21,7 +21,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,10 +256,11 @@ def _check_next_attempt(noted: Noted | None, later: Sequence[Line]) -> None:
     assert (first.phase, first.attempt) == ("start", expected), f"next after {noted} is {expected}: {later}"
 
 
-def check_end(end: Moment, *, killed: Sequence[int] = ()) -> None:
+def check_end(end: Moment, *, killed: Sequence[int] = (), silent: Collection[str] = ()) -> None:
     """Hold the ledger against the journals of runs that have all ended.
 
-    ``killed`` are the processes that died, or were made to let go, with a step in flight.
+    ``killed`` are the processes that died, or were made to let go, with a step in flight; ``silent`` are steps that do
+    nothing to the world.
     """
     known: set[str] = set()
     by_key: dict[str, list[Line]] = {}
@@ -269,6 +270,8 @@ def check_end(end: Moment, *, killed: Sequence[int] = ()) -> None:
         assert journal.state in ENDED, f"run {journal.id} has not ended: {journal.state}"
         _check_shape(journal)
         for key, record in journal.steps.items():
+            if record.name in silent:
+                continue
             known.add(key)
             lines = by_key.get(key, [])
             _check_step(f"run {journal.id}: {record} {lines}", record, lines, end.pids[record.worker], killed)
@@ -289,6 +292,9 @@ def _check_step(where: str, record: Recorded, lines: list[Line], recorder: int, 
     """One recorded step: ended once where it was recorded; begun elsewhere only in processes that died."""
     if not record.ok and b"StepOutcomeUnknown" in (record.payload or b""):
         assert sum(line.phase == "start" for line in lines) <= 1, f"a `once` step was started twice: {where}"
+        return
+    if not record.ok and b"BudgetExceeded" in (record.payload or b""):
+        assert not lines, f"not allowed, and carried out all the same: {where}"
         return
     assert lines, f"recorded, and never carried out: {where}"
     last = lines[-1]

@@ -63,8 +63,8 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
     inner = getattr(PLACES[method], method)
     calls = 0
 
-    def is_now(when: str) -> bool:
-        return when == moment and (calls == int(count) if strike is not None else calls >= int(count))
+    def is_now(when: str, number: int) -> bool:
+        return when == moment and (number == int(count) if strike is not None else number >= int(count))
 
     async def hit() -> None:
         await asyncio.sleep(MOMENT if strike is not None else 1)
@@ -77,18 +77,20 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
     async def trapped_async(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if is_now("before"):
+        number = calls  # others may be called before this one has its answer
+        if is_now("before", number):
             await hit()
         answer = await inner(*args, **kwargs)
-        if is_now("after"):
+        if is_now("after", number):
             await hit()
         return answer
 
     def trapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
+        number = calls
         answer = inner(*args, **kwargs)
-        if is_now("after") and strike is not None:
+        if is_now("after", number) and strike is not None:
             os.kill(os.getpid(), strike)
         return answer
 

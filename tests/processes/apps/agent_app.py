@@ -1,0 +1,158 @@
+"""A fork server for the agents of ``agent_flows``: a process for each life, without importing the SDKs again.
+
+It reads what to do from its standard input, a line for each life, forks a process for it, and says on its standard
+output which process was born for which order, and later how it died. Importing the model library and two SDKs takes
+seconds, a fork takes milliseconds. When it forks, it has no other threads, no event loop, and nothing open.
+
+What a process may do: ``program`` starts the run and waits for its result, as a user's script does, ``session`` does so
+with two runs of a session; ``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import json
+import logging
+import os
+import select
+import signal
+import ssl
+import sys
+import threading
+import traceback
+from typing import Any, cast
+
+import agent_flows
+import genai_prices
+import killing
+from agent_flows import Script, Who
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import ModelRequest
+
+from holdfast import Agent, AgentResult, Client, Runtime
+
+# The provider is reached without TLS; reading all the certificates would be half of what a short life takes.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
+
+RUN = "the-run"
+GLANCE = 0.005
+PATIENCE = 25.0
+
+
+def setting(name: str, default: str = "") -> str:
+    return os.environ.get(name, default)
+
+
+def told(result: AgentResult[Any]) -> dict[str, Any]:
+    usage = result.usage
+    return {"output": result.output, "usage": [usage.calls, usage.input_tokens, usage.output_tokens]}
+
+
+async def program() -> dict[str, Any]:
+    """Start it under its id (or join it), and wait for its result."""
+    handle = await chosen().options(id=RUN).start("Go.", deps=deps())
+    return told(await handle.result(timeout=PATIENCE))
+
+
+async def session() -> dict[str, Any]:
+    """Two runs of one session, one after the other."""
+    results: list[AgentResult[str]] = []
+    for id, prompt in (("first", "I am Ada."), ("second", "Who am I?")):
+        handle = await chosen().options(id=id).start(prompt, session="ada")
+        results.append(await handle.result(timeout=PATIENCE))
+        await Script.go_on()
+    return {"outputs": [result.output for result in results], "messages": len(results[-1].messages)}
+
+
+async def peer() -> dict[str, Any]:
+    """Be there until the run has ended."""
+    async with Runtime(), Client() as client:
+        return told(await client.wait(RUN, timeout=PATIENCE))
+
+
+async def worker() -> dict[str, Any]:
+    """Serve the agent and its family until SIGTERM."""
+    await chosen().run_worker(deps=deps(), concurrency=int(setting("CONCURRENCY", "1000")))
+    return {}
+
+
+def deps() -> Who | None:
+    return Who(setting("DEPS")) if setting("DEPS") else None
+
+
+def chosen() -> Agent[str]:
+    return cast("Agent[str]", getattr(agent_flows, setting("AGENT", "chief")))
+
+
+def live(order: dict[str, Any]) -> None:
+    """The life of a forked process."""
+    for descriptor, path in ((1, order["out"]), (2, order["err"])):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(opened, descriptor)
+    os.chdir(order["cwd"])
+    os.environ.update(order["environment"])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    killing.arm()
+    main = {"program": program, "session": session, "peer": peer, "worker": worker}[order["main"]]
+    print(json.dumps(asyncio.run(main())), flush=True)
+
+
+def fork(order: dict[str, Any]) -> int:
+    assert threading.active_count() == 1, f"a fork must find no other thread: {threading.enumerate()}"
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        live(order)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def report(**what: Any) -> None:
+    os.write(1, f"{json.dumps(what)}\n".encode())
+
+
+async def warm_up() -> None:
+    """Ask each provider once, so that what the SDKs make for their first call is there for every process."""
+    for name in ("openai:gpt-4o", "openai-chat:gpt-4o", "anthropic:claude-sonnet-4-5"):
+        response = await model_request(name, [ModelRequest.user_text_prompt("script:warm-up")])
+        genai_prices.calc_price(genai_prices.Usage(input_tokens=1), name.partition(":")[2])
+        assert response.text == "warm", response
+
+
+def serve() -> None:
+    """Fork for every order; end when there can be no more, and take everybody along."""
+    living: set[int] = set()
+    pending = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], GLANCE)
+        if readable:
+            read = os.read(0, 1 << 16)
+            if not read:
+                break
+            *lines, pending = (pending + read).split(b"\n")
+            for line in lines:
+                order = json.loads(line)
+                pid = fork(order)
+                living.add(pid)
+                report(order=order["number"], born=pid)
+        while living:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            living.discard(pid)
+            report(died=pid, status=os.waitstatus_to_exitcode(status))
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    asyncio.run(warm_up())
+    gc.collect()
+    gc.freeze()
+    report(ready=os.getpid())
+    serve()

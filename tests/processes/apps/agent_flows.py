@@ -1,0 +1,126 @@
+"""The agents of the apps. Their models are those of the test's own provider; what they say is its script.
+
+Each agent's instructions name the script with the agent's own name. Tools and model calls write the ledger, and each of
+them can be struck before, in the middle of and after what it does (``PLACES``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import killing
+from ledger import effect
+
+from holdfast import Agent, RunContext, tool
+from holdfast.agents.models import calls
+
+asked = calls.request
+
+
+async def request(*args: Any, **kwargs: Any) -> Any:
+    """Ask the model as ever, and let the ledger know."""
+    with effect():
+        return await asked(*args, **kwargs)
+
+
+calls.request = request
+
+
+class Outside:
+    """What the tools do to the world."""
+
+    @staticmethod
+    async def change(label: str) -> None:
+        with effect(label):
+            await Outside.half_way()
+
+    @staticmethod
+    async def half_way() -> None:
+        """The effect has begun."""
+
+    @staticmethod
+    def change_plain(label: str) -> None:
+        with effect(label):
+            Outside.half_way_plain()
+
+    @staticmethod
+    def half_way_plain() -> None:
+        """The effect has begun, in a thread."""
+
+
+class Script:
+    """What a program does between two runs."""
+
+    @staticmethod
+    async def go_on() -> None:
+        """The first has its result, and the second is not begun."""
+
+
+killing.PLACES |= {
+    "request": calls,  # type: ignore[dict-item]
+    "change": Outside,
+    "half_way": Outside,
+    "change_plain": Outside,
+    "half_way_plain": Outside,
+    "go_on": Script,
+}
+
+
+@dataclass
+class Who:
+    """Deps: the process that brought them."""
+
+    name: str
+
+
+@tool
+async def look(place: str) -> str:
+    """Looks at a place."""
+    await Outside.change(place)
+    return f"{place} seen"
+
+
+@tool
+def count(things: str) -> int:
+    """Counts things, in a thread."""
+    Outside.change_plain(things)
+    return len(things)
+
+
+@tool(effect="once")
+async def pay(amount: int) -> str:
+    """Pays, and not twice."""
+    await Outside.change(f"{amount} paid")
+    return f"paid {amount}"
+
+
+@tool
+async def ask_who(ctx: RunContext[Who]) -> str:
+    """Tells whose deps it was handed."""
+    await Outside.change(ctx.deps.name)
+    return ctx.deps.name
+
+
+def agent(name: str, model: str = "openai-chat:gpt-4o", **options: Any) -> Agent[str]:
+    return Agent(model, name=name, instructions=f"You are an agent of the tests. script:{name}", **options)
+
+
+# Twelve turns in four agents, over three protocols, killed at every point
+
+scout = agent("killed-scout", tools=[look, count])
+writer = agent("killed-writer", "anthropic:claude-sonnet-4-5", tools=[look])
+checker = agent("killed-checker", "openai:gpt-4o", tools=[count])
+chief = agent("killed-chief", tools=[look, count], subagents=[scout, writer, checker])
+
+# One for each of the others
+
+payer = agent("killed-payer", tools=[pay])
+talker = agent("killed-talker", tools=[look])
+asker = agent("killed-asker", tools=[ask_who], deps_type=Who)
+asking_chief = agent("killed-asking-chief", tools=[ask_who], subagents=[asker], deps_type=Who)
+
+# A family with a budget
+
+digger = agent("budget-digger", tools=[look])
+foreman = agent("budget-foreman", subagents=[digger])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,29 @@ def test_a_budget_in_tokens_holds_when_all_processes_are_killed(folder: Path, ag
         give_more(scene, "tokens", 10_000)
         check_completed(scene, first, second)
         assert lost_calls(scene.moment(), last) == 0
+
+
+def test_what_a_dead_worker_had_reserved_holds_nobody_up(folder: Path, agent_forks: ForkServer):
+    with Scene(folder, agent_forks, SCRIPT) as scene:
+        scene.hold(DIGGER, 0)
+        victim = scene.serve("foreman", CONCURRENCY=2)
+        scene.client.options(id=RUN, budget=Budget(turns=2)).start_sync(FOREMAN, "Dig.")
+        scene.wait_until_held(DIGGER, 0)
+        # The one turn that is left is that of a digger in the first process. Those in the second wait for what comes of
+        # it, and there is no room for more of them.
+        second = scene.serve("foreman", CONCURRENCY=2)
+        until(lambda: running(scene, second) == 2, "the second process is full", seen=scene.describe)
+        victim.kill()
+        until(lambda: scene.asked()[Asked(DIGGER, 0)] == 2, "somebody else has its turn", seen=scene.describe)
+        scene.release(DIGGER, 0)
+        wait_until_parked(scene)
+        assert (scene.usage()[0], scene.asked().total()) == (2, 3)
+        give_more(scene, "turns", CALLS)
+        check_completed(scene, victim)
+
+
+def running(scene: Scene, life: Life) -> int:
+    """How many runs a process holds."""
+    query = "SELECT count(*) FROM runs JOIN workers ON owner = workers.id WHERE runs.state = 'running' AND pid = ?"
+    with closing(sqlite3.connect(f"file:{scene.database}?mode=ro", uri=True)) as connection:
+        return connection.execute(query, (life.pid,)).fetchone()[0]

@@ -163,6 +163,7 @@ class Model:
                 if self._cannot_park(run, op):
                     return Verdict.REFUSED
                 run.update(state=WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for)
+                self._let_go(run)
             case ParkRun():
                 return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else Verdict.FENCED
             case ReleaseRun() if held:
@@ -510,13 +511,17 @@ class Model:
 
     def _free(self, run: Row) -> None:
         run.update(state=PENDING, owner=None, wake_at=self.clock())
+        self._let_go(run)
+
+    def _let_go(self, run: Row) -> None:
+        self.reserved = {place: held for place, held in self.reserved.items() if place[0] != run["id"]}
 
     def _end(self, run: Row, state: RunState, **fields: Any) -> None:
         starter = self.workers.get(run["starter"])
         unseen = starter is not None and starter["state"] == "dead"
         run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
         run["ended_unseen"] = run["generated"] and unseen
-        self.reserved = {place: held for place, held in self.reserved.items() if place[0] != run["id"]}
+        self._let_go(run)
         self.tell(run)
 
     def tell(self, run: Row) -> None:

@@ -276,25 +276,28 @@ async def test_an_append_that_is_repeated_with_its_reservation_gives_it_back_aga
     assert await fits(store, run, 1, 60)
 
 
-async def test_what_is_reserved_is_kept_by_a_run_that_is_left_and_taken_up_again(store: Store, kill):
+async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: Store, kill):
     parent = await hold(store, "p", budget=Limits(tokens=100))
     child = await below(store, parent, "c", max_deliveries=9)
-    assert await fits(store, child, 0, 100)
     worker = await store.register_worker(a_worker(), 100.0)
-    for leave in ("park", "release", "die"):
+    for leave in ("park", "release", "die", "retire"):
+        if leave != "park":
+            child = await claim_one(store, worker)
+        assert await fits(store, child, 0, 100), leave
+        assert not await fits(store, parent, 0, 1), leave
         match leave:
             case "park":
                 await do(store, park(child, 0.0))
             case "release":
                 await do(store, release(child))
-            case _:
+            case "die":
                 kill(worker)
                 assert (await store.reap()).released == 1
                 worker = await store.register_worker(a_worker(), 100.0)
-        child = await claim_one(store, worker)
-        assert (child.id, await fits(store, parent, 0, 1)) == ("c", False)
-    assert await fits(store, child, 0, 90)
-    assert await fits(store, parent, 0, 10)
+            case _:
+                await store.retire_worker(worker)
+        assert await fits(store, parent, 0, 100), leave
+        await do(store, append(parent, 0))  # which gives it back
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])

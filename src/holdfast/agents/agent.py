@@ -16,7 +16,7 @@ from holdfast.agents import deps as handing
 from holdfast.agents.conversation import INSTRUCTIONS
 from holdfast.agents.handles import AgentHandle
 from holdfast.agents.loop import run_agent
-from holdfast.agents.models.calls import ModelChain
+from holdfast.agents.models.calls import TIMEOUT, ModelChain
 from holdfast.agents.models.choosing import check_model, name_of
 from holdfast.agents.models.library import load
 from holdfast.agents.models.messages import dump_content, dump_messages
@@ -48,9 +48,6 @@ T = TypeVar("T")
 
 MAX_TURNS = 50
 """Model calls in one run, unless an agent says otherwise."""
-
-MODEL_TIMEOUT = 300.0
-"""Seconds that one attempt of a model call may take, unless an agent says otherwise."""
 
 _TASK = {
     "type": "object",
@@ -104,7 +101,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         budget: Budget | None = None,
         queue: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
-        model_timeout: Duration = MODEL_TIMEOUT,
+        model_timeout: Duration = TIMEOUT,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
     ) -> None:
@@ -121,9 +118,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         models = cast("tuple[str | Model, ...]", (model, *others))
         for one in models:
             check_model(one, where)
-        self.chain = ModelChain(
-            models, model_settings, seconds(model_timeout, f"{where}: model_timeout") or MODEL_TIMEOUT
-        )
+        self.chain = ModelChain(models, model_settings, seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT)
         self.max_turns = max_turns
         self.deps_type = deps_type
         self.output = Output(output_type)

@@ -16,8 +16,7 @@ from holdfast.agents.models.calls import STEP
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.observations import failure_of_child, observation_of_failure, outcome_of_failure
-from holdfast.agents.output import TOOL as ANSWER
-from holdfast.agents.output import correction
+from holdfast.agents.output import ANSWER, correction
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.agents.answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
-from holdfast.agents.models.calls import Ask, ModelChain, ask, within_budget
+from holdfast.agents.models.calls import TIMEOUT, Ask, ModelChain, ask, within_budget
 from holdfast.agents.models.choosing import check_model
 from holdfast.agents.models.faults import PassingFault
 from holdfast.agents.models.library import load
-from holdfast.agents.output import TOOL, Output, correction
+from holdfast.agents.output import ANSWER, Output, correction
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
 from holdfast.authoring.step import Step, below, marks_of, plain_step
@@ -47,9 +47,6 @@ T = TypeVar("T")
 
 MAX_TURNS = 3
 """How often the model is asked until its answer fits, unless a step says otherwise."""
-
-TIMEOUT = 300.0
-"""Seconds that one attempt of a model call may take, unless a step says otherwise."""
 
 
 class _Decorator(Protocol):
@@ -311,7 +308,7 @@ class _Question:
         complaint = self.output.check(response)
         if complaint is not None or self.output.is_final(response):
             return complaint
-        how = "as a text" if self.output.is_text else f"by calling `{TOOL}`"
+        how = "as a text" if self.output.is_text else f"by calling `{ANSWER}`"
         return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {how}."
 
     async def _messages(self, prompt: Any) -> list[ModelMessage]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.models.reply import PlainReply
 
-TOOL = "final_result"
+ANSWER = "final_result"
 """The tool that stands for the answer."""
 
 _KEY = "response"
@@ -84,7 +84,7 @@ class Output:
 
         Nothing is wrong with an answer that calls other tools: it is only not final.
         """
-        given = [] if self.is_text else _calls_of(response, TOOL)
+        given = [] if self.is_text else _calls_of(response, ANSWER)
         complaints: list[str] = []
         for call in given:
             try:
@@ -96,33 +96,33 @@ class Output:
             was_cut = response.finish_reason == "length"
             return (
                 f"{'The answer was cut off at the limit of tokens: be shorter. ' if was_cut else ''}{complaints[0]}\n"
-                f"Please call `{TOOL}` again with all of the answer."
+                f"Please call `{ANSWER}` again with all of the answer."
             )
         if response.tool_calls:
             return None
         if self.is_text:
             return None if (response.text or "").strip() else "Your answer is empty. Please answer."
-        return f"Please give your answer by calling the tool `{TOOL}`, not as a text."
+        return f"Please give your answer by calling the tool `{ANSWER}`, not as a text."
 
     def is_final(self, response: ModelResponse) -> bool:
         """Whether this is the answer, and not a step on the way to it."""
         if self.is_text:
             return not response.tool_calls and self.check(response) is None
-        return bool(_calls_of(response, TOOL)) and self.check(response) is None
+        return bool(_calls_of(response, ANSWER)) and self.check(response) is None
 
     def read(self, response: ModelResponse) -> Any:
         """The value of a final answer. Raises ``UnreadableRecord`` if it does not fit the type (any more)."""
-        given = [call.args for call in _calls_of(response, TOOL)]
+        given = [call.args for call in _calls_of(response, ANSWER)]
         return self._read(response.text or "", given)
 
     def read_plain(self, reply: PlainReply) -> Any:
         """The same, without the model library."""
-        return self._read(reply.text, [call.args for call in reply.calls if call.name == TOOL])
+        return self._read(reply.text, [call.args for call in reply.calls if call.name == ANSWER])
 
     def _read(self, text: str, given: Sequence[_Arguments]) -> Any:
         if self.is_text:
             return text
-        trouble = f"there is no call of `{TOOL}`"
+        trouble = f"there is no call of `{ANSWER}`"
         for arguments in given:
             try:
                 return self._value(arguments)
@@ -139,11 +139,11 @@ class Output:
         try:
             arguments = from_json(given) if isinstance(given, str) and given else given or {}
         except ValueError as error:
-            raise _Misfit(f"The arguments of `{TOOL}` are not JSON: {error}") from None
+            raise _Misfit(f"The arguments of `{ANSWER}` are not JSON: {error}") from None
         inside: list[str] = []
         if self._is_wrapped:
             if not isinstance(arguments, dict) or _KEY not in arguments:
-                raise _Misfit(f"`{TOOL}` takes one argument, `{_KEY}`, which is all of the answer")
+                raise _Misfit(f"`{ANSWER}` takes one argument, `{_KEY}`, which is all of the answer")
             arguments = cast("dict[str, Any]", arguments)[_KEY]
             inside = [f".{_KEY}"]
         try:
@@ -162,7 +162,7 @@ class Output:
             self._prepare()
             told = self._schema.get("description")
             self._tool = ToolDefinition(
-                name=TOOL,
+                name=ANSWER,
                 parameters_json_schema=self._schema,
                 description=f"{told}\n\n{_DESCRIPTION}" if told else _DESCRIPTION,
                 outer_typed_dict_key=_KEY if self._is_wrapped else None,
@@ -193,11 +193,11 @@ def correction(response: ModelResponse, complaint: str, at: datetime) -> ModelRe
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     calls = response.tool_calls
-    beside = f"Not called, because {TOOL} was called beside it." if _calls_of(response, TOOL) else complaint
+    beside = f"Not called, because {ANSWER} was called beside it." if _calls_of(response, ANSWER) else complaint
     parts: list[ModelRequestPart] = [
         ToolReturnPart(
             call.tool_name,
-            complaint if call.tool_name == TOOL else beside,
+            complaint if call.tool_name == ANSWER else beside,
             call.tool_call_id,
             timestamp=at,
             outcome="retried",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast, get_args, get_origin, over
 
 from holdfast.agents.deps import deps_of, deps_soon
 from holdfast.agents.docstrings import Described, read_docstring
+from holdfast.agents.output import ANSWER
 from holdfast.agents.parameters import Given, Parameters, named_arguments
 from holdfast.agents.refusals import cut, listed
 from holdfast.authoring.durations import Duration
@@ -48,9 +49,6 @@ else:
     P = ParamSpec("P")
     R = TypeVar("R")
     Deps = TypeVar("Deps")
-
-ANSWER = "final_result"
-"""The tool by which a model gives its answer, which no other one may be named like."""
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from holdfast.agents.conversation import INSTRUCTIONS
 from holdfast.agents.models.reply import PlainCall, PlainReply
 from holdfast.agents.observations import failure_of_child, observation_of_failure
-from holdfast.agents.output import TOOL as ANSWER
+from holdfast.agents.output import ANSWER
 from holdfast.cli.recorded import failure_of, value_of
 from holdfast.cli.replies import (
     answer_in,

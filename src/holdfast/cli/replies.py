@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from holdfast.agents.models.calls import STEP as MODEL_CALL
 from holdfast.agents.models.reply import FailedModel, PlainCall, PlainReply, plain_reply
-from holdfast.agents.output import TOOL as ANSWER
+from holdfast.agents.output import ANSWER
 from holdfast.cli.spending import usage_as_json
 from holdfast.cli.wording import counted, one_line
 from holdfast.codec import decode_error

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.agents.models.reply import PlainReply
-from holdfast.agents.output import TOOL as ANSWER
+from holdfast.agents.output import ANSWER
 from holdfast.cli.liveness import is_short
 from holdfast.cli.recorded import RecordedError, failure_of, is_large
 from holdfast.cli.replies import answer_in, failed_in_words, is_final, is_turn, reason_of, refusal_of, reply_of

@@ -40,7 +40,8 @@ and for every run above it (its ``parent``, that one's parent, and so on), in th
 often the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork
 begins with nothing used. A run that was started with a budget has limits for its own usage; every reservation asks all
 the budgets above it, so that runs side by side cannot pass them together. What is reserved for a run is given back when
-it ends, however it ends; a run that is parked, released or taken over keeps it until the step is asked for again.
+nobody holds it any more: when it ends, is parked or released, or when its worker is dead. (Were it kept, the calls of
+others that wait for their share could fill all workers, and nobody could take that run up.)
 
 **Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
 the newest one that is there in the transaction that creates it.

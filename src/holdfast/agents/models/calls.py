@@ -41,6 +41,10 @@ STEP = "model call"
 """What the journal calls it. No tool can have this name, because of the space."""
 
 
+TIMEOUT = 300.0
+"""Seconds that one attempt may take, unless somebody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelChain:
     """A model, its fallbacks in order, and how they are asked."""
@@ -48,7 +52,7 @@ class ModelChain:
     models: tuple[str | Model, ...]
     settings: Mapping[str, Any] | None = None
     """The model library's ``ModelSettings``."""
-    timeout: float = 300.0
+    timeout: float = TIMEOUT
     """Seconds that one attempt may take."""
 
 

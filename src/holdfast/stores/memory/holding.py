@@ -99,6 +99,7 @@ class Holding(Tables):
             for signal in self._mailboxes.get(op.key, {}).values()
         ):
             return Verdict.REFUSED
+        self._accounts.give_back_all(run.key)
         self._put(replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for))
         return Verdict.DONE
 

@@ -79,6 +79,7 @@ class Tables:
                 self._unclaimed.discard(run.key)
 
     def _free(self, run: Run) -> None:
+        self._accounts.give_back_all(run.key)
         self._put(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
 
     def _post(self, key: int, name: str, payload: bytes, at: float, position: int | None = None) -> None:

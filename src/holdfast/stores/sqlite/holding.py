@@ -100,6 +100,7 @@ class Holding(Transaction):
             return Verdict.REFUSED
         ready = None if op.wake_at is None or fence.paused else 0
         self._later("runs", sql.PARK_RUN, (ready, op.wake_at, op.waits_for, op.key))
+        self.freed(fence.key)
         fence.state = RunState.WAITING
         fence.woken = False
         return Verdict.DONE
@@ -120,5 +121,6 @@ class Holding(Transaction):
         if fence is None:
             return Verdict.FENCED
         self._later("runs", sql.RELEASE_RUN, (self._now, op.key))
+        self.freed(fence.key)
         fence.state = RunState.PENDING
         return Verdict.DONE

@@ -328,6 +328,7 @@ WORKERS = (
     "OR id IN (SELECT value FROM json_each(?)) ORDER BY id"
 )
 HELD_RUNS = "SELECT key, id, deliveries, max_deliveries FROM runs WHERE owner = ? AND state = 'running' ORDER BY key"
+HELD_WITH_BUDGET = "SELECT key FROM runs WHERE owner = ? AND state = 'running' AND has_budget = 1"
 FREE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ?, deliveries = ? WHERE key = ?"
 KILL_RUN = f"UPDATE runs SET state = 'dead', deliveries = ?, error = ?, finished_at = ?, {_NO_MORE} WHERE key = ?"
 RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state = 'running'"

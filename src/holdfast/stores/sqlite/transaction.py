@@ -136,14 +136,18 @@ class Transaction:
 
     # Ends
 
+    def freed(self, key: int) -> None:
+        """Nobody holds a run any more: give back what it has reserved."""
+        fence = self._by_key.get(key)
+        if fence is None or fence.has_budget:
+            self._accounts.give_back_all(key)
+
     def ended(self, key: int, state: str, payload: bytes, at: float) -> None:
         """Give back what a run has reserved that has ended, and tell whoever waits for it.
 
         ``payload`` is as it stands in a column.
         """
-        fence = self._by_key.get(key)
-        if fence is None or fence.has_budget:
-            self._accounts.give_back_all(key)
+        self.freed(key)
         if not self._may_be_awaited(key):
             return
         if key not in self._waiting:

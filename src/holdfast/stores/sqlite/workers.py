@@ -53,6 +53,10 @@ def retire(connection: sqlite3.Connection, worker: int, now: float) -> None:
     """Mark a worker as gone in good order, and give back what it holds without counting a delivery."""
     connection.execute("BEGIN IMMEDIATE")
     if connection.execute(sql.END_WORKER, ("retired", worker)).rowcount:
+        transaction = Transaction(connection, now)
+        for (key,) in connection.execute(sql.HELD_WITH_BUDGET, (worker,)).fetchall():
+            transaction.freed(key)
+        transaction.flush()
         connection.execute(sql.RELEASE_ALL, (now, worker))
     connection.execute("COMMIT")
 
@@ -118,6 +122,7 @@ def bury(connection: sqlite3.Connection, found: Sequence[Suspect], now: float) -
                 dead_runs.append(run_id)
             else:
                 connection.execute(sql.FREE_RUN, (now, count, key))
+                transaction.freed(key)
                 released += 1
     transaction.flush()
     connection.execute("COMMIT")

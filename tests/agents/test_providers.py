@@ -280,6 +280,7 @@ async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
     assert asking.runtime is not None
     await eventually(held.exists)
     await asking.world.crash(asking.runtime)
+    await eventually(lambda: asking.calls[-1].gone)  # or it would answer whom it has not seen leave
     go.touch()
     run = await until_ended(await asking.world.open(), handle)
     assert run.error is not None

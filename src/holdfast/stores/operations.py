@@ -216,7 +216,8 @@ class ReserveUsage(NamedTuple):
     reserved with each of them, in place of what was reserved for the same position before, until the record of that
     position is appended or nobody holds the run any more. Else answered with a ``Shortage`` (one that is not
     ``passing``, if there is one), and nothing is reserved for the position; if that ``needs_more``, the run is *short*
-    at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is answered with ``DONE``.
+    at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is
+    answered with ``DONE``.
     """
 
     key: int

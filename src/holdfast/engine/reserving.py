@@ -65,4 +65,5 @@ def _unpriced(run_id: str, shortage: Shortage) -> ModelRefused:
 
 def _more(shortage: Shortage) -> str:
     """A budget that would do, for the command in the message."""
-    return json.dumps(round(2 * shortage.most, 6)).removesuffix(".0")
+    enough = max(2 * shortage.most, shortage.used + shortage.reserved + shortage.expected)
+    return json.dumps(round(enough, 6)).removesuffix(".0")

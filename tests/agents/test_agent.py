@@ -241,6 +241,15 @@ async def test_in_workflow_code_a_run_is_a_child() -> None:
     assert [child.workflow for child in result.children] == ["agent-as-child"]
 
 
+async def test_a_fork_may_put_a_text_in_place_of_an_answer() -> None:
+    agent = Agent(ScriptedModel([call("double", number=1), "two"]), name="agent-forked", tools=[double])
+    runner = Runner()
+    result = await runner.run(agent, "go")
+    forked = await runner.fork(result.run_id, at=3, with_output="twelve")
+    assert (result.output.output, forked.output.output) == ("two", "twelve")
+    assert forked.output.usage.calls == 1  # the recorded one that it shares; nobody was asked for the other
+
+
 async def test_message_history_comes_first() -> None:
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 

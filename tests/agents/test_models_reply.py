@@ -112,11 +112,18 @@ def test_reading_plain_parts_imports_no_model_library():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("payload", [b"null", b"", b'{"a":1}', b'"text"', b'\x01{"$model":1}'])
+@pytest.mark.parametrize("payload", [b"null", b"", b'{"a":1}', b'\x01{"$model":1}'])
 def test_other_payloads_are_no_answers(payload: bytes):
     assert plain_reply(payload) is None
     with pytest.raises(UnreadableRecord, match="It is not the record of a model's answer"):
         REPLIES.decode(payload, "it")
+
+
+def test_a_bare_text_is_what_a_fork_puts_in_place_of_an_answer():
+    reply = REPLIES.decode(b'"twelve"', "it")
+    assert (reply.response.text, reply.model, reply.usage, reply.complaint) == ("twelve", "", Usage(), None)
+    assert reply == REPLIES.decode(b'"twelve"', "it")
+    assert plain_reply(b'"twelve"') is None  # any step may return a text
 
 
 @pytest.mark.parametrize(

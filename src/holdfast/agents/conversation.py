@@ -37,8 +37,6 @@ class Conversation:
 
     def __init__(self, history: Sequence[ModelMessage] = ()) -> None:
         self.messages: list[ModelMessage] = list(history)
-        self.earlier = len(self.messages)
-        """How many of them were there before the run."""
         self.usage = Usage()
         """What this run and the sub-agents that have answered it have used."""
         self.turns = 0

@@ -30,7 +30,7 @@ def begin(number: int) -> None:
     with LOG.open("a") as log:
         log.write(f"{number} {current_step().name} {os.getpid()}\n")
     ran.append(number)
-    print(f"step {number:>2} of 50: {current_step().name}", flush=True)
+    print(f"step {number:>2} of 50: {current_step().name}\n", end="", flush=True)  # one write: steps run in threads
     if number == die_at:
         print(f"SIGKILL for process {os.getpid()}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -33,7 +33,7 @@ class Report(BaseModel):
 
 
 @tool(effect="read")
-def web_search(query: str) -> list[str]:
+async def web_search(query: str) -> list[str]:
     """Search the web: returns the names of pages, best first.
 
     Args:
@@ -46,7 +46,7 @@ def web_search(query: str) -> list[str]:
 
 
 @tool(effect="read")
-def read_page(name: str) -> str:
+async def read_page(name: str) -> str:
     """Read a page that a search has found."""
     print(f"  reads {name}", flush=True)
     page = CORPUS / f"{Path(name).name}.md"

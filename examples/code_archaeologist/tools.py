@@ -18,7 +18,7 @@ def read_file(ctx: RunContext[Path], name: str) -> str:
     path = _inside(ctx.deps, name)
     if not path.exists():
         raise ModelRetry(f"There is no file {name!r}. There are: {', '.join(sorted(os.listdir(ctx.deps)))}.")
-    print(f"  {ctx.agent} reads {name}", flush=True)
+    print(f"  {ctx.agent} reads {name}\n", end="", flush=True)  # one write: another thread may print, too
     return path.read_text()
 
 
@@ -40,7 +40,7 @@ def write_file(ctx: RunContext[Path], name: str, text: str) -> str:
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     os.replace(draft, path)
-    print(f"  {ctx.agent} writes {name}", flush=True)
+    print(f"  {ctx.agent} writes {name}\n", end="", flush=True)
     return f"{len(text.splitlines())} lines written"
 
 

@@ -202,8 +202,9 @@ async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
     assert reply.response.text == "Sunny and warm."
     await eventually(lambda: all(call.answered is not None for call in asking.calls))
     gone = [call.gone for call in asking.calls]
-    assert gone == [*[True] * len(asking.clock.slept), False]  # on a slow machine more than the first may be late
-    assert len(gone) > 1
+    # On a slow machine more than the first may be given up, also while it is being answered.
+    assert len(gone) == len(asking.clock.slept) + 1 > 1
+    assert (gone[0], gone[-1]) == (True, False)
 
 
 async def test_silence_that_stays_is_told(asking: Asking):

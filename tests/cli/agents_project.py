@@ -116,12 +116,14 @@ async def plain() -> None:
 
 SEED_LAB = """
 import asyncio
-from holdfast import RunFailed
+from holdfast import Client, RunFailed
 from lab import *
 
-async def until_waiting(*handles):
-    while not all([(await handle.info()).state == "waiting" for handle in handles]):
-        await asyncio.sleep(0.05)
+async def until_waiting(*ids):
+    async with Client() as client:
+        for id in ids:
+            while (await client.get(id)).state != "waiting":
+                await asyncio.sleep(0.05)
 
 async def main():
     await plain()
@@ -136,9 +138,10 @@ async def main():
     await chat.options(id="chat-1").run("I am Ann.", session="s1")
     said = await chat.options(id="chat-2").run("Who am I?", session="s1")
     await chat.options(id="chat-3").run("And now?", message_history=said.messages)
-    short = [await poor.options(id="poor-1").start("Go."), await rich.options(id="rich-1").start("Go.")]
+    await poor.options(id="poor-1").start("Go.")
+    await rich.options(id="rich-1").start("Go.")
     await flaky.options(id="flaky-1").start("Ask.")  # left when the process ends
-    await until_waiting(*short)
+    await until_waiting("poor-1", "rich-1", "rich-1:sub-2", "rich-1:sub-3")
 
 asyncio.run(main())
 """

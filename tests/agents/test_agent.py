@@ -294,7 +294,7 @@ async def test_nothing_is_asked_twice_wherever_the_process_dies() -> None:
 doubler = Agent("openai:gpt-4o-mini", name="agent-elsewhere", tools=[double])
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::holdfast.testing.CrashSafetyWarning")
 async def test_a_journal_is_replayed_in_a_new_process() -> None:
     model = ScriptedModel([call("double", number=1), "two"])
     report = await Runner(model=model, pairs=0, processes=1).crash_everywhere(doubler, "go")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from worker_project import Project, line_with, until
@@ -78,3 +80,20 @@ def test_options_out_of_range_are_usage_errors(project: Project, option: list[st
 def test_a_runtime_refuses_to_serve_a_workflow_that_is_not_defined_here():
     with pytest.raises(UsageError, match="no workflow 'nope' is defined in this process"):
         Runtime("memory://", workflows=["nope"])
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_has_stopped_leaves_the_signal_handlers_as_they_were(tmp_path: Path):
+    def mine(*_: object) -> None: ...
+
+    before, of_asyncio = signal.signal(signal.SIGTERM, mine), signal.getsignal(signal.SIGINT)
+    try:
+        told = asyncio.Event()
+        told.set()
+        runtime = Runtime(f"sqlite:///{tmp_path / 'runs.db'}")
+        await runtime.open()
+        await runtime.run_worker(stop=told)
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGINT) is of_asyncio
+    finally:
+        signal.signal(signal.SIGTERM, before)

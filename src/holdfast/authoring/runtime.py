@@ -228,16 +228,24 @@ def _on_signals(call: Any) -> Any:
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     loop = asyncio.get_running_loop()
-    installed: list[signal.Signals] = []
+    before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGINT):
+        handler = signal.getsignal(number)
         try:
             loop.add_signal_handler(number, call)
         except (NotImplementedError, RuntimeError):
             continue
-        installed.append(number)
+        before[number] = handler
 
     def restore() -> None:
-        for number in installed:
-            loop.remove_signal_handler(number)
+        # The loop puts the default in place of its handler, and by that a signal would kill the process: it must wait.
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, before)
+        try:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # of a handler that was not set from Python nobody can tell
+                    signal.signal(number, handler)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
     return restore

@@ -8,8 +8,10 @@ ended. Nothing is lost by it: whatever such a step still does, its run is held b
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection
@@ -38,9 +40,22 @@ async def serve(
     served = ", ".join(sorted(workflows))
     where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
     say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {runtime.url}")
-    await runtime.run_worker(grace=grace)
+    await runtime.run_worker(grace=grace, stop=_stop_on_sigterm())
     exit_soon()
     say(f"worker {runtime.worker_id} has handed over and stops")
+
+
+def _stop_on_sigterm() -> asyncio.Event:
+    """Set by SIGTERM where ``run_worker`` does not handle it: who has handed over is not killed by another one."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: this process ends
+            loop.call_soon_threadsafe(stop.set)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_signal)
+    return stop
 
 
 def exit_soon(code: int = 0, linger: float = LINGER) -> None:

@@ -323,3 +323,5 @@ async def test_an_empty_prompt_is_refused_before_anything_is_recorded() -> None:
     agent = Agent(ScriptedModel(["x"]), name="agent-unasked")
     with pytest.raises(InputError, match="empty prompt"):
         await Runner().run(agent, "  ")
+    with pytest.raises(InputError, match="agent 'agent-unasked' is a list of messages"):
+        await Runner().run(agent, "go", message_history=[1])

@@ -173,3 +173,11 @@ def test_declaring_and_reading_need_no_model_library() -> None:
         "assert 'pydantic_ai' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_wrong_with_a_long_answer_is_told_in_short():
+    call = ToolCallPart("final_result", {"response": ["x"] * 500}, "call_1")
+    complaint = Output(list[int]).check(ModelResponse([call]))
+    assert complaint is not None
+    assert "- and 480 more" in complaint
+    assert len(complaint) < 3000

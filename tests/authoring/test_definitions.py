@@ -93,7 +93,7 @@ def test_two_workflows_of_one_name_are_refused_with_both_places():
         async def two() -> None: ...
 
     assert str(refused.value).count(HERE) == 2
-    assert "@workflow(name=...)" in str(refused.value)
+    assert "give one of them another with `name=...`" in str(refused.value)
     assert definitions["etl"] is one.definition
 
 

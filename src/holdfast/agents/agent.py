@@ -37,7 +37,7 @@ from holdfast.core.records import Kind
 from holdfast.core.usage import Budget
 from holdfast.engine import steps
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
-from holdfast.errors import DefinitionError, InputError
+from holdfast.errors import CodecError, DefinitionError, InputError
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ToolCallPart, UserContent
@@ -268,7 +268,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             given["prompt"] = self._prompt(given["prompt"])
         given = {name: value for name, value in given.items() if value is not None}
         if "message_history" in given:
-            given["message_history"] = dump_messages(given["message_history"])
+            given["message_history"] = self._history(given["message_history"])
 
         def announce(run_id: str) -> None:
             handing.hand_over(run_id, deps)
@@ -285,6 +285,14 @@ class Agent(Workflow[..., AgentResult[T]]):
 
     def __repr__(self) -> str:
         return f"<agent {self.name!r}: {name_of(self.chain.models[0])}>"
+
+    def _history(self, messages: Any) -> list[Any]:
+        try:
+            return dump_messages(messages)
+        except (CodecError, TypeError) as error:
+            raise InputError(
+                f"message_history of agent {self.name!r} is a list of messages, such as `result.messages`: {error}"
+            ) from error
 
     def _prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, str):

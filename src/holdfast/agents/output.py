@@ -41,6 +41,10 @@ _Arguments = str | dict[str, Any] | None
 """Of a call: JSON text or data, as the model's provider sends them."""
 
 
+_MOST_FAULTS = 20
+"""So many are told: what is wrong with an answer is recorded, and sent to the model."""
+
+
 class _Misfit(Exception):
     """An answer that cannot be used; its message is for the model."""
 
@@ -153,7 +157,8 @@ class Output:
                 f"- {''.join([*inside, *step_into(one['loc'])]).lstrip('.') or 'the answer'}: {one['msg']}"
                 for one in error.errors(include_url=False, include_input=False, include_context=False)
             ]
-            raise _Misfit("\n".join(["The answer does not fit:", *faults])) from None
+            more = [f"- and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+            raise _Misfit("\n".join(["The answer does not fit:", *faults[:_MOST_FAULTS], *more])) from None
 
     def _tool_definition(self) -> ToolDefinition:
         if self._tool is None:

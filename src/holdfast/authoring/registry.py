@@ -20,7 +20,7 @@ def register(definition: WorkflowDefinition) -> None:
         raise DefinitionError(
             f"two workflows are named {definition.name!r}: {place_of(known.function)} and "
             f"{place_of(definition.function)}. "
-            f"Runs are found by name: give one of them another with `@workflow(name=...)`."
+            f"Runs are found by name: give one of them another with `name=...`."
         )
     definitions[definition.name] = definition
 

@@ -87,7 +87,7 @@ def _session_of(spec: WorkflowSpec, inputs: bytes) -> str:
     given = to_plain(inputs)
     session = given.get("session") or "" if isinstance(given, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(session, str) or len(session) > LONGEST_ID:
-        raise InputError(f"session={session!r} of agent {spec.name!r}: a text of at most {LONGEST_ID} characters")
+        raise InputError(f"session={session!r:.60} of agent {spec.name!r}: a text of at most {LONGEST_ID} characters")
     return session
 
 

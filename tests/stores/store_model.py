@@ -13,7 +13,9 @@ from typing import Any
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Shortage, Usage
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, RunUsage
+from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
@@ -23,6 +25,7 @@ from holdfast.stores.operations import (
     ForkRun,
     Link,
     NoteAttempt,
+    Notice,
     Op,
     ParkRun,
     PauseRun,
@@ -33,9 +36,11 @@ from holdfast.stores.operations import (
     SendSignal,
     SetBudget,
     StartRun,
+    TellNotices,
     Verdict,
 )
 
+SPACES = ["ann", "bob"]
 PENDING, RUNNING, WAITING = RunState.PENDING, RunState.RUNNING, RunState.WAITING
 ENDED = {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD}
 REOPENABLE = ENDED - {RunState.COMPLETED}
@@ -62,6 +67,12 @@ class Model:
         self.budgets: dict[str, Limits] = {}
         self.reserved: dict[tuple[str, int], Usage] = {}
         self.short: set[tuple[str, int]] = set()
+        self.approvals: dict[str, Row] = {}
+        self.withdrawn_in: dict[str, int] = {}
+        """The epoch under which a run has last withdrawn a question."""
+        self.notices: dict[str, list[Notice]] = {}
+        """Of each run, in the order of telling. Those of kind ``begun`` and ``text`` are of steps."""
+        self.memories: dict[tuple[str, str], Row] = {}
         self.switches: dict[str, float] = {}
         self.workers: dict[int, Row] = {}
         self.specs: dict[str, Any] = {}
@@ -139,6 +150,10 @@ class Model:
                 return self._set_budget(op)
             case ForkRun():
                 return self._fork(op)
+            case AnswerApproval():
+                return self._answer(op)
+            case PutMemory() | DeleteMemory():
+                return self._remember(op)
             case _:
                 run = self.by_key(op.key)
                 return Verdict.FENCED if run is None else self._on_held(run, op)
@@ -170,6 +185,14 @@ class Model:
                 self._free(run)
             case ReserveUsage() if held:
                 return self._reserve(run, op)
+            case AskApproval() if held:
+                return self._put_question(run, op)
+            case RemindApproval() | WithdrawApproval() if held:
+                return self._change_question(run, op)
+            case TellNotices() if held:
+                for notice in op.notices:
+                    if not any(notice[:3] == there[:3] for there in self.notices[run["id"]]):
+                        self.notices[run["id"]].append(notice)
             case _:
                 return Verdict.FENCED
         return Verdict.DONE
@@ -180,11 +203,15 @@ class Model:
         streamed = op.record.kind not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
         if held and streamed:
             self.reserved.pop((run["id"], op.record.position), None)
+        if held and op.clear_notices:
+            self._forget_steps(run, op.record.position)
         if there:
             return Verdict.DONE if there == [op.record.epoch] else Verdict.FENCED
         if not held:
             return Verdict.FENCED
         journal.append(op.record)
+        if op.memory is not None:
+            self._remember(op.memory)
         if op.consume is not None:
             mailbox = self.mailboxes[run["id"]]
             mailbox[:] = [signal for signal in mailbox if signal["id"] != op.consume]
@@ -259,8 +286,102 @@ class Model:
             return run["paused_at"] is None
         mail = self.mailboxes[run["id"]]
         sent = {signal["name"] for signal in mail if signal["position"] is None}
-        ends = {signal["position"] for signal in mail} - {None}
-        return bool(sent & {*op.signals} or ends & {*op.children})
+        ends = {
+            one["position"] for one in mail if one["position"] is not None and not one["name"].startswith("answer:")
+        }
+        answers = {one["name"] for one in mail if one["position"] is not None}
+        return bool(sent & {*op.signals} or ends & {*op.awaited} or answers & {f"answer:{id}" for id in op.answers})
+
+    # People, notices, memories
+
+    def _put_question(self, run: Row, op: AskApproval) -> Verdict:
+        row = self.approvals.get(op.id)
+        if row is not None and row["run_id"] != run["id"]:
+            return Verdict.REFUSED
+        if row is not None and (row["state"] != "withdrawn" or self.withdrawn_in.get(op.id) == op.epoch):
+            return Verdict.DONE
+        for other in self._questions(run):
+            if other["position"] == op.position and other["id"] != op.id and other["state"] != "withdrawn":
+                other["state"] = "withdrawn"
+                self.withdrawn_in[other["id"]] = op.epoch
+                self._leave(run, op.position, "withdrawn", other["id"], op.at)
+        self._drop_answers(run["id"], {op.position})
+        self.approvals[op.id] = {
+            "id": op.id, "run_id": run["id"], "workflow": run["workflow"], "position": op.position,
+            "question": op.question, "state": "open", "asked_at": op.at, "expires_at": op.expires_at,
+            "asked_of": op.question.asked_of, "reminders": 0, "reminded_at": None, "answer": None, "answered_by": "",
+            "answered_at": None,
+        }  # fmt: skip
+        self._leave(run, op.position, "asked", op.id, op.at)
+        return Verdict.DONE
+
+    def _change_question(self, run: Row, op: RemindApproval | WithdrawApproval) -> Verdict:
+        row = self.approvals.get(op.id)
+        if row is None or row["run_id"] != run["id"]:
+            return Verdict.UNKNOWN_APPROVAL
+        if row["state"] == "answered" or (row["state"] == "withdrawn" and isinstance(op, RemindApproval)):
+            return Verdict.REFUSED
+        if isinstance(op, RemindApproval):
+            if op.reminders > row["reminders"]:
+                row.update(
+                    reminders=op.reminders, asked_of=op.asked_of, reminded_at=op.at, expires_at=op.expires_at
+                )  # fmt: skip
+                told = {"id": op.id, "asked_of": op.asked_of, "reminders": op.reminders}
+                self._leave(run, row["position"], "reminded", told, op.at)
+        elif row["state"] == "open":
+            row["state"] = "withdrawn"
+            self.withdrawn_in[op.id] = op.epoch
+            self._leave(run, row["position"], "withdrawn", op.id, op.at)
+        return Verdict.DONE
+
+    def _answer(self, op: AnswerApproval) -> Verdict:
+        row = self.approvals.get(op.id)
+        if row is None:
+            return Verdict.UNKNOWN_APPROVAL
+        if row["state"] != "open":
+            return Verdict.DUPLICATE if row["state"] == "answered" else Verdict.ENDED
+        row.update(state="answered", answer=op.payload, answered_by=op.by, answered_at=op.at)
+        self._deliver(self.runs[row["run_id"]], f"answer:{op.id}", op.payload, op.at, row["position"])
+        return Verdict.DONE
+
+    def _questions(self, run: Row) -> list[Row]:
+        return [row for row in self.approvals.values() if row["run_id"] == run["id"]]
+
+    def _drop_answers(self, run_id: str, positions: Any) -> None:
+        mail = self.mailboxes[run_id]
+        mail[:] = [one for one in mail if not (one["name"].startswith("answer:") and one["position"] in positions)]
+
+    def _leave(self, run: Row, position: int, kind: str, data: Any, at: float) -> None:
+        left = [notice for notice in self.notices[run["id"]] if (notice.position, notice.part) == (position, "")]
+        notice = Notice(position, "", len(left) + 1, kind, json.dumps(data).encode(), at)
+        self.notices[run["id"]].append(notice)
+
+    def _forget_steps(self, run: Row, *positions: int) -> None:
+        told = self.notices[run["id"]]
+        told[:] = [
+            notice
+            for notice in told
+            if notice.kind not in ("begun", "text") or (positions and notice.position not in positions)
+        ]
+
+    def _remember(self, op: PutMemory | DeleteMemory) -> Verdict:
+        there = self.memories.pop((op.namespace, op.key), None)
+        if isinstance(op, PutMemory):
+            self.memories[op.namespace, op.key] = {
+                "namespace": op.namespace, "key": op.key, "value": op.value, "text": op.text,
+                "created_at": there["created_at"] if there else op.at, "updated_at": op.at,
+            }  # fmt: skip
+        return Verdict.DONE
+
+    def found_by(self, namespace: str, word: str) -> set[str]:
+        """The keys of the memories that have this word, which is in lower case."""
+        return {
+            row["key"]
+            for row in self.memories.values()
+            if row["namespace"] == namespace and word in f"{row['key']} {row['text']}".lower().split()
+        }
+
+    # Starting
 
     def _holds(self, link: Link | None) -> bool:
         if link is None:
@@ -298,7 +419,7 @@ class Model:
 
     def _drop_ends(self, place: tuple[str, int]) -> None:
         mail = self.mailboxes[place[0]]
-        mail[:] = [signal for signal in mail if signal["position"] != place[1]]
+        mail[:] = [one for one in mail if one["position"] != place[1] or one["name"].startswith("answer:")]
 
     def _find_or_create(self, op: StartRun) -> tuple[Row, bool] | Verdict:
         new = op.run
@@ -338,7 +459,7 @@ class Model:
         }  # fmt: skip
         self.runs[new.id] = run
         self.journals[new.id], self.attempts[new.id], self.mailboxes[new.id] = [], {}, []
-        self.used[new.id] = []
+        self.used[new.id], self.notices[new.id] = [], []
         if new.budget is not None:
             self.budgets[new.id] = new.budget
         return run
@@ -424,6 +545,8 @@ class Model:
         if verdict is Verdict.DONE:
             for run_id in order:
                 self._rewind(self.runs[run_id], order)
+                kept = [record.seq for record in self.journals[run_id]]
+                self._leave(self.runs[run_id], -1, "reopened", max(kept, default=-1), op.at)
                 self._ask_again(self.runs[run_id], b"null", op.at)
         return verdict
 
@@ -495,6 +618,13 @@ class Model:
                 self.links[run["id"], place] = [child, "waits"]
             if is_later or (was_there and not goes_on):
                 del self.links[run["id"], place]
+        if run["rewind"] is not None and run["rewind"].failed:
+            gone = {row["position"] for row in self._questions(run) if row["position"] >= run["rewind"].positions}
+            self._drop_answers(run["id"], gone)
+            gone |= {record.position for record in taken if record.kind is Kind.APPROVAL}
+            for row in self._questions(run):
+                if row["position"] in gone:
+                    row["state"] = "withdrawn"
         journal = self.journals[run["id"]]
         journal[:] = [record for record in journal if record not in taken]
         if run["deadline"] is not None and run["deadline"] <= self.clock():
@@ -522,6 +652,10 @@ class Model:
         run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
         run["ended_unseen"] = run["generated"] and unseen
         self._let_go(run)
+        self._forget_steps(run)
+        for row in self._questions(run):
+            if row["state"] == "open":
+                row["state"] = "withdrawn"
         self.tell(run)
 
     def tell(self, run: Row) -> None:
@@ -596,5 +730,9 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "requests": {worker: await store.requests(worker) for worker in workers},
         "switches": dict(await store.switched_off()),
         "signals": {worker: await store.new_signals(worker, 0) for worker in workers},
+        "approvals": await store.approvals(ApprovalFilter(only_open=False)),
+        "open": await store.approvals(ApprovalFilter()),
+        "feeds": [await store.feed(run.id, -1, 0) for run in runs],
+        "memories": [memory for space in SPACES for memory in await store.list_memories(space)],
         "wakes": [await store.next_wake(workflows=[flow], queues=[queue]) for flow in workflows for queue in queues],
     }

@@ -14,9 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_values import ALL, DONE, FENCED, FLOW, a_worker, append, claim_one, do, finish, hold, journal, row, start
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    FLOW,
+    a_worker,
+    append,
+    claim_one,
+    do,
+    finish,
+    hold,
+    journal,
+    mailbox,
+    row,
+    start,
+)
 
 from holdfast.core.states import RunState
+from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.contract import Reaped, RunFilter
 from holdfast.stores.operations import Verdict
 from holdfast.stores.sqlite import SqliteStore
@@ -129,6 +145,37 @@ async def test_processes_that_write_at_once_lose_nothing(processes: Processes):
     runs = await store.list_runs(RunFilter())
     counts = sorted(len(history.records) for history in await store.histories([run.key for run in runs]))
     assert counts == [100] * 9 + [200] * 3
+    await store.close()
+
+
+async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_it_did(processes: Processes):
+    store = await opened(processes.path)
+    run = await hold(store, lease=1000)
+    names = [f"a{number}" for number in range(40)]
+    await do(store, *[AskApproval(run.key, run.epoch, at, name, Question("?"), 1.0) for at, name in enumerate(names)])
+    source = """
+    from holdfast.stores.approvals import AnswerApproval
+    async def main():
+        await store.open()
+        say("ready")
+        sys.stdin.readline()
+        answers = [await do(store, AnswerApproval(f"a{n}", b"%d" % os.getpid(), "me", 1.0)) for n in range(40)]
+        say(os.getpid(), *[answer.value for [answer] in answers])
+    asyncio.run(main())
+    """
+    started = [processes.start(source) for _ in range(2)]
+    assert [processes.hear(process) for process in started] == [["ready"]] * 2
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [processes.hear(process) for process in started]
+    for at, name in enumerate(names):
+        assert sorted(answers[1 + at] for answers in said) == ["done", "duplicate"], name
+    first = [next(pid for pid, *answers in said if answers[at] == "done") for at in range(40)]
+    assert [signal.payload.decode() for signal in await mailbox(store, run)] == first
+    kept = await store.approvals(ApprovalFilter(only_open=False))
+    assert {approval.id: (approval.answer or b"").decode() for approval in kept} == dict(zip(names, first, strict=True))
     await store.close()
 
 

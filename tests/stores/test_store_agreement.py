@@ -14,7 +14,16 @@ from store_values import ALL, FLOW, Clock, a_worker, new_run
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
+from holdfast.stores.approvals import (
+    AnswerApproval,
+    ApprovalFilter,
+    AskApproval,
+    Question,
+    RemindApproval,
+    WithdrawApproval,
+)
 from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -24,6 +33,7 @@ from holdfast.stores.operations import (
     ForkRun,
     Link,
     NoteAttempt,
+    Notice,
     ParkRun,
     PauseRun,
     ReleaseRun,
@@ -33,6 +43,7 @@ from holdfast.stores.operations import (
     SendSignal,
     SetBudget,
     StartRun,
+    TellNotices,
 )
 from holdfast.stores.sqlite import SqliteStore
 
@@ -42,12 +53,38 @@ ids = st.sampled_from(RUNS)
 positions = st.integers(0, 2)
 rarely = st.sampled_from([False, False, False, True])
 FILTERS = [RunFilter(parent="r1"), RunFilter(owner=1), RunFilter(text="R2"), RunFilter(text="holdfast retry")]
+APPROVALS = [
+    ApprovalFilter(only_open=False), ApprovalFilter(), ApprovalFilter(run_id="r1"), ApprovalFilter(asked_of="bob"),
+    ApprovalFilter(id_prefix="a"), ApprovalFilter(workflow=FLOW), ApprovalFilter(workflow="none", only_open=False),
+]  # fmt: skip
+SEARCHES = ["dog", "dog cafe", "the dogs likes", "京", "e", "''\"", "a OR dog*"]
 keys, epochs, seqs = st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)
 times = st.sampled_from([999_990.0, 1_000_000.0, 1_000_010.0])
 names = st.sampled_from(["go", "stop"])
 ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
 usages = st.builds(Usage, st.just(1), st.integers(0, 40), st.integers(0, 40), nano_usd=st.integers(0, 9))
 budgets = st.builds(Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3))
+
+
+QUESTIONS = [Question("really?", "ann"), Question("really?", "ann", form=b"{}"), Question("why?", choices=("a", "b"))]
+asked = st.sampled_from(["a1", "a2", "b1"])
+told = st.builds(
+    Notice, positions, st.sampled_from(["1", "2"]), st.integers(0, 2), st.sampled_from(["begun", "text"]),
+    st.sampled_from([b"1", b"2"]), times,
+)  # fmt: skip
+spaces = st.sampled_from(["ann", "bob"])
+places = st.sampled_from(["likes", "a-dog", "Café"])
+texts = st.lists(st.sampled_from(["dog", "Dogs,", "café", "CAFE\u0301", "the", "東京", "e"]), max_size=4).map(" ".join)
+memories = st.builds(PutMemory, spaces, places, st.sampled_from([b"1", b"2"]), texts, times) | st.builds(
+    DeleteMemory, spaces, places
+)
+approvals = st.one_of(
+    st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
+    st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
+    st.builds(RemindApproval, keys, epochs, asked, st.integers(1, 2), st.sampled_from(["bob", "\udc80"]), times),
+    st.builds(WithdrawApproval, keys, epochs, asked, times),
+    st.builds(AnswerApproval, asked, st.sampled_from([b"true", b"false"]), st.sampled_from(["ann", "bob"]), times),
+)
 
 
 @st.composite
@@ -88,7 +125,8 @@ def appends(draw: st.DrawFn) -> AppendRecord:
     )  # fmt: skip
     return AppendRecord(
         draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
-        reset_deliveries=draw(st.booleans()), used=draw(st.none() | usages),
+        reset_deliveries=draw(st.booleans()), used=draw(st.none() | usages), memory=draw(st.none() | memories),
+        clear_notices=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -114,6 +152,7 @@ operations = st.one_of(
         st.none() | seqs,
         st.lists(positions, max_size=2).map(tuple),
         st.booleans(),
+        st.lists(asked, max_size=2).map(tuple),
     ),
     st.builds(ReleaseRun, keys, epochs),
     st.builds(ReserveUsage, keys, epochs, positions, usages),
@@ -126,6 +165,10 @@ operations = st.one_of(
     st.builds(ReopenRun, ids, times, st.booleans()),
     st.builds(ReopenRun, ids, times, st.booleans()),
     forks(),
+    approvals,
+    approvals,
+    st.builds(TellNotices, keys, epochs, st.lists(told, max_size=3).map(tuple)),
+    memories,
 )
 batches = st.lists(operations, min_size=1, max_size=6).map(lambda ops: ("commit", ops))
 events = st.one_of(
@@ -198,7 +241,26 @@ async def look(store: Store) -> list[Any]:
         await store.switched_off(),
         await store.usages(RUNS),
         [[run.id for run in await store.list_runs(where)] for where in FILTERS],
+        [await store.approvals(where) for where in APPROVALS],
+        [await follow(store, run_id) for run_id in RUNS],
+        [await store.last_record(run_id, "x") for run_id in RUNS],
+        [await store.list_memories(space, after=after) for space in ("ann", "bob") for after in ("", "likes")],
+        [await store.search_memories("ann", words) for words in SEARCHES],
     ]
+
+
+async def follow(store: Store, run_id: str) -> Any:
+    """All that is told of a run; which numbers notices have is the store's business, as long as they rise."""
+    found = await store.feed(run_id, -1, 0)
+    if found is None:
+        return None
+    numbers = [number for number, _ in found.notices]
+    assert numbers == sorted(set(numbers))
+    behind = await store.feed(run_id, 1, numbers[0] if numbers else 0)
+    assert behind is not None
+    assert behind.notices == found.notices[1:]
+    assert behind.records == [made for made in found.records if made.seq > 1]
+    return found.run, list(found.records), [notice for _, notice in found.notices]
 
 
 @settings(max_examples=150)

@@ -64,7 +64,7 @@ async def test_an_end_without_output_or_error_is_told_as_null(store: Store):
 
 async def test_a_parked_run_is_woken_by_the_end_that_it_waits_for(store: Store, clock):
     parent, child = await family(store)
-    assert await do(store, park(parent, clock.now + 1000, children=(0,))) == [DONE]
+    assert await do(store, park(parent, clock.now + 1000, awaited=(0,))) == [DONE]
     await do(store, finish(child))
     woken = await row(store, "p")
     assert (woken.state, woken.wake_at) == (RunState.WAITING, clock.now)
@@ -73,15 +73,15 @@ async def test_a_parked_run_is_woken_by_the_end_that_it_waits_for(store: Store, 
 
 async def test_a_run_cannot_park_when_the_end_that_it_waits_for_is_there(store: Store):
     parent, child = await family(store)
-    assert await do(store, finish(child), park(parent, None, children=(0,))) == [TOLD, REFUSED]
-    assert await do(store, park(parent, None, children=(0,))) == [REFUSED]
+    assert await do(store, finish(child), park(parent, None, awaited=(0,))) == [TOLD, REFUSED]
+    assert await do(store, park(parent, None, awaited=(0,))) == [REFUSED]
     assert await state_of(store, "p") is RunState.RUNNING
-    assert await do(store, park(parent, None, "completed", children=(1, 2))) == [DONE]
+    assert await do(store, park(parent, None, "completed", awaited=(1, 2))) == [DONE]
 
 
 async def test_an_end_that_comes_in_the_same_batch_as_the_park_wakes_the_run(store: Store):
     parent, child = await family(store)
-    assert await do(store, park(parent, None, children=(0,)), finish(child)) == [DONE, TOLD]
+    assert await do(store, park(parent, None, awaited=(0,)), finish(child)) == [DONE, TOLD]
     assert (await claim_one(store)).id == "p"
 
 
@@ -208,7 +208,7 @@ async def test_an_end_that_was_told_goes_when_its_place_comes_to_wait_for_anothe
     [answer] = await do(store, AwaitRun("other", link(parent)))
     assert answer.linked
     assert await told(store, parent) == []
-    assert await do(store, park(parent, None, children=(0,)), finish(other)) == [DONE, TOLD]
+    assert await do(store, park(parent, None, awaited=(0,)), finish(other)) == [DONE, TOLD]
     assert [name for name, *_ in await told(store, parent)] == ["completed"]
 
 
@@ -216,7 +216,7 @@ async def test_thousands_of_runs_are_started_and_end_in_few_commits(store: Store
     parent = await hold(store, "p")
     answers = await do(store, *[child_of(parent, f"c{n}", n, claim_as=parent.owner) for n in range(2000)])
     assert all(answer.linked for answer in answers)
-    await do(store, park(parent, None, children=tuple(range(2000))))
+    await do(store, park(parent, None, awaited=tuple(range(2000))))
     await do(store, *[finish(answer.run) for answer in answers])
     assert [signal.position for signal in await mailbox(store, parent)] == list(range(2000))
     assert await store.next_wake(**ALL) is not None

@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_model import ENDED, REOPENABLE, WAITING, Model, look
+from store_model import ENDED, REOPENABLE, SPACES, WAITING, Model, look
 from store_values import Clock, a_worker, new_run
 
 from holdfast.codec import describe_error, encode_error
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.core.usage import NANO, Limits, Shortage, Usage
+from holdfast.stores.approvals import AnswerApproval, AskApproval, Question, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, WorkflowSpec
+from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
@@ -44,6 +46,7 @@ from holdfast.stores.operations import (
     ForkRun,
     Link,
     NoteAttempt,
+    Notice,
     Op,
     ParkRun,
     PauseRun,
@@ -56,6 +59,7 @@ from holdfast.stores.operations import (
     SetBudget,
     Started,
     StartRun,
+    TellNotices,
     Verdict,
 )
 
@@ -68,7 +72,18 @@ QUEUES = ["default", "slow"]
 NAMES = ["go", "go", "stop"]
 FAILURE = encode_error(ValueError("no"))
 
-HARMLESS = (StartRun, AwaitRun, AppendRecord, FinishRun, ParkRun, CancelRun, PauseRun, ResumeRun, ForkRun, SetBudget)
+PEOPLE = ["ann", "bob"]
+KEYS = ["food", "dog"]
+WORDS = ["dog", "Dogs", "cat", "CAT", "a"]
+QUESTIONS = [
+    Question("really?"), Question("which?", "ann", ("a", "b")), Question("may I?", tool="rm", arguments=b'{"a":1}'),
+    Question("may I?", form=b"{}", tool="rm", arguments=b'{"a":1}'),
+]  # fmt: skip
+
+HARMLESS = (
+    StartRun, AwaitRun, AppendRecord, FinishRun, ParkRun, CancelRun, PauseRun, ResumeRun, ForkRun, SetBudget,
+    RemindApproval, AnswerApproval,
+)  # fmt: skip
 """What may be handed in again as it is, by the contract; so may a signal with a key, and a reservation alone (others in
 the same commit may change what it is answered)."""
 
@@ -171,10 +186,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def draw_op(self) -> Op:
         kinds = [self.draw_start, self.draw_signal, self.draw_reopen, self.draw_request, self.draw_request]
-        kinds += [self.draw_fork, self.draw_budget]
+        kinds += [self.draw_fork, self.draw_budget, self.draw_answer, self.draw_answer, self.draw_memory]
         if any(run["key"] is not None for run in self.model.runs.values()):
             kinds += [self.draw_append, self.draw_append, self.draw_note, self.draw_finish, self.draw_park]
             kinds += [self.draw_release, self.draw_await, self.draw_reserve, self.draw_reserve]
+            kinds += [self.draw_question, self.draw_question, self.draw_reminder, self.draw_notices]
         return self.one_of(kinds)()
 
     def target(self) -> tuple[dict[str, Any], int]:
@@ -250,7 +266,8 @@ class StoreMachine(RuleBasedStateMachine):
         if journal and self.random.randint(0, 4) == 0:
             record = self.one_of(journal)  # once more, as it was, or by somebody else
             record = record if self.one_of((True, False)) else record._replace(epoch=epoch)
-            return AppendRecord(run["key"], record, used=self.one_of((None, *USED)))
+            used, memory = self.one_of((None, *USED)), self.one_of((None, self.draw_memory()))
+            return AppendRecord(run["key"], record, used=used, memory=memory, clear_notices=self.mostly())
         kind = self.one_of((*Kind, Kind.STEP))
         ok = kind is not Kind.STEP or self.one_of((True, False))
         payload = b"[1]" if ok else FAILURE
@@ -262,7 +279,8 @@ class StoreMachine(RuleBasedStateMachine):
         used = self.one_of((None, None, None, *USED))
         if self.one_of((True, False)):  # as most are: nothing but a record
             return AppendRecord(run["key"], record, used=used)
-        return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly(), used)
+        memory = self.one_of((None, self.draw_memory()))
+        return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly(), used, memory, self.mostly())
 
     def next_record(self, run: dict[str, Any], kind: Kind, ok: bool, payload: bytes | None) -> Record:
         journal = self.model.journals[run["id"]]
@@ -307,7 +325,9 @@ class StoreMachine(RuleBasedStateMachine):
         children = self.one_of(((), (0,), (1, 2)))
         paused = run["paused_at"] is not None if self.mostly() else self.one_of((True, False))
         signals = self.one_of(((), ("go",), ("stop", "go")))
-        return ParkRun(run["key"], epoch, wake_at, signals, "a word", children=children, paused=paused)
+        asked = [row["id"] for row in self.model.approvals.values() if row["run_id"] == run["id"]]
+        answers = tuple(id for id in asked if self.one_of((True, False)))
+        return ParkRun(run["key"], epoch, wake_at, signals, "a word", awaited=children, paused=paused, answers=answers)
 
     def draw_release(self) -> ReleaseRun:
         run, epoch = self.target()
@@ -317,6 +337,50 @@ class StoreMachine(RuleBasedStateMachine):
         payload = b"%d" % self.random.randint(0, 99)
         dedup = self.one_of((None, "once", "twice"))
         return SendSignal(self.known_id(RunState.RUNNING, WAITING), self.one_of(NAMES), payload, dedup, self.clock())
+
+    def draw_question(self) -> AskApproval:
+        """As runs ask: under an id that follows from the run, the position and the question, the same as a rule."""
+        run, epoch = self.target()
+        position = self.random.randint(0, 2)
+        which = position if self.mostly() else self.random.randrange(len(QUESTIONS))
+        owner = run["id"] if self.mostly() else self.one_of(IDS)
+        expires_at = self.one_of((None, self.clock() + 9))
+        approval = f"{owner}-{position}-{which}"
+        return AskApproval(run["key"], epoch, position, approval, QUESTIONS[which], self.clock(), expires_at)
+
+    def draw_reminder(self) -> Op:
+        run, epoch = self.target()
+        asked = [row["id"] for row in self.model.approvals.values() if row["run_id"] == run["id"]]
+        approval = self.one_of(asked) if asked and self.mostly() else f"{run['id']}-0-0"
+        if self.one_of((True, False)):
+            return WithdrawApproval(run["key"], epoch, approval, self.clock())
+        expires_at = self.one_of((None, self.clock() + 9))
+        return RemindApproval(
+            run["key"], epoch, approval, self.random.randint(1, 3), self.one_of(PEOPLE), self.clock(), expires_at
+        )
+
+    def draw_answer(self) -> AnswerApproval:
+        asked = [row["id"] for row in self.model.approvals.values() if row["state"] == "open"]
+        approval = self.one_of(asked) if asked and self.mostly() else self.one_of([*self.model.approvals, "none"])
+        return AnswerApproval(approval, self.one_of((b"true", b"false")), self.one_of(PEOPLE), self.clock())
+
+    def draw_notices(self) -> TellNotices:
+        run, epoch = self.target()
+        notices = [
+            Notice(
+                self.random.randint(0, 2), self.one_of("12"), self.random.randint(0, 3), self.one_of(("begun", "text")),
+                self.one_of((b'"a"', b'"b"')), self.clock(),
+            )
+            for _ in range(self.random.randint(0, 3))
+        ]  # fmt: skip
+        return TellNotices(run["key"], epoch, tuple(notices))
+
+    def draw_memory(self) -> MemoryChange:
+        space, key = self.one_of(SPACES), self.one_of(KEYS)
+        if not self.mostly():
+            return DeleteMemory(space, key)
+        text = " ".join(self.random.sample(WORDS, self.random.randint(0, 3)))
+        return PutMemory(space, key, self.one_of((b"1", b"2")), text, self.clock())
 
     def draw_reopen(self) -> ReopenRun:
         return ReopenRun(self.known_id(*REOPENABLE), self.clock(), self.one_of((True, False)))
@@ -349,6 +413,7 @@ class StoreMachine(RuleBasedStateMachine):
         can += [self.works] * 6 + [self.leaves] * 2 + [self.fails, self.takes_its_worker_down] if held else []
         can += [self.has_a_signal_when_it_would_leave] if any(self.model.mailboxes[run["id"]] for run in held) else []
         can += [self.begets] * 3 if held else []
+        can += [self.asks_people] * 3 + [self.tells_and_remembers] * 2 if held else []
         can += [self.fails_with_its_child] * 4 if any(self.ends_for(run) for run in held) else []
         can += [self.claims] * 5 if self.model.due(FLOWS, None) else []
         can += [self.is_signalled] * 2 if any(run["state"] is WAITING for run in runs) else []
@@ -423,12 +488,18 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.one_of(NAMES)
         run = self.one_of([run for run in self.held() if self.model.mailboxes[run["id"]]])
         if self.one_of((True, False)):
-            self.committed(lambda: ParkRun(run["key"], run["epoch"], None, (name,), "a word", children=(0, 1, 2)))
+            asked = tuple(row["id"] for row in self.model.approvals.values())
+            self.committed(
+                lambda: ParkRun(run["key"], run["epoch"], None, (name,), "a word", awaited=(0, 1, 2), answers=asked)
+            )
             return
         signal = self.model.mailboxes[run["id"]][0]
         record = self.next_record(run, Kind.SIGNAL, True, signal["payload"])._replace(started_at=signal["sent_at"])
         if signal["position"] is not None:
-            record = record._replace(kind=Kind.CHILD, position=signal["position"], ok=signal["name"] == "completed")
+            kind, ok = Kind.APPROVAL, True
+            if not signal["name"].startswith("answer:"):
+                kind, ok = Kind.CHILD, signal["name"] == "completed"
+            record = record._replace(kind=kind, position=signal["position"], ok=ok)
         self.committed(lambda: AppendRecord(run["key"], record, signal["id"]))
 
     def fails(self) -> None:
@@ -442,6 +513,15 @@ class StoreMachine(RuleBasedStateMachine):
         back = self.one_of((self.draw_rewind(run), Rewind((record.seq,), 9, 9), None))
         end = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
         self.committed(lambda: AppendRecord(run["key"], record), lambda: end)
+
+    def asks_people(self) -> None:
+        """Ask them, and wait for them, who may answer at once."""
+        self.committed(self.draw_question)
+        if self.mostly():
+            self.committed(self.one_of((self.draw_answer, self.draw_park, self.draw_reminder)))
+
+    def tells_and_remembers(self) -> None:
+        self.committed(self.one_of((self.draw_notices, self.draw_notices, self.draw_memory)))
 
     def begets(self) -> None:
         """Start a run and wait for it, which may end at once."""
@@ -462,7 +542,8 @@ class StoreMachine(RuleBasedStateMachine):
     def fails_with_its_child(self) -> None:
         run = self.one_of([run for run in self.held() if self.ends_for(run)])
         end = self.ends_for(run)[0]
-        record = self.next_record(run, Kind.CHILD, False, FAILURE)._replace(position=end["position"])
+        kind = Kind.APPROVAL if end["name"].startswith("answer:") else Kind.CHILD
+        record = self.next_record(run, kind, False, FAILURE)._replace(position=end["position"])
         back = Rewind((record.seq,), 9, 9)
         finish = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
         self.committed(lambda: AppendRecord(run["key"], record, end["id"]), lambda: finish)
@@ -523,6 +604,7 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock()
         self.model.workers[worker] = {
             "state": "live", "killed": False, "workflows": (), "started_at": now, "lease_until": now + lease,
+            "beat_at": now,
         }  # fmt: skip
 
     def renews(self) -> None:
@@ -535,6 +617,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert renewed is (row["state"] == "live")
         if renewed:
             row["lease_until"] = self.clock() + lease
+            row["beat_at"] = self.clock()
 
     def retires(self) -> None:
         worker = self.one_of(self.model.acting())
@@ -657,6 +740,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert {w: [tuple(r) for r in asked] for w, asked in seen["requests"].items()} == {
             worker: model.requests(worker) for worker in model.workers
         }
+        self.people_are_asked_and_told(seen, rows)
         self.workers_are_as_they_should(seen["workers"])
         for worker, signals in seen["signals"].items():
             held = [(run["key"], one["id"]) for run in model.held_by(worker) for one in model.mailboxes[run["id"]]]
@@ -665,6 +749,27 @@ class StoreMachine(RuleBasedStateMachine):
         for wake, (flow, queue) in zip(seen["wakes"], [(f, q) for f in FLOWS for q in QUEUES], strict=True):
             times = [run["wake_at"] for run in model.sleeping([flow], [queue])]
             assert (None if wake is None else max(wake, now)) == (max(min(times), now) if times else None)
+
+    def people_are_asked_and_told(self, seen: Any, rows: list[dict[str, Any]]) -> None:
+        model = self.model
+        asked = {approval.id: asdict(approval) for approval in seen["approvals"]}
+        assert {name: {**row, "question": model.approvals[name]["question"]} for name, row in asked.items()} == (
+            model.approvals
+        )
+        assert all(approval.question == model.approvals[approval.id]["question"] for approval in seen["approvals"])
+        assert [one.asked_at for one in seen["approvals"]] == sorted(one.asked_at for one in seen["approvals"])
+        assert seen["open"] == [one for one in seen["approvals"] if one.state == "open"]
+        for row, feed, history in zip(rows, seen["feeds"], seen["histories"], strict=True):
+            self.same_row(feed.run, row)
+            assert list(feed.records) == list(history.records)
+            assert [notice for _, notice in feed.notices] == model.notices[row["id"]]
+            numbers = [number for number, _ in feed.notices]
+            assert numbers == sorted(set(numbers))
+        wanted = sorted(model.memories.values(), key=lambda row: (row["namespace"], row["key"]))
+        assert [asdict(memory) for memory in seen["memories"]] == wanted
+        space, word = self.one_of(SPACES), self.one_of(("dog", "dogs", "cat", "food"))
+        found = self.wait(self.there.search_memories(space, word.upper()))
+        assert {memory.key for memory in found} == model.found_by(space, word)
 
     def workers_are_as_they_should(self, found: Any) -> None:
         unfinished = [run for run in self.model.runs.values() if run["state"] not in ENDED]
@@ -675,8 +780,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert [worker.id for worker in found] == sorted(wanted)
         for worker in found:
             row = wanted[worker.id]
-            told = (worker.state, worker.workflows, worker.started_at, worker.lease_until)
-            assert told == (row["state"], row["workflows"], row["started_at"], row["lease_until"])
+            told = (worker.state, worker.workflows, worker.started_at, worker.lease_until, worker.beat_at)
+            assert told == tuple(row[name] for name in ("state", "workflows", "started_at", "lease_until", "beat_at"))
 
     @invariant()
     def a_run_that_has_ended_stays_as_it_ended_until_it_is_reopened(self) -> None:

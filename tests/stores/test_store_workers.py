@@ -38,6 +38,16 @@ async def test_a_registered_worker_is_live_for_its_lease(store: Store, elsewhere
     assert (worker.started_at, worker.lease_until) == (clock.now, clock.now + 10)
 
 
+async def test_a_worker_says_when_it_was_last_heard_of(store: Store, elsewhere: Store, clock):
+    number = await store.register_worker(a_worker(), 10.0)
+    registered = clock.now
+    assert [worker.beat_at for worker in await elsewhere.workers()] == [registered]
+    clock.advance(3.0)
+    assert store.renew_lease(number, 10.0)
+    [worker] = await elsewhere.workers()
+    assert (worker.started_at, worker.beat_at, worker.lease_until) == (registered, clock.now, clock.now + 10)
+
+
 async def test_workers_get_distinct_ids_and_may_serve_all_queues(store: Store):
     first, second = await store.register_worker(a_worker(), 1.0), await store.register_worker(a_worker(), 1.0)
     assert first != second

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from holdfast.stores import operations as ops
+from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
+from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 
 class Carrier(ABC):
@@ -42,6 +44,18 @@ class Carrier(ABC):
                 return self._set_budget(op)
             case ops.ForkRun():
                 return self._fork(op)
+            case ops.TellNotices():
+                return self._tell(op)
+            case AskApproval():
+                return self._ask(op)
+            case RemindApproval():
+                return self._remind(op)
+            case WithdrawApproval():
+                return self._withdraw(op)
+            case AnswerApproval():
+                return self._answer(op)
+            case PutMemory() | DeleteMemory():
+                return self._remember(op)
 
     @abstractmethod
     def _append(self, op: ops.AppendRecord) -> ops.Verdict: ...
@@ -73,3 +87,15 @@ class Carrier(ABC):
     def _set_budget(self, op: ops.SetBudget) -> ops.Verdict: ...
     @abstractmethod
     def _fork(self, op: ops.ForkRun) -> ops.Answer: ...
+    @abstractmethod
+    def _tell(self, op: ops.TellNotices) -> ops.Verdict: ...
+    @abstractmethod
+    def _ask(self, op: AskApproval) -> ops.Verdict: ...
+    @abstractmethod
+    def _remind(self, op: RemindApproval) -> ops.Verdict: ...
+    @abstractmethod
+    def _withdraw(self, op: WithdrawApproval) -> ops.Verdict: ...
+    @abstractmethod
+    def _answer(self, op: AnswerApproval) -> ops.Verdict: ...
+    @abstractmethod
+    def _remember(self, op: MemoryChange) -> ops.Verdict: ...

@@ -46,8 +46,18 @@ others that wait for their share could fill all workers, and nobody could take t
 **Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
 the newest one that is there in the transaction that creates it.
 
+**Approvals.** See ``approvals``: the answer to a question is put into the mailbox of the run that asks, under the
+position of the command that waits, in the transaction that takes it, and wakes the run. A question is answered once,
+however many answer it at the same time.
+
+**Notices.** See ``notices``: what is told of steps in flight. They are fenced like everything that a holder writes, and
+go with the record of their step, at the latest with the end of their run.
+
+**Memories.** See ``memories``: they belong to no run. One that a step changes is changed with the step's record.
+
 **Large values.** Payloads over ``INLINE`` bytes are kept apart, compressed, and once for equal content. What cannot be
-read back stops the run that it belongs to, and no other, with an error that says which record it is.
+read back stops the run that it belongs to, and no other, with an error that says which record it is. (The values of
+memories are not kept apart: they are overwritten.)
 """
 
 from __future__ import annotations
@@ -60,6 +70,9 @@ from typing import NamedTuple
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
+from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.memories import Memory
+from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run
 
 INLINE = 64 * 1024
@@ -93,6 +106,8 @@ class Worker:
     queues: tuple[str, ...] | None
     started_at: float
     lease_until: float
+    beat_at: float = 0.0
+    """When it last renewed its lease, or registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +311,47 @@ class Store(ABC):
     @abstractmethod
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         """How many runs there are for each workflow and state, without those whose state cannot be read."""
+
+    @abstractmethod
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """The newest record of this name in a run's journal that is ``ok``."""
+
+    @abstractmethod
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        """What is new of a run: at most ``limit`` records and as many notices; ``None`` if there is no such run.
+
+        All of it is of one moment: a record is there exactly if the notices that go with it are gone. Until the run has
+        ended, its large inputs are told by their size, as in ``list_runs``.
+
+        Begin with -1 and 0. If a ``REOPENED`` notice is among the new ones, or was seen since, records behind its
+        ``seq`` are other ones than those that were there before.
+        """
+
+    # Approvals
+
+    @abstractmethod
+    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        """Approvals that match, the one that was asked first comes first."""
+
+    # Memories
+
+    @abstractmethod
+    async def get_memory(self, namespace: str, key: str) -> Memory | None:
+        """One memory."""
+
+    @abstractmethod
+    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        """The memories of a namespace in the order of their keys, those behind the key ``after``."""
+
+    @abstractmethod
+    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        """Memories of a namespace that have at least one of these words in their key or text, the best match first.
+
+        Words are those of the module ``words``: they are compared without regard to case and accents, as a whole, and
+        of a long text only the first ``words.MOST`` different ones are looked for. Whatever stands in ``words`` is text
+        to be found, no query language; without a word in it, nothing is found. The best match is the one with more of
+        the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the smaller key comes first.
+        """
 
     # Workflows
 

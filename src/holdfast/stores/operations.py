@@ -12,6 +12,8 @@ from typing import NamedTuple
 from holdfast.core.records import Attempt, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Shortage, Usage
+from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
+from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 
 class Cancel(StrEnum):
@@ -38,6 +40,7 @@ class Verdict(Enum):
     DUPLICATE = "duplicate"
     """It was asked for before; nothing was changed."""
     UNKNOWN_RUN = "unknown_run"
+    UNKNOWN_APPROVAL = "unknown_approval"
     ENDED = "ended"
     """The run has ended, so it takes no signal and no request; or a retry found nothing to reopen."""
     UNDONE = "undone"
@@ -199,6 +202,34 @@ class AppendRecord(NamedTuple):
     used: Usage | None = None
     """What the step has used. It is added to the usage of the run and of every run above it, and whatever was reserved
     for this position is given back."""
+    memory: MemoryChange | None = None
+    """What the step changes of what outlives runs, in the same transaction: once, however often this is repeated."""
+    clear_notices: bool = False
+    """There may be notices of this position, also of an earlier holder; delete those that do not stay."""
+
+
+class Notice(NamedTuple):
+    """Something that happened to a step in flight: see ``notices``."""
+
+    position: int
+    """The step's command; -1: it belongs to the run."""
+    part: str
+    """Which attempt of the step it belongs to, and which request of that: see ``engine.telling``. The part ``""`` is
+    for what stores tell themselves."""
+    number: int
+    """Rises within the part: a repeated commit keeps each once."""
+    kind: str
+    data: bytes
+    """JSON."""
+    at: float
+
+
+class TellNotices(NamedTuple):
+    """Keep notices of steps of a held run. Those that are there already (position, part, number) are passed over."""
+
+    key: int
+    epoch: int
+    notices: tuple[Notice, ...]
 
 
 class NoteAttempt(NamedTuple):
@@ -248,9 +279,10 @@ class FinishRun(NamedTuple):
 class ParkRun(NamedTuple):
     """Let a held run leave memory until ``wake_at`` or a signal.
 
-    Refused when an unconsumed signal with one of the names in ``signals``, or the end of a run for one of the positions
-    in ``children``, is there, or when a cancel is ``ASKED``. Fenced when the run has gone on since: a park may reach
-    the store late, after it was repeated, refused for a signal, and that signal consumed.
+    Refused when an unconsumed signal with one of the names in ``signals``, the end of a run for one of the positions in
+    ``awaited``, or an answer to one of the questions in ``answers``, is there, or when a cancel is ``ASKED``. Fenced
+    when the run has gone on since: a park may reach the store late, after it was repeated, refused for a signal, and
+    that signal consumed.
     """
 
     key: int
@@ -260,9 +292,12 @@ class ParkRun(NamedTuple):
     waits_for: str = ""
     next_seq: int | None = None
     """The number that the run's next record will have; if it is there already, the run has gone on."""
-    children: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
+    """The commands that wait for the end of a run."""
     paused: bool = False
     """The holder carries out a pause: what the run waits for does not matter. Refused when it was resumed meanwhile."""
+    answers: tuple[str, ...] = ()
+    """The ids of the questions whose answer it waits for."""
 
 
 class ReleaseRun(NamedTuple):
@@ -341,7 +376,8 @@ class ReopenRun(NamedTuple):
     any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
     next ``StartRun`` finds out how it ended. Those that the ``rewind`` calls ``given_up`` are left as they are.
 
-    Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again.
+    Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again. Answers of people that are taken
+    back are not put back: see ``approvals``. Each run that is reopened has a ``REOPENED`` notice.
     """
 
     run_id: str
@@ -353,7 +389,8 @@ class ForkRun(NamedTuple):
     """Create a run that shares the beginning of another's journal.
 
     The records of ``source`` with a ``seq`` below ``keep`` are copied (large payloads are shared), then ``record``, if
-    given, is appended. The new run is ``pending``. A fork is repeated harmlessly: the run is there under its id.
+    given, is appended. Nothing else is: no notices, no questions, no signals. The new run is ``pending``. A fork is
+    repeated harmlessly: the run is there under its id.
     """
 
     source: str
@@ -378,8 +415,15 @@ Op = (
     | ReopenRun
     | SetBudget
     | ForkRun
+    | TellNotices
+    | AskApproval
+    | RemindApproval
+    | WithdrawApproval
+    | AnswerApproval
+    | PutMemory
+    | DeleteMemory
 )
 Answer = Started | Verdict | Shortage
 
-Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget
+Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget | AnswerApproval
 """What somebody may ask of a run from outside; each is answered with a ``Verdict``."""

@@ -14,7 +14,9 @@ from holdfast.core.records import Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.core.usage import Limits
 from holdfast.errors import WorkflowSwitchedOff
-from holdfast.stores.operations import Cancel, FinishRun, NewRun, Run, Verdict
+from holdfast.stores import notices
+from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
+from holdfast.stores.operations import Cancel, FinishRun, NewRun, ParkRun, Run, Verdict
 
 REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 
@@ -49,6 +51,13 @@ def is_finish_repeat(state: str, epoch: int, op: FinishRun) -> bool:
 def is_park_repeat(state: str, epoch: int, fence: int) -> bool:
     """Whether the run is parked already, under the same epoch."""
     return epoch == fence and state == "waiting"
+
+
+def waits_for(op: ParkRun, name: str, position: int | None) -> bool:
+    """Whether a run that parks waits for this: a signal, the end of a run, or an answer."""
+    if position is None:
+        return name in op.signals
+    return name.removeprefix(ANSWER) in op.answers if is_answer(name) else position in op.awaited
 
 
 # Starting
@@ -159,6 +168,60 @@ def redo_link(*, is_later: bool, is_taken: bool, is_reopened: bool, has_ended: b
     if is_reopened or not has_ended:
         return Redo.AWAIT
     return Redo.DROP if is_taken else Redo.LEAVE
+
+
+# Approvals
+
+
+def asks_anew(state: ApprovalState, withdrawn_in: int, epoch: int) -> bool:
+    """Whether a question that is there already, and is asked once more, is open again as if it had never been asked.
+
+    ``withdrawn_in`` is the epoch under which its run has withdrawn it, if that was it.
+    """
+    return state is ApprovalState.WITHDRAWN and epoch > withdrawn_in
+
+
+def answer_to_reminder(state: ApprovalState, reminders: int, op: RemindApproval) -> tuple[Verdict, bool]:
+    """What a reminder is answered with, and whether it is to be carried out: it may have been before."""
+    if state is not ApprovalState.OPEN:
+        return Verdict.REFUSED, False
+    return Verdict.DONE, op.reminders > reminders
+
+
+def answer_to_withdrawal(state: ApprovalState) -> tuple[Verdict, bool]:
+    """What a withdrawal is answered with, and whether it is to be carried out: it may have been before."""
+    return Verdict.REFUSED if state is ApprovalState.ANSWERED else Verdict.DONE, state is ApprovalState.OPEN
+
+
+def answer_to_answer(state: ApprovalState, run_state: str) -> Verdict:
+    """Whether an answer is taken (``DONE``), and why not."""
+    if state is ApprovalState.ANSWERED:
+        return Verdict.DUPLICATE
+    return Verdict.ENDED if state is ApprovalState.WITHDRAWN or run_state in TERMINAL else Verdict.DONE
+
+
+# Notices that a store leaves itself: (kind, data)
+
+
+def asked_notice(op: AskApproval) -> tuple[str, bytes]:
+    """That a question was asked."""
+    return notices.ASKED, json.dumps(op.id).encode()
+
+
+def reminded_notice(op: RemindApproval) -> tuple[str, bytes]:
+    """That people were reminded of it."""
+    told = {"id": op.id, "asked_of": op.asked_of, "reminders": op.reminders}
+    return notices.REMINDED, json.dumps(told).encode()
+
+
+def withdrawn_notice(approval: str) -> tuple[str, bytes]:
+    """That it is open no more, or that its answer does not count any more."""
+    return notices.WITHDRAWN, json.dumps(approval).encode()
+
+
+def reopened_notice(last_kept: int) -> tuple[str, bytes]:
+    """That a run was reopened, and the ``seq`` of the last record that was kept."""
+    return notices.REOPENED, json.dumps(last_kept).encode()
 
 
 # Usage and budgets

@@ -6,6 +6,7 @@
     tables      what is kept, and how a run ends
     holding     operations on a held run         requests   operations from outside
     starting    creating, finding and forking runs
+    asking      questions to people, notices, and memories
     accounts    what runs have used, and may use
 """
 

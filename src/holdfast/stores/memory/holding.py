@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.memory.tables import Tables
+from holdfast.stores.memory.asking import Asking
 from holdfast.stores.operations import (
     Answer,
     AppendRecord,
@@ -22,7 +22,7 @@ from holdfast.stores.operations import (
 )
 
 
-class Holding(Tables):
+class Holding(Asking):
     """What the holder of a run can do to it."""
 
     def _append(self, op: AppendRecord) -> Verdict:
@@ -33,6 +33,8 @@ class Holding(Tables):
             if present is not None:
                 if held is not None and op.clear_attempt:  # the note of it was repeated as well
                     self._attempts.get(op.key, {}).pop(op.record.position, None)
+                if held is not None and op.clear_notices:
+                    self._clear_notices(op.key, op.record.position)
                 if held is not None and rules.gives_back(op.record):  # so was its reservation
                     self._accounts.give_back(op.key, op.record.position)
                 return Verdict.DONE if present.epoch == op.record.epoch else Verdict.FENCED
@@ -52,6 +54,10 @@ class Holding(Tables):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+        if op.memory is not None:
+            self._remember(op.memory)
+        if op.clear_notices:
+            self._clear_notices(op.key, op.record.position)
         return Verdict.DONE
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
@@ -95,8 +101,7 @@ class Holding(Tables):
             if run.paused_at is None:
                 return Verdict.REFUSED
         elif any(
-            signal.name in op.signals if signal.position is None else signal.position in op.children
-            for signal in self._mailboxes.get(op.key, {}).values()
+            rules.waits_for(op, signal.name, signal.position) for signal in self._mailboxes.get(op.key, {}).values()
         ):
             return Verdict.REFUSED
         self._accounts.give_back_all(run.key)

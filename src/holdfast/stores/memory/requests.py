@@ -8,6 +8,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.stores import rules
+from holdfast.stores.approvals import ApprovalState
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import (
     Cancel,
@@ -107,6 +108,8 @@ class Requests(Tables):
         if answer is Verdict.DONE:
             for key in affected:
                 self._rewind(self._runs[key], affected)
+                kept = self._records.get(key)
+                self._leave(key, -1, op.at, *rules.reopened_notice(kept[-1].seq if kept else -1))
                 if self._accounts.of(key).short:
                     self._ask_again(self._runs[key], b"null", op.at)
         return answer
@@ -153,6 +156,7 @@ class Requests(Tables):
         for record in taken:
             if record.kind is Kind.SIGNAL:
                 self._post(run.key, record.name, record.payload or b"null", record.started_at)
+        self._take_back_answers(run, taken)
         for position, child, is_taken in self._open_ends(run):
             redo = rules.redo_link(
                 is_later=run.rewind is not None and position >= run.rewind.positions,
@@ -176,6 +180,16 @@ class Requests(Tables):
                 rewound=rules.rewound_by(run.rewound, run.rewind),
             )
         )  # fmt: skip
+
+    def _take_back_answers(self, run: Run, taken: list[Record]) -> None:
+        """Withdraw questions whose answer is taken back, or that were asked because of what is taken back."""
+        if run.rewind is None or not run.rewind.failed:
+            return
+        answered, later = {r.position for r in taken if r.kind is Kind.APPROVAL}, run.rewind.positions
+        self._drop_answers(run.key, lambda position: position >= later)
+        for approval in [*self._approvals.values()]:
+            if approval.run_id == run.id and (approval.position >= later or approval.position in answered):
+                self._approvals[approval.id] = replace(approval, state=ApprovalState.WITHDRAWN)
 
     def _redo(self, place: tuple[int, int], child: int, redo: Redo) -> None:
         if redo is Redo.LEAVE:

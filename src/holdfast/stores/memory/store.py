@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.core.records import Signal
+from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.carrying import Carrier
@@ -30,6 +30,7 @@ from holdfast.stores.contract import (
 from holdfast.stores.memory.holding import Holding
 from holdfast.stores.memory.requests import Requests
 from holdfast.stores.memory.starting import Starting
+from holdfast.stores.notices import Feed
 from holdfast.stores.operations import (
     Answer,
     Cancel,
@@ -77,7 +78,16 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
         with self._lock:
             number, now = len(self._workers) + 1, self._clock()
             self._workers[number] = Worker(
-                number, worker.name, worker.host, worker.pid, "live", worker.workflows, worker.queues, now, now + lease
+                number,
+                worker.name,
+                worker.host,
+                worker.pid,
+                "live",
+                worker.workflows,
+                worker.queues,
+                now,
+                now + lease,
+                now,
             )
         self._announce()
         return number
@@ -86,7 +96,8 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
         with self._lock:
             if not self._is_live(worker):
                 return False
-            self._workers[worker] = replace(self._workers[worker], lease_until=self._clock() + lease)
+            now = self._clock()
+            self._workers[worker] = replace(self._workers[worker], lease_until=now + lease, beat_at=now)
             return True
 
     async def retire_worker(self, worker: int) -> None:
@@ -273,6 +284,20 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
             for run in self._runs.values():
                 counts[run.workflow, run.state] = counts.get((run.workflow, run.state), 0) + 1
         return counts
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        with self._lock:
+            journal = self._records.get(self._keys.get(run_id, 0), [])
+            return next((record for record in reversed(journal) if record.ok and record.name == name), None)
+
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        with self._lock:
+            run = self._by_id(run_id)
+            if run is None:
+                return None
+            records = [record for record in self._records.get(run.key, ()) if record.seq > after_seq]
+            told = [one for one in self._notices.get(run.key, {}).items() if one[0] > after_notice]
+            return Feed(run, records[:limit], told[:limit])
 
     # Workflows
 

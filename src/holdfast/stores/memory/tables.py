@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,9 +11,12 @@ from typing import NamedTuple
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
 from holdfast.stores import rules
+from holdfast.stores.approvals import Approval, ApprovalState, is_answer
 from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.memories import Memory
 from holdfast.stores.memory.accounts import MemoryAccounts
-from holdfast.stores.operations import Run
+from holdfast.stores.notices import STAYING
+from holdfast.stores.operations import Notice, Run
 from holdfast.stores.rules import Told
 
 
@@ -48,6 +52,16 @@ class Tables:
         self._awaited: dict[int, dict[tuple[int, int], None]] = {}
         """The links whose run has not been told, by the key of the run that they wait for."""
         self._accounts = MemoryAccounts(self._runs, self._keys)
+        self._approvals: dict[str, Approval] = {}
+        self._withdrawn_in: dict[str, int] = {}
+        """The epochs under which runs have last withdrawn questions."""
+        self._notices: dict[int, dict[int, Notice]] = {}
+        """By run, and by id."""
+        self._last_notice = 0
+        self._memories: dict[tuple[str, str], Memory] = {}
+        """By namespace and key."""
+        self._words: dict[tuple[str, str], Counter[str]] = {}
+        """How often each word occurs in a memory."""
         self._sessions: dict[tuple[str, str], str] = {}
         """The newest run of a workflow and session."""
         self._workers: dict[int, Worker] = {}
@@ -93,9 +107,13 @@ class Tables:
     # Ends
 
     def _end(self, run: Run) -> None:
-        """Keep a run's end, give back what it has reserved, and tell whoever waits for it."""
+        """Keep a run's end, give back what it has reserved, clean up behind it, and tell whoever waits for it."""
         self._put(replace(run, owner=None, wake_at=None, paused_at=None))
         self._accounts.give_back_all(run.key)
+        self._clear_notices(run.key)
+        for approval in [*self._approvals.values()]:
+            if approval.run_id == run.id and approval.state is ApprovalState.OPEN:
+                self._approvals[approval.id] = replace(approval, state=ApprovalState.WITHDRAWN)
         payload = rules.end_payload(run.output, run.error)
         for place in sorted(self._awaited.get(run.key, ())):
             waiting = self._runs[place[0]]
@@ -105,6 +123,30 @@ class Tables:
             self._link(place, run.key, Told.YES)
             self._post(waiting.key, run.state, payload, run.finished_at or 0.0, place[1])
             self._wake(waiting)
+
+    def _clear_notices(self, key: int, position: int | None = None) -> None:
+        """Drop what was told of the steps in flight of a run, or of one of them."""
+        told = self._notices.get(key, {})
+        for number, notice in [*told.items()]:
+            if notice.kind not in STAYING and position in (None, notice.position):
+                del told[number]
+
+    def _leave(self, key: int, position: int, at: float, kind: str, data: bytes) -> None:
+        """Leave a notice that stays."""
+        told = self._notices.get(key, {}).values()
+        last = max((notice.number for notice in told if (notice.position, notice.part) == (position, "")), default=0)
+        self._note(key, Notice(position, "", last + 1, kind, data, at))
+
+    def _note(self, key: int, notice: Notice) -> None:
+        self._last_notice += 1
+        self._notices.setdefault(key, {})[self._last_notice] = notice
+
+    def _drop_answers(self, key: int, is_for: Callable[[int], bool]) -> None:
+        """Take answers out of the mailbox that nobody waits for any more, by their positions."""
+        mailbox = self._mailboxes.get(key, {})
+        for signal in [*mailbox.values()]:
+            if signal.position is not None and is_answer(signal.name) and is_for(signal.position):
+                del mailbox[signal.id]
 
     def _link(self, place: tuple[int, int], child: int, told: Told) -> None:
         self._unlink(place)
@@ -122,5 +164,6 @@ class Tables:
     def _drop_end(self, place: tuple[int, int]) -> None:
         """Take an end out of the mailbox that nobody waits for any more."""
         mailbox = self._mailboxes.get(place[0], {})
-        for signal in [signal for signal in mailbox.values() if signal.position == place[1]]:
-            del mailbox[signal.id]
+        for signal in [*mailbox.values()]:
+            if signal.position == place[1] and not is_answer(signal.name):
+                del mailbox[signal.id]

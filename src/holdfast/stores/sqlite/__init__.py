@@ -12,7 +12,9 @@
     workers       registering and reaping           locks        how the kernel tells that a worker is gone
     queries       reading                           listing      lists of runs
     blobs         large payloads, kept apart        payloads     putting them back where references stand
-    accounts      what runs have used, and may use  faults       SQLite's errors in Holdfast's words
+    asking        questions to people, notices      memories     values that outlive runs, and their words
+    accounts      what runs have used, and may use  feeds        following a run
+    faults        SQLite's errors in Holdfast's words
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

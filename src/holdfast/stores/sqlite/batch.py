@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 from holdfast.core.records import Kind
+from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.carrying import Carrier
+from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     Answer,
     AppendRecord,
@@ -34,9 +36,11 @@ from holdfast.stores.operations import (
     SendSignal,
     SetBudget,
     StartRun,
+    TellNotices,
     Verdict,
 )
 from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.asking import Asking
 from holdfast.stores.sqlite.blobs import NOTHING, Parcel
 from holdfast.stores.sqlite.connections import roll_back
 from holdfast.stores.sqlite.holding import Holding
@@ -64,7 +68,7 @@ def _plain_records(ops: Sequence[Op]) -> list[Row] | None:
     for op in ops:
         if type(op) is not AppendRecord or op.consume is not None or op.clear_attempt or op.reset_deliveries:
             return None
-        if op.record.kind is Kind.CANCEL or op.used is not None:
+        if op.record.kind is Kind.CANCEL or op.used is not None or op.memory is not None or op.clear_notices:
             return None
         rows.append(record_row(op.key, op.record, op.record.payload))
     return rows
@@ -105,7 +109,7 @@ def _transact(
     return answers
 
 
-class Batch(Holding, Requests, Starting, Carrier):
+class Batch(Holding, Requests, Starting, Asking, Carrier):
     """The operations of one transaction."""
 
     def __init__(
@@ -138,7 +142,9 @@ class Batch(Holding, Requests, Starting, Carrier):
         cancelled: list[str] = []
         for op in self._ops:
             match op:
-                case AppendRecord() | NoteAttempt() | ReserveUsage() | ParkRun() | ReleaseRun():
+                case AppendRecord() | NoteAttempt() | ReserveUsage() | ParkRun() | ReleaseRun() | TellNotices():
+                    keys.add(op.key)
+                case AskApproval() | RemindApproval() | WithdrawApproval():
                     keys.add(op.key)
                 case StartRun():
                     if op.link is not None:
@@ -155,5 +161,7 @@ class Batch(Holding, Requests, Starting, Carrier):
                     cancelled.append(op.run_id)
                 case SendSignal() | PauseRun() | ResumeRun() | ReopenRun() | SetBudget():
                     ids.add(op.run_id)
+                case AnswerApproval() | PutMemory() | DeleteMemory():
+                    pass
         self.read_fences(keys, ids)
         self._ending.update(self._by_id[run_id].key for run_id in cancelled if run_id in self._by_id)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.stores.approvals import AnswerApproval, AskApproval
 from holdfast.stores.contract import INLINE
 from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
 from holdfast.stores.sqlite import statements as sql
@@ -67,6 +68,10 @@ def _payloads(op: Op) -> tuple[bytes | None, ...]:
         case FinishRun():
             return (op.output, op.error)
         case SendSignal():
+            return (op.payload,)
+        case AskApproval():
+            return (op.question.form, op.question.arguments)
+        case AnswerApproval():
             return (op.payload,)
         case ForkRun():
             return (op.run.inputs, None if op.record is None else op.record.payload)

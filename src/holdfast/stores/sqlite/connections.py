@@ -19,6 +19,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.faults import is_busy
 from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
 from holdfast.stores.sqlite.schema import APPLICATION_ID
@@ -158,6 +159,7 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
         for migration in MIGRATIONS[version:]:
             for statement in statements(migration):
                 connection.execute(statement)
+        connection.execute(sql.CAN_SEARCH)  # with this Python's SQLite, too
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT" if version < VERSION else "ROLLBACK")

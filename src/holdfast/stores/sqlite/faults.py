@@ -59,6 +59,12 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
             f"{database} is damaged ({told}). Stop all workers, copy the file with its -wal file, and try "
             f"`sqlite3 {database} .recover`, or go back to a backup."
         )
+    if "no such module: fts5" in str(error):
+        return StoreSchemaError(
+            f"{database} cannot be used with the SQLite of this Python ({sqlite3.sqlite_version}): that was built "
+            f"without full-text search (FTS5), by which memories are found. Use a Python whose SQLite has it, as those "
+            f"from python.org and of current Linux distributions do."
+        )
     if str(error).startswith("no such ") or "has no column" in str(error):
         return StoreSchemaError(
             f"{database} does not have the tables that its version number stands for ({told}): it was changed by hand, "

@@ -16,6 +16,7 @@ from holdfast.stores.operations import (
     ReserveUsage,
     Verdict,
 )
+from holdfast.stores.sqlite import memories
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.rows import attempt_row, names_text, record_row, rewind_text
 from holdfast.stores.sqlite.transaction import Transaction
@@ -34,6 +35,8 @@ class Holding(Transaction):
             if present is not None:
                 if held is not None and op.clear_attempt:  # the note of it was repeated as well
                     self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+                if held is not None and op.clear_notices:
+                    self._later("notices", sql.CLEAR_NOTICES, (op.key, op.record.position))
                 if held is not None and held.has_budget and rules.gives_back(op.record):  # so was its reservation
                     self._accounts.give_back(op.key, op.record.position)
                 return Verdict.DONE if present[0] == op.record.epoch else Verdict.FENCED
@@ -53,6 +56,10 @@ class Holding(Transaction):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+        if op.memory is not None:
+            memories.change(self._connection, op.memory)
+        if op.clear_notices:
+            self._later("notices", sql.CLEAR_NOTICES, (op.key, op.record.position))
         return Verdict.DONE
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
@@ -107,14 +114,14 @@ class Holding(Transaction):
 
     def _is_there(self, op: ParkRun) -> bool:
         """Whether something that the run waits for is in its mailbox."""
-        if op.signals or op.children:
+        if op.signals or op.awaited or op.answers:
             self._flush("signals")
         if op.signals and self._one(sql.HAS_SIGNAL, op.key, names_text(op.signals)):
             return True
-        if not op.children:
+        if not (op.awaited or op.answers):
             return False
-        ends = [row[0] for row in self._connection.execute(sql.ENDS, (op.key,))]
-        return bool(ends) and not set(op.children).isdisjoint(ends)
+        sent = self._connection.execute(sql.ENDS, (op.key,)).fetchall()
+        return any(rules.waits_for(op, name, position) for name, position in sent)
 
     def _release(self, op: ReleaseRun) -> Verdict:
         fence = self._held(op.key, op.epoch)

@@ -235,7 +235,60 @@ CREATE TABLE reservations (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS, _3_USAGE_AND_SESSIONS)
+_4_PEOPLE_AND_MEMORIES = """
+ALTER TABLE workers ADD COLUMN beat_at REAL NOT NULL DEFAULT 0;
+
+CREATE TABLE approvals (
+    id          TEXT NOT NULL PRIMARY KEY,
+    run         INTEGER NOT NULL,
+    position    INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    asked_at    REAL NOT NULL,
+    expires_at  REAL,
+    asked_of    TEXT NOT NULL,
+    reminders   INTEGER NOT NULL,
+    reminded_at REAL,
+    answered_by TEXT NOT NULL,
+    answered_at REAL,
+    withdrawn_in INTEGER NOT NULL DEFAULT 0,
+    question    TEXT NOT NULL,
+    form        BLOB NOT NULL,
+    arguments   BLOB NOT NULL,
+    answer      BLOB
+);
+CREATE INDEX approvals_asked ON approvals (run, position);
+CREATE INDEX approvals_open ON approvals (asked_at) WHERE state = 'open';
+
+CREATE TABLE notices (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    part     TEXT NOT NULL,
+    number   INTEGER NOT NULL,
+    stays    INTEGER NOT NULL,
+    kind     TEXT NOT NULL,
+    at       REAL NOT NULL,
+    data     BLOB NOT NULL,
+    UNIQUE (run, position, part, number)
+);
+CREATE INDEX notices_feed ON notices (run, id);
+CREATE INDEX notices_passing ON notices (run, position) WHERE stays = 0;
+
+CREATE TABLE memories (
+    id         INTEGER PRIMARY KEY,
+    namespace  TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    value      BLOB NOT NULL,
+    text       TEXT NOT NULL,
+    UNIQUE (namespace, key)
+);
+CREATE VIRTUAL TABLE memory_words USING fts5 (space, words, tokenize = 'ascii');
+"""
+"""The words of memories are made by ``stores.words``, so that every store has the same; FTS5 only separates them."""
+
+MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS, _3_USAGE_AND_SESSIONS, _4_PEOPLE_AND_MEMORIES)
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 
 VERSION = len(MIGRATIONS)

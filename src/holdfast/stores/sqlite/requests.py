@@ -145,6 +145,8 @@ class Requests(Transaction):
         if answer is Verdict.DONE:
             for key, run in affected.items():
                 self._rewind(key, run, affected)
+                [last_kept] = self._one(sql.LAST_SEQ, key) or (-1,)
+                self._leave(key, -1, op.at, *rules.reopened_notice(last_kept))
                 if self._accounts.of(key).short:
                     self._ask_again(self._by_key[key], b"null", op.at)
         return answer
@@ -197,6 +199,8 @@ class Requests(Transaction):
             elif redo is Redo.DROP:
                 write(sql.UNLINK, (key, end.position))
         if run.taken is not None:
+            write(sql.DROP_ANSWERS, run.taken)
+            write(sql.TAKE_BACK_ANSWERS, run.taken)
             write(sql.PUT_BACK, run.taken)
             write(sql.TAKE_BACK, run.taken)
             write(sql.NOTE_REWOUND, (run.taken["positions"], key))

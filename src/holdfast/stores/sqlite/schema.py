@@ -9,8 +9,9 @@ their own, and the timers in another, so that neither a million parked runs nor 
 and ``output`` come last, because SQLite reads a row only as far as it must; what was added behind them is empty or 0
 for most runs, and such values stand in the row's header.
 
-Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``) hold a reference instead when it is large:
-see ``blobs``.
+Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``, ``form``, ``arguments``, ``answer``) hold a
+reference instead when it is large: see ``blobs``. The values of memories are not kept apart: they change, and what is
+kept apart stays.
 """
 
 from __future__ import annotations
@@ -161,6 +162,55 @@ CREATE TABLE blobs (                     -- payloads that are kept apart
     data BLOB NOT NULL
 );
 
+CREATE TABLE approvals (                 -- questions to people
+    id          TEXT NOT NULL PRIMARY KEY,
+    run         INTEGER NOT NULL,
+    position    INTEGER NOT NULL,        -- of the command that waits
+    state       TEXT NOT NULL,           -- approvals.ApprovalState
+    asked_at    REAL NOT NULL,
+    expires_at  REAL,
+    asked_of    TEXT NOT NULL,
+    reminders   INTEGER NOT NULL,
+    reminded_at REAL,
+    answered_by TEXT NOT NULL,
+    answered_at REAL,
+    withdrawn_in INTEGER NOT NULL DEFAULT 0,  -- the epoch under which its run has withdrawn it; 0: it was not that
+    question    TEXT NOT NULL,           -- a JSON list of the short fields of approvals.Question
+    form        BLOB NOT NULL,
+    arguments   BLOB NOT NULL,
+    answer      BLOB
+);
+CREATE INDEX approvals_asked ON approvals (run, position);
+CREATE INDEX approvals_open ON approvals (asked_at) WHERE state = 'open';
+
+CREATE TABLE notices (                   -- ids are never used twice
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,           -- -1: of the run
+    part     TEXT NOT NULL,
+    number   INTEGER NOT NULL,
+    stays    INTEGER NOT NULL,           -- 0: goes with the record of its position, or with the end of its run
+    kind     TEXT NOT NULL,
+    at       REAL NOT NULL,
+    data     BLOB NOT NULL,
+    UNIQUE (run, position, part, number)
+);
+CREATE INDEX notices_feed ON notices (run, id);
+CREATE INDEX notices_passing ON notices (run, position) WHERE stays = 0;
+
+CREATE TABLE memories (                  -- of no run
+    id         INTEGER PRIMARY KEY,
+    namespace  TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    value      BLOB NOT NULL,
+    text       TEXT NOT NULL,
+    UNIQUE (namespace, key)
+);
+-- By memories.id: a single word for the namespace, and the words of key and text, made by stores.words.
+CREATE VIRTUAL TABLE memory_words USING fts5 (space, words, tokenize = 'ascii');
+
 CREATE TABLE switches (                  -- workflows that are switched off
     workflow  TEXT NOT NULL PRIMARY KEY,
     off_since REAL NOT NULL
@@ -176,7 +226,8 @@ CREATE TABLE workers (
     workflows   TEXT NOT NULL,           -- a JSON list
     queues      TEXT,                    -- a JSON list; NULL: all
     started_at  REAL NOT NULL,
-    lease_until REAL NOT NULL
+    lease_until REAL NOT NULL,
+    beat_at     REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
 

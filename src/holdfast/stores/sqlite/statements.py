@@ -78,8 +78,8 @@ CONSUME_SIGNAL = "DELETE FROM signals WHERE id = ? AND run = ?"
 HAS_SIGNAL = (
     "SELECT 1 FROM signals WHERE run = ? AND name IN (SELECT value FROM json_each(?)) AND position IS NULL LIMIT 1"
 )
-ENDS = "SELECT position FROM signals WHERE run = ? AND position IS NOT NULL"
-DROP_END = "DELETE FROM signals WHERE run = ? AND position = ?"
+ENDS = "SELECT name, position FROM signals WHERE run = ? AND position IS NOT NULL"
+DROP_END = "DELETE FROM signals WHERE run = ? AND position = ? AND name NOT GLOB 'answer:*'"
 MAILBOX = "SELECT id, name, payload, sent_at, position FROM signals WHERE run = ? ORDER BY id"
 NEW_SIGNALS = (
     "SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position FROM signals s CROSS JOIN runs r ON r.key = s.run "
@@ -177,6 +177,88 @@ REOPEN_RUN = (
     "cancel = CASE WHEN EXISTS (SELECT 1 FROM records WHERE run = key AND kind = 8) THEN 'recorded' ELSE '' END, "
     "paused_at = NULL, rewind = NULL WHERE key = ?"
 )
+
+# Approvals
+
+_QUESTION = "question, form, arguments"
+APPROVAL = "SELECT run, position, state, reminders, withdrawn_in FROM approvals WHERE id = ?"
+OTHERS_ASKED = (
+    "SELECT id FROM approvals WHERE run = ? AND position = ? AND id <> ? AND state <> 'withdrawn' ORDER BY rowid"
+)
+ASK = (
+    f"INSERT INTO approvals (id, run, position, state, asked_at, expires_at, asked_of, reminders, answered_by, "
+    f"{_QUESTION}) VALUES (?, ?, ?, 'open', ?, ?, ?, 0, '', ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+    "position = excluded.position, state = 'open', asked_at = excluded.asked_at, expires_at = excluded.expires_at, "
+    "asked_of = excluded.asked_of, reminders = 0, reminded_at = NULL, answered_by = '', answered_at = NULL, "
+    "withdrawn_in = 0, "
+    "question = excluded.question, form = excluded.form, arguments = excluded.arguments, answer = NULL"
+)
+REMIND = "UPDATE approvals SET reminders = ?, asked_of = ?, reminded_at = ?, expires_at = ? WHERE id = ?"
+WITHDRAW = "UPDATE approvals SET state = 'withdrawn', withdrawn_in = ? WHERE id = ?"
+ANSWER = "UPDATE approvals SET state = 'answered', answer = ?, answered_by = ?, answered_at = ? WHERE id = ?"
+WITHDRAW_ALL = "UPDATE approvals SET state = 'withdrawn' WHERE run = ? AND state = 'open'"
+DROP_ANSWER = "DELETE FROM signals WHERE run = ? AND position = ? AND name GLOB 'answer:*'"
+# What a retry takes back: answers in the journal, and to questions that were asked because of what it takes back.
+DROP_ANSWERS = "DELETE FROM signals WHERE run = :run AND position >= :positions AND name GLOB 'answer:*'"
+TAKE_BACK_ANSWERS = (
+    "UPDATE approvals SET state = 'withdrawn' WHERE run = :run AND (approvals.position >= :positions "
+    f"OR approvals.position IN (SELECT records.position FROM records WHERE kind = 9 AND {_TAKEN}))"
+)
+LIST_APPROVALS = (
+    f"SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
+    f"a.reminded_at, a.answer, a.answered_by, a.answered_at, {_QUESTION} "
+    "FROM approvals a CROSS JOIN runs r ON r.key = a.run WHERE {conditions} ORDER BY a.asked_at, a.rowid LIMIT ?"
+)
+APPROVAL_CONDITIONS = {
+    "only_open": "a.state = 'open'",
+    "run_id": "a.run = (SELECT key FROM runs WHERE id = ?)",
+    "workflow": "r.workflow = ?",
+    "asked_of": "a.asked_of = ?",
+    "id_prefix": "a.id >= ? AND a.id < ?",
+}
+
+# Notices
+
+_NOTICE_COLUMNS = "run, position, part, number, stays, kind, at, data"
+TELL = f"INSERT INTO notices ({_NOTICE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+LEAVE_NOTICE = (
+    f"INSERT INTO notices ({_NOTICE_COLUMNS}) SELECT :run, :position, '', coalesce(max(number), 0) + 1, 1, :kind, "
+    ":at, :data FROM notices WHERE run = :run AND position = :position AND part = ''"
+)
+CLEAR_NOTICES = "DELETE FROM notices WHERE run = ? AND position = ? AND stays = 0"
+CLEAR_ALL_NOTICES = "DELETE FROM notices WHERE run = ? AND stays = 0"
+LAST_SEQ = "SELECT coalesce(max(seq), -1) FROM records WHERE run = ?"
+# Whether there is anything that a run could leave behind when it ends.
+LEFTOVERS = (
+    "SELECT EXISTS (SELECT 1 FROM notices WHERE stays = 0), EXISTS (SELECT 1 FROM approvals WHERE state = 'open')"
+)
+NEW_NOTICES = (
+    "SELECT id, position, part, number, kind, data, at FROM notices WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
+)
+NEW_RECORDS = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+LAST_RECORD = (
+    f"SELECT {_JOURNAL} FROM records WHERE run = (SELECT key FROM runs WHERE id = ?) AND name = ? AND ok = 1 "
+    "ORDER BY seq DESC LIMIT 1"
+)
+
+# Memories
+
+_MEMORY = "m.namespace, m.key, m.value, m.text, m.created_at, m.updated_at"
+PUT_MEMORY = (
+    "INSERT INTO memories (namespace, key, value, text, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value, text = excluded.text, "
+    "updated_at = excluded.updated_at RETURNING id"
+)
+DELETE_MEMORY = "DELETE FROM memories WHERE namespace = ? AND key = ? RETURNING id"
+PUT_WORDS = "INSERT OR REPLACE INTO memory_words (rowid, space, words) VALUES (?, ?, ?)"
+DELETE_WORDS = "DELETE FROM memory_words WHERE rowid = ?"
+GET_MEMORY = f"SELECT {_MEMORY} FROM memories m WHERE namespace = ? AND key = ?"
+LIST_MEMORIES = f"SELECT {_MEMORY} FROM memories m WHERE namespace = ? AND key > ? ORDER BY key LIMIT ?"
+SEARCH_MEMORIES = (
+    f"SELECT {_MEMORY} FROM memory_words CROSS JOIN memories m ON m.id = memory_words.rowid "
+    "WHERE memory_words MATCH ? AND m.namespace = ? ORDER BY bm25(memory_words, 0.0, 1.0), m.key LIMIT ?"
+)
+CAN_SEARCH = "SELECT 1 FROM memory_words LIMIT 0"
 
 # Usage
 
@@ -309,14 +391,14 @@ COUNT_RUNS = "SELECT workflow, state, count(*) FROM runs GROUP BY workflow, stat
 
 # Workers
 
-WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until"
+WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at"
 REGISTER_WORKER = (
-    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, started_at, lease_until) "
-    "VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?)"
+    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at) "
+    "VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?)"
 )
 WORKER = f"SELECT {WORKER_COLUMNS} FROM workers WHERE id = ?"
 SERVE = "UPDATE workers SET workflows = ? WHERE id = ?"
-RENEW_LEASE = "UPDATE workers SET lease_until = ? WHERE id = ? AND state = 'live'"
+RENEW_LEASE = "UPDATE workers SET lease_until = ?, beat_at = ? WHERE id = ? AND state = 'live'"
 IS_LIVE = "SELECT 1 FROM workers WHERE id = ? AND state = 'live'"
 LIVE_WORKERS = "SELECT id, token, name, host, pid, lease_until FROM workers WHERE state = 'live'"
 END_WORKER = "UPDATE workers SET state = ? WHERE id = ? AND state = 'live'"

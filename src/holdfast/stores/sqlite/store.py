@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from holdfast.core.records import Signal
+from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable, UsageError
+from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import (
     History,
     NewWorker,
@@ -27,8 +28,10 @@ from holdfast.stores.contract import (
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.memories import Memory
+from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, Started
-from holdfast.stores.sqlite import blobs, connections, listing, payloads, queries
+from holdfast.stores.sqlite import asking, blobs, connections, feeds, listing, memories, payloads, queries
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite import workers as registry
 from holdfast.stores.sqlite.batch import carry_out
@@ -136,7 +139,11 @@ class SqliteStore(Store):
         if not ops:
             return []
         large = blobs.large_payloads(ops)
-        if not large:
+        if not large and any(map(memories.is_changed_by, ops)):  # to find the words of a text may take a while
+            answers = await self._writer.in_thread(
+                lambda c: carry_out(c, ops, self._clock(), self._reader), sample=False
+            )
+        elif not large:
             answers = await self._writer.write(lambda c: carry_out(c, ops, self._clock(), self._reader), len(ops))
         else:
             parcel = await asyncio.to_thread(blobs.pack, large)
@@ -192,7 +199,8 @@ class SqliteStore(Store):
 
     def renew_lease(self, worker: int, lease: float) -> bool:
         def renew(connection: sqlite3.Connection) -> bool:
-            return connection.execute(sql.RENEW_LEASE, (self._clock() + lease, worker)).rowcount == 1
+            now = self._clock()
+            return connection.execute(sql.RENEW_LEASE, (now + lease, now, worker)).rowcount == 1
 
         return self._renewer().blocking(renew, RENEWAL_PATIENCE)
 
@@ -272,6 +280,26 @@ class SqliteStore(Store):
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._browsers.in_thread(lambda c: queries.count_runs(c, self._reader))
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        return await self._readers.in_thread(lambda c: feeds.last_record(c, self._reader, run_id, name))
+
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        return await self._readers.in_thread(
+            lambda c: feeds.feed(c, self._reader, run_id, after_seq, after_notice, limit)
+        )
+
+    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return await self._browsers.in_thread(lambda c: asking.approvals(c, self._reader, where, limit))
+
+    async def get_memory(self, namespace: str, key: str) -> Memory | None:
+        return await self._readers.in_thread(lambda c: memories.get(c, namespace, key))
+
+    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        return await self._browsers.in_thread(lambda c: memories.list_all(c, namespace, after, limit))
+
+    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        return await self._browsers.in_thread(lambda c: memories.search(c, namespace, words, limit))
 
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._readers.in_thread(lambda c: queries.specs(c, self._reader))

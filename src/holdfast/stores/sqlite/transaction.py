@@ -62,13 +62,15 @@ class Transaction:
         self._by_key: dict[int, Fence] = {}
         self._by_id: dict[str, Fence] = {}
         self._lanes: dict[str, list[tuple[str, list[Row]]]] = {
-            "records": [], "attempts": [], "signals": [], "links": [], "runs": [], "tags": [],
+            "records": [], "attempts": [], "signals": [], "links": [], "runs": [], "tags": [], "notices": [],
         }  # fmt: skip
         self._ending: set[int] = set()
         """Runs that are likely to end in this transaction."""
         self._waiting: dict[int, list[tuple[int, int]]] = {}
         """Who waits for a run, as far as that has been read: the other run's key, and the position of its command."""
         self._accounts = SqliteAccounts(connection)
+        self._leftovers: tuple[int, int] | None = None
+        """Whether there are notices of steps, and open questions, of any run: read when the first run ends."""
         if parcel.rows:
             connection.executemany(sql.KEEP_BLOB, parcel.rows)
 
@@ -143,11 +145,12 @@ class Transaction:
             self._accounts.give_back_all(key)
 
     def ended(self, key: int, state: str, payload: bytes, at: float) -> None:
-        """Give back what a run has reserved that has ended, and tell whoever waits for it.
+        """Give back what a run has reserved that has ended, clean up behind it, and tell whoever waits for it.
 
         ``payload`` is as it stands in a column.
         """
         self.freed(key)
+        self._clean_up(key)
         if not self._may_be_awaited(key):
             return
         if key not in self._waiting:
@@ -160,6 +163,23 @@ class Transaction:
             self._note_link(parent, position, key, Told.YES)
             self._later("signals", sql.SEND_SIGNAL, (parent, state, at, payload, position))
             self._wake(fence)
+
+    def _clean_up(self, key: int) -> None:
+        """Drop what was told of steps in flight, and withdraw questions: nobody waits for either."""
+        if self._leftovers is None:
+            self._flush("notices")
+            self._leftovers = self._connection.execute(sql.LEFTOVERS).fetchone()
+            assert self._leftovers is not None
+        if self._leftovers[0]:
+            self._later("notices", sql.CLEAR_ALL_NOTICES, (key,))
+        if self._leftovers[1]:
+            self._connection.execute(sql.WITHDRAW_ALL, (key,))
+
+    def _leave(self, key: int, position: int, at: float, kind: str, data: bytes) -> None:
+        """Leave a notice that stays."""
+        self._flush("notices")
+        values = {"run": key, "position": position, "at": at, "kind": kind, "data": data}
+        self._connection.execute(sql.LEAVE_NOTICE, values)
 
     def _may_be_awaited(self, key: int) -> bool:
         fence = self._by_key.get(key)

@@ -43,7 +43,7 @@ def register(connection: sqlite3.Connection, worker: NewWorker, token: str, now:
     queues = None if worker.queues is None else names_text(worker.queues)
     cursor = connection.execute(
         sql.REGISTER_WORKER,
-        (token, worker.name, worker.host, worker.pid, names_text(worker.workflows), queues, now, now + lease),
+        (token, worker.name, worker.host, worker.pid, names_text(worker.workflows), queues, now, now + lease, now),
     )
     assert cursor.lastrowid is not None
     return cursor.lastrowid

@@ -1,0 +1,87 @@
+"""What outlives runs: values that are kept under a namespace and a key, and found by the words in them.
+
+Each has an owner only by its namespace: whoever knows that may read and change it. The last one to put a value wins.
+What a step changes is changed in the transaction that appends the step's record: so it has happened exactly if the
+record is there, and a repeated append does not change it a second time, whatever others have made of it since. A retry
+that takes the record back leaves the memory as it is.
+
+Namespaces and keys are compared exactly; keys are listed in the order of their code points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One of them."""
+
+    namespace: str
+    key: str
+    value: bytes
+    """Encoded."""
+    text: str
+    """The words that it is found by, with those of its key: see ``words``."""
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PutMemory:
+    """Keep a value, in place of the one that is there.
+
+    Raises ``UsageError`` for a place that no store can keep. Halves of characters in ``text`` become question marks.
+    """
+
+    namespace: str
+    key: str
+    value: bytes
+    text: str
+    at: float
+
+    def __post_init__(self) -> None:
+        _check_place(self.namespace, self.key)
+        if not is_proper(self.text):
+            object.__setattr__(self, "text", proper(self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMemory:
+    """Forget a value; harmless if there is none. Raises ``UsageError`` as ``PutMemory`` does."""
+
+    namespace: str
+    key: str
+
+    def __post_init__(self) -> None:
+        _check_place(self.namespace, self.key)
+
+
+MemoryChange = PutMemory | DeleteMemory
+
+
+def is_proper(text: str) -> bool:
+    """Whether this can be written as UTF-8: halves of characters (surrogates), say from bad JSON, cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def proper(text: str) -> str:
+    """The text with question marks for what is no character."""
+    return text.encode(errors="replace").decode()
+
+
+def _check_place(namespace: str, key: str) -> None:
+    if not key:
+        raise UsageError(f"a memory in {namespace!r} needs a key that is not empty")
+    for what, text in (("namespace", namespace), ("key", key)):
+        if not is_proper(text):
+            raise UsageError(
+                f"the {what} {text!r} of a memory contains half of a character (a lone surrogate), which cannot be "
+                f"written as UTF-8. Leave it out, or replace it."
+            )

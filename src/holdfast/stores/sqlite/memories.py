@@ -1,0 +1,63 @@
+"""Memories in a SQLite file: a table, and an index of their words that is changed with it.
+
+The words are made by ``stores.words``; FTS5 keeps them, finds them and ranks by them. So what somebody looks for never
+meets FTS5's query language: all that reaches it is letters and digits in quotes. A namespace is one word in a column
+of its own, so that a search reads nothing of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+
+from holdfast.stores.memories import DeleteMemory, Memory, MemoryChange, PutMemory, is_proper
+from holdfast.stores.operations import AppendRecord, Op
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.words import asked, words
+
+
+def is_changed_by(op: Op) -> bool:
+    """Whether an operation changes a memory."""
+    return (type(op) is AppendRecord and op.memory is not None) or type(op) is PutMemory or type(op) is DeleteMemory
+
+
+def change(connection: sqlite3.Connection, op: MemoryChange) -> None:
+    """Keep or forget a value, in the caller's transaction."""
+    if isinstance(op, PutMemory):
+        row = (op.namespace, op.key, op.value, op.text, op.at, op.at)
+        [(number,)] = connection.execute(sql.PUT_MEMORY, row).fetchall()
+        found = " ".join([*words(op.key), *words(op.text)])
+        connection.execute(sql.PUT_WORDS, (number, _space(op.namespace), found))
+        return
+    for (number,) in connection.execute(sql.DELETE_MEMORY, (op.namespace, op.key)).fetchall():
+        connection.execute(sql.DELETE_WORDS, (number,))
+
+
+def get(connection: sqlite3.Connection, namespace: str, key: str) -> Memory | None:
+    """One memory."""
+    if not (is_proper(namespace) and is_proper(key)):
+        return None
+    row = connection.execute(sql.GET_MEMORY, (namespace, key)).fetchone()
+    return None if row is None else Memory(*row)
+
+
+def list_all(connection: sqlite3.Connection, namespace: str, after: str, limit: int) -> list[Memory]:
+    """The memories of a namespace behind a key."""
+    if not (is_proper(namespace) and is_proper(after)):
+        return []
+    return [Memory(*row) for row in connection.execute(sql.LIST_MEMORIES, (namespace, after, limit))]
+
+
+def search(connection: sqlite3.Connection, namespace: str, text: str, limit: int) -> list[Memory]:
+    """The memories of a namespace that have one of these words, the best match first."""
+    wanted = asked(text)
+    if not wanted or not is_proper(namespace):
+        return []
+    either = " OR ".join(f'"{word}"' for word in wanted)
+    match = f'space : "{_space(namespace)}" AND words : ({either})'
+    return [Memory(*row) for row in connection.execute(sql.SEARCH_MEMORIES, (match, namespace, limit))]
+
+
+def _space(namespace: str) -> str:
+    """A namespace as one word. Should two of them share it, the rows tell them apart."""
+    return hashlib.blake2b(namespace.encode(), digest_size=12).hexdigest()

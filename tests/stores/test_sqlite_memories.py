@@ -1,0 +1,292 @@
+"""Questions, notices and memories in a SQLite file: its index of words, its older versions, and what it costs."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_values import DONE, FLOW, a_worker, append, do, finish, hold, record, start
+
+from holdfast.errors import StoreCorrupt, StoreSchemaError
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, Question
+from holdfast.stores.contract import INLINE
+from holdfast.stores.memories import DeleteMemory, PutMemory
+from holdfast.stores.operations import AppendRecord, Notice, TellNotices
+from holdfast.stores.sqlite import SqliteStore, connections
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.batch import carry_out
+from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+async def opened(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    await store.open()
+    return store
+
+
+def put(key: str, text: str, space: str = "ann") -> PutMemory:
+    return PutMemory(space, key, b"1", text, 1.0)
+
+
+def check_index(path: Path) -> None:
+    """SQLite's own check, and that every memory has its words, and nothing else has."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO memory_words (memory_words) VALUES ('integrity-check')")
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        ids = [row[0] for row in connection.execute("SELECT id FROM memories ORDER BY id")]
+        assert [row[0] for row in connection.execute("SELECT rowid FROM memory_words ORDER BY rowid")] == ids
+
+
+# Versions
+
+
+def older(path: Path, version: int) -> None:
+    """A file as that version has left it, with a run, its record, and a worker."""
+    with sqlite3.connect(path) as connection:
+        for migration in MIGRATIONS[:version]:
+            for statement in statements(migration):
+                connection.execute(statement)
+        connection.execute("PRAGMA application_id = 0x486F6C64")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(
+            "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, deliveries, max_deliveries, waits_for, "
+            "priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, digest, seed, "
+            "tags, inputs) VALUES (7, 'old', ?, 'default', 'running', 1, 1, 0, 3, '', 0, 0, '', '3.11', 4.0, 4.0, '', "
+            "'', '[]', x'00', x'01', '[]', x'31')",
+            (FLOW,),
+        )
+        connection.execute(
+            "INSERT INTO records (run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, "
+            "preview, payload) VALUES (7, 0, 1, 0, 1, 4.0, 4.0, 1, 1, 1, 'write_plan', '', x'32')"
+        )
+        connection.execute(
+            "INSERT INTO workers (token, name, host, pid, state, workflows, started_at, lease_until) "
+            "VALUES ('t', 'w', 'h', 1, 'live', '[]', 4.0, 5.0)"
+        )
+    connection.close()
+
+
+async def test_a_file_of_the_third_version_is_brought_up_to_date(path: Path):
+    older(path, 3)
+    store = await opened(path)
+    run = await store.get("old")
+    assert run is not None
+    [worker] = await store.workers()
+    assert (worker.beat_at, worker.lease_until) == (0.0, 5.0)
+    found = await store.last_record("old", "write_plan")
+    assert found is not None
+    assert found.payload == b"2"
+    assert (
+        await do(
+            store,
+            AskApproval(run.key, run.epoch, 1, "a1", Question("may I?"), 5.0),
+            TellNotices(run.key, run.epoch, (Notice(2, "1", 1, "text", b"1", 5.0),)),
+            AppendRecord(run.key, record(1), memory=put("likes", "green tea")),
+            AnswerApproval("a1", b"true", "ann", 6.0),
+        )
+        == [DONE] * 4
+    )
+    feed = await store.feed("old", -1, 0)
+    assert feed is not None
+    assert ([made.seq for made in feed.records], [notice.kind for _, notice in feed.notices]) == (
+        [0, 1], ["asked", "text"],
+    )  # fmt: skip
+    assert [memory.key for memory in await store.search_memories("ann", "tea")] == ["likes"]
+    await store.close()
+    check_index(path)
+
+
+async def test_a_python_without_full_text_search_is_told_apart_and_the_file_left_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    older(path, 3)
+    lacking = [migration.replace("fts5", "fts5_that_is_not_there") for migration in MIGRATIONS]
+    monkeypatch.setattr(connections, "MIGRATIONS", lacking)
+    with pytest.raises(StoreSchemaError, match=r"without full-text search \(FTS5\)"):
+        await opened(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    monkeypatch.undo()
+    await (await opened(path)).close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'fts5', 'fts5x') WHERE name = 'memory_words'")
+    connection.close()
+    with pytest.raises(StoreSchemaError, match=r"without full-text search \(FTS5\)"):
+        await opened(path)
+
+
+# The index
+
+
+async def test_the_index_of_words_is_in_step_with_the_memories(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    await do(store, put("a", "tea"), put("b", "tea"), put("a", "coffee"), DeleteMemory("ann", "b"))
+    await do(store, *[AppendRecord(run.key, record(seq), memory=put(f"k{seq % 3}", f"tea {seq}")) for seq in range(9)])
+    await do(store, DeleteMemory("ann", "k1"), put("k1", ""))
+    assert [memory.key for memory in await store.search_memories("ann", "tea")] == ["k0", "k2"]
+    await store.close()
+    check_index(path)
+
+
+async def test_a_commit_that_fails_changes_neither_memories_nor_words(path: Path):
+    store = await opened(path)
+    await do(store, put("a", "tea"))
+    bad = AskApproval(1, 1, 1, 7j, Question("?"), 1.0)  # type: ignore[arg-type]
+    run = await hold(store)
+    with pytest.raises(sqlite3.Error):
+        await do(store, put("a", "coffee"), put("b", "coffee"), bad._replace(key=run.key, epoch=run.epoch))
+    assert [memory.key for memory in await store.search_memories("ann", "coffee tea")] == ["a"]
+    await store.close()
+    check_index(path)
+
+
+async def test_a_search_reads_its_own_namespace_only(path: Path):
+    store = await opened(path)
+    for at in range(20):
+        others = [put(f"k{number}", f"green tea number {number}", f"user {at}") for number in range(250)]
+        await do(store, *others)
+    await do(store, put("likes", "green tea"))
+    connection = store._browsers._connection
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    connection.set_progress_handler(count, 100)
+    assert [memory.key for memory in await store.search_memories("ann", "green tea")] == ["likes"]
+    connection.set_progress_handler(None, 0)
+    assert steps < 50, "that many hundred instructions would have read the other rows"
+    await store.close()
+
+
+# Large payloads
+
+
+async def test_a_large_answer_is_kept_apart_and_once(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    large = b"x" * (INLINE + 1)
+    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?", arguments=large), 1.0))
+    await do(store, AnswerApproval("a1", large, "ann", 1.0))
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*), max(size) FROM blobs").fetchone() == (1, len(large))
+        assert connection.execute("SELECT length(answer), length(arguments) FROM approvals").fetchone() == (33, 33)
+    connection.close()
+    await store.close()
+
+
+# Damage
+
+
+async def test_a_question_that_cannot_be_read_is_named(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    large = b"x" * (INLINE + 1)
+    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?", arguments=large), 1.0))
+    for change, problem in [
+        ("UPDATE approvals SET question = '{'", "is not a question"),
+        ("UPDATE approvals SET question = '[1]'", "is not a question"),
+        ('UPDATE approvals SET state = \'odd\', question = \'["","",[],"",""]\'', "unknown state 'odd'"),
+        ("UPDATE approvals SET state = 'open'", None),
+        ("DELETE FROM blobs", "its large payload is missing"),
+    ]:
+        with sqlite3.connect(path) as connection:
+            connection.execute(change)
+        connection.close()
+        if problem is None:
+            assert len(await store.approvals(ApprovalFilter())) == 1
+            continue
+        with pytest.raises(StoreCorrupt, match=f"approval 'a1' of run 'r' cannot be read: .*{problem}"):
+            await store.approvals(ApprovalFilter(only_open=False))
+    await store.close()
+
+
+# What it costs
+
+
+class Statements:
+    """Counts what a store asks of SQLite while it writes."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.seen: list[str] = []
+        store._writer._connection.set_trace_callback(self.seen.append)
+
+    def clear(self) -> list[str]:
+        seen, self.seen[:] = [text.split()[0] for text in self.seen], []
+        return seen
+
+
+async def test_a_lone_record_is_still_one_statement(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    counted = Statements(store)
+    await do(store, append(run, 0))
+    assert counted.clear() == ["INSERT"]
+    await do(store, append(run, 1), append(run, 2))
+    assert counted.clear() == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    await do(store, append(run, 3)._replace(clear_notices=True))
+    assert counted.clear() == ["BEGIN", "SELECT", "INSERT", "DELETE", "COMMIT"]
+    await store.close()
+
+
+async def test_a_run_that_has_left_nothing_behind_ends_with_one_question_more(path: Path):
+    store = await opened(path)
+    runs = [await hold(store, f"r{number}") for number in range(3)]
+    counted = Statements(store)
+    await do(store, *[finish(run) for run in runs])
+    assert counted.clear() == ["BEGIN", "SELECT", "SELECT", "UPDATE", "UPDATE", "UPDATE", "COMMIT"]
+    await store.close()
+
+
+async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
+    store = await opened(path)
+    worker = await store.register_worker(a_worker(), 1000.0)
+    runs = [await start(store, f"r{number}", claim_as=worker) for number in range(60)]
+    prepared: list[str] = []
+    real = store._writer._connection
+
+    class Watched:
+        """A connection that notes what is handed to it."""
+
+        def __getattr__(self, name: str) -> Any:
+            def call(statement: str, *values: Any) -> Any:
+                prepared.append(statement.split()[0])
+                return getattr(real, name)(statement, *values)
+
+            return call if name in ("execute", "executemany") else getattr(real, name)
+
+    tells = [TellNotices(run.key, run.epoch, (Notice(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
+    assert carry_out(Watched(), tells, 1.0, store._reader) == [DONE] * 60  # type: ignore[arg-type]
+    assert prepared == ["BEGIN", "SELECT", "SELECT", "INSERT", "COMMIT"]
+    await store.close()
+
+
+async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    with sqlite3.connect(path) as connection:
+        connection.executemany(
+            "INSERT INTO approvals (id, run, position, state, asked_at, asked_of, reminders, answered_by, question, "
+            "form, arguments) VALUES (?, 1, ?, 'answered', 1.0, '', 0, '', '[]', x'', x'')",
+            [(f"old{number}", number) for number in range(20_000)],
+        )
+    connection.close()
+    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?"), 1.0))
+    statement = sql.LIST_APPROVALS.format(conditions=sql.APPROVAL_CONDITIONS["only_open"])
+    rows = store._readers._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
+    assert "USING INDEX approvals_open" in " ".join(str(row[3]) for row in rows)
+    assert [one.id for one in await store.approvals(ApprovalFilter())] == ["a1"]
+    await store.close()

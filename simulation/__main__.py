@@ -26,6 +26,8 @@ SHOWN = (
     "stalls",
     "ambushes",
     "children",
+    "questions",
+    "answers",
     "forks",
     "retries",
     "steps undone",

@@ -177,6 +177,7 @@ class Asking:
         cancel = Cancel.RECORDED if cancelled else Cancel.NO
         if (after.state, after.deliveries, after.cancel, after.paused_at) != (RunState.PENDING, 0, cancel, None):
             self._fail("a reopened run begins afresh", f"{told}: {after}")
+        checker.questions.rewound(model, rewind, taken)
         ends = self._open_ends(model)
         for position, tie, is_taken in ends:
             self._await_again(model, position, tie, is_taken, keys)
@@ -245,7 +246,12 @@ class Asking:
             self._fail("a fork shares the beginning of its origin, and nothing else", op.run.id)
         model.outcomes = outcomes_of(expected)
         model.inherited = len(expected)
-        steps = {record.position for record in expected if record.kind in (Kind.STEP, Kind.COMPENSATION)}
+        # What belongs to a question names it, and a fork asks under ids of its own.
+        steps = {
+            record.position
+            for record in expected
+            if record.kind in (Kind.STEP, Kind.COMPENSATION) and not record.name.startswith("approval ")
+        }
         for (run_id, position), command in list(checker.commands.items()):
             # It issues what its origin issued, at least as far as that had seen the records that it shares.
             if run_id == op.source and position in steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from simulation.workloads import HOWS, SIGNALS, Node
+from simulation.workloads import CHANGING, HOWS, SIGNALS, Node
 
 
 class Author:
@@ -140,3 +140,34 @@ class Author:
     def _label(self) -> str:
         self._labels += 1
         return f"s{self._labels}"
+
+
+def add_questions(chance: random.Random, program: Node, lease: float) -> None:
+    """Let a program ask people: it waits for the answer, or it may go on without it.
+
+    Drawn apart from the program, so that seeds without questions are what they were before there were any.
+    """
+    parts = program[1] if program[0] == "seq" else program[1][1]
+    for number in range(chance.choice([1, 1, 2])):
+        seconds = chance.choice([None, 0.3, 1.5, 4.0])
+        remind_every = chance.choice([None, None, 0.4, lease])
+        question: Node = ["ask", f"really {number}?", seconds, remind_every]
+        match chance.randrange(5):
+            case 0:
+                question[1] = f"maybe {number}?"
+                question = ["race", [question, ["sleep", chance.choice([0.05, 1.0])]]]
+            case 1:
+                question[1] = f"maybe {number}?"
+                question = ["timeout", chance.choice([0.05, 1.0]), question]
+            case 2:
+                question = ["gather", [question, ["sleep", 0.5], ["ask", f"also {number}?", None, None]]]
+            case _:
+                if chance.random() < 0.6:
+                    question[1] = f"{CHANGING} {number}?"
+        parts.insert(chance.randint(0, len(parts)), question)
+    if chance.random() < 0.4:  # and when it has failed, which a retry takes back
+        clean_up: Node = ["ask", "what now?", chance.choice([None, 1.5]), None]
+        if program[0] == "finally":
+            program[2] = ["seq", [program[2], clean_up]]
+        else:
+            program[:] = ["finally", ["seq", parts], clean_up]

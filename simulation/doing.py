@@ -134,5 +134,5 @@ def row_in_words(run: Run) -> str:
 
 
 def label_of(step: StepRun) -> str:
-    """The label of a step, or of the step that a compensation undoes."""
-    return str(step.call.args[0] if step.call.args else step.call.kwargs["label"])
+    """The label of a step, or of the step that a compensation undoes; those that belong to a question have none."""
+    return str(step.call.args[0] if step.call.args else step.call.kwargs.get("label", step.call.step.name))

@@ -44,6 +44,8 @@ def longest(node: Node) -> float:
             total += one[1] + 1.0
         elif one[0] == "signal":
             total += one[2] or 1.0
+        elif one[0] == "ask":
+            total += 3.0 + 2 * (one[2] or 1.0)
     return total
 
 
@@ -121,6 +123,8 @@ def fits(node: Node, value: Any, whose: Whose) -> bool:
         case ["signal", name, seconds]:
             sent = isinstance(value, str) and any(value.startswith(f"{one}:{name}:") for one in whose.ids)
             return sent or (value == "no signal" and seconds is not None)
+        case ["ask", _, seconds, _]:
+            return value.startswith("said ") or (value == "nobody" and seconds is not None)
         case ["race", parts]:
             return fits(parts[value[0]], value[1], whose)
         case ["map", labels, _]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
+from holdfast.stores.approvals import is_answer
 from holdfast.stores.operations import AppendRecord, Link, ParkRun, Run, Started
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class Family:
 
     def parked(self, model: RunModel, op: ParkRun, told: str) -> None:
         """A park has taken effect."""
-        if any(signal.position in op.children for signal in model.mailbox.values() if signal.position is not None):
+        sent = [one for one in model.mailbox.values() if one.position is not None and not is_answer(one.name)]
+        if any(one.position in op.awaited for one in sent):
             self._fail("no end falls between a wait and its park", told)
 
     def left_alone(self, model: RunModel, told: str) -> None:
@@ -170,7 +172,9 @@ class Family:
     def drop_end(self, place: Place) -> None:
         """An end that nobody waits for any more is taken out of the mailbox."""
         model = self._checker.runs[place[0]]
-        model.mailbox = {at: one for at, one in model.mailbox.items() if one.position != place[1]}
+        model.mailbox = {
+            at: one for at, one in model.mailbox.items() if one.position != place[1] or is_answer(one.name)
+        }
 
     def _name(self, place: Place) -> str:
         return f"{self._checker.runs[place[0]].row.id} #{place[1] + 1}"

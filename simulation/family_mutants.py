@@ -52,7 +52,7 @@ def end_wakes_nobody() -> Iterator[None]:
 def park_ignores_ends() -> Iterator[None]:
     """Nobody will wake it."""
     real = MemoryStore._park
-    with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(children=()))):
+    with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(awaited=()))):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
@@ -125,9 +126,8 @@ def in_words(subject: Any) -> Any:
         case FinishRun(key, epoch, state):
             return f"run {key}: {state.value} @{epoch}"
         case ParkRun(key, epoch, wake_at, signals):
-            return (
-                f"run {key}: park @{epoch} until {wake_at} or {','.join(signals)} {subject.children} {subject.paused}"
-            )
+            waits = [*signals, *subject.awaited, *subject.answers]
+            return f"run {key}: park @{epoch} until {wake_at} or {waits} {subject.paused}"
         case ReleaseRun(key, epoch):
             return f"run {key}: release @{epoch}"
         case SendSignal(run_id, name, _, dedup):
@@ -138,6 +138,10 @@ def in_words(subject: Any) -> Any:
             return f"{run_id}: {type(subject).__name__}"
         case ForkRun(source, run, keep, record):
             return f"{run.id}: fork of {source} below {keep}{'' if record is None else ', with an output'}"
+        case AskApproval() | RemindApproval() | WithdrawApproval():
+            return f"run {subject.key}: {type(subject).__name__} {subject.id} @{subject.epoch}"
+        case AnswerApproval(approval, payload):
+            return f"answer to {approval}: {payload.decode()}"
         case AwaitRun(run_id, link):
             return f"{run_id}: awaited by run {link.parent} #{link.position + 1} @{link.epoch}"
         case StartRun(run, claim_as, _, link):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
+from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import Reaped
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
@@ -41,6 +42,7 @@ from simulation.asking import Asking
 from simulation.doing import Doing, row_in_words
 from simulation.expectations import can_swallow
 from simulation.family import Family
+from simulation.questions import Questions
 from simulation.sagas import Sagas
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Checker:
         self.database = database
         self.family = Family(self)
         self.asking = Asking(self)
+        self.questions = Questions(self)
         self.sagas = Sagas(self)
         self.doing = Doing(self)
         self.runs: dict[int, RunModel] = {}
@@ -126,6 +129,8 @@ class Checker:
                 self.asking.reopened(op, answer)
             case ForkRun():
                 self.asking.forked(op, answer)
+            case AnswerApproval():
+                self.questions.answered(op, answer)
             case _:
                 self._held_operation(process, op, answer)
         self._nothing_else_changed()
@@ -156,6 +161,8 @@ class Checker:
             self._finished(model, op, answer, after, told)
         elif isinstance(op, ParkRun):
             self._parked(process, model, op, answer, after, told)
+        elif isinstance(op, AskApproval | RemindApproval | WithdrawApproval):
+            self.questions.held(op, answer, told)
         elif isinstance(op, ReleaseRun) and holder and after.state is not RunState.PENDING:
             self.fail("a released run can be claimed", told)
         self.row_changed(model, after, told)
@@ -225,6 +232,10 @@ class Checker:
             self._consumed(model, op, mailbox, told)
         elif record.kind is Kind.CHILD:
             self.family.recorded(model, op, mailbox, told)
+        elif record.kind is Kind.APPROVAL:
+            self.questions.recorded(model, op, mailbox, told)
+        elif record.kind is Kind.STEP:
+            self.questions.step_recorded(record, told)
         model.mailbox = dict(mailbox)
         model.attempts = dict(self.database._attempts.get(op.key, {}))
         model.journal = [*model.journal, record]
@@ -264,6 +275,7 @@ class Checker:
         if any(signal.name in op.signals for signal in model.mailbox.values() if signal.position is None):
             self.fail("no signal falls between a wait and its park", told)
         self.family.parked(model, op, told)
+        self.questions.parked(model, op, told)
 
     def new_model(self, row: Run) -> RunModel:
         """A run is there for the first time."""
@@ -404,6 +416,7 @@ class Checker:
             self.asking.paused_since.pop(after.key, None)
             self.world.run_ended(after)
             self.family.ended(after)
+            self.questions.ended(after)
 
     def _changed(self, model: RunModel) -> bool:
         key, database = model.row.key, self.database

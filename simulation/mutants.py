@@ -6,11 +6,20 @@ runs seeds until one breaks an invariant.
 
 from __future__ import annotations
 
-from simulation import engine_mutants, family_mutants, store_mutants
+from simulation import engine_mutants, family_mutants, question_mutants, store_mutants
 from simulation.planting import MUTANTS, Mutant
 from simulation.world import Broken, run_seed
 
-__all__ = ["MUTANTS", "Mutant", "engine_mutants", "family_mutants", "hunt", "hunt_by_name", "store_mutants"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "engine_mutants",
+    "family_mutants",
+    "hunt",
+    "hunt_by_name",
+    "question_mutants",
+    "store_mutants",
+]
 
 
 def hunt(mutant: Mutant, within: int, first: int = 1) -> Broken | None:

@@ -1,4 +1,4 @@
-"""What people do to runs: cancel, pause and resume, retry, fork, and switch a workflow off and on.
+"""What people do to runs: cancel, pause and resume, retry, fork, answer, deploy, switch a workflow off and on.
 
 They do it from a process that is a worker, through its engine, or from outside, with a connection of their own. Either
 way an answer may get lost, and then they do it again; what they do may also arrive late.
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from holdfast.client import forking
+from holdfast.client.approvals import Answer
 from holdfast.core.records import Kind, Record
+from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import History, RunUsage
 from holdfast.stores.operations import CancelRun, Change, ForkRun, Op, PauseRun, ReopenRun, ResumeRun, Run, Started
+from simulation import faults
 from simulation.store import at_once
 
 if TYPE_CHECKING:
@@ -58,12 +61,30 @@ def ask(world: World, op: Change) -> None:
     candidates = world.open_processes()
     if candidates and chance.random() < 0.5:
         process = chance.choice(candidates)
-        world.tell(process, "asks for", type(op).__name__, op.run_id)
+        about = op.id if isinstance(op, AnswerApproval) else op.run_id
+        world.tell(process, "asks for", type(op).__name__, about)
         process.spawn(process.change, op)
         return
     _commit(world, op)
     if chance.random() < 0.2:  # whoever hears no answer asks again
         world.at(world.time + chance.choice([0.0, 0.01, 0.3, 1.0]), _commit, world, op)
+
+
+def answer(world: World, approval: str) -> None:
+    """Answer a question, like nobody else does."""
+    world.counts["people: answer"] += 1
+    said = Answer(True, f"said {world.counts['people: answer']}", by="someone", at=world.database.now())
+    ask(world, AnswerApproval(approval, said.payload(), said.by, said.at))
+
+
+def deploy(world: World) -> None:
+    """Deploy other code, or roll it back: runs that come into memory from now on ask other questions."""
+    if not world.in_chaos:
+        return
+    world.counts["people: deploy"] += 1
+    world.code = 1 - world.code
+    if not world.plan.is_calm:
+        faults.strike(world, world.chance.choice(["close", "crash"]))
 
 
 def _commit(world: World, op: Op) -> Any:
@@ -90,6 +111,9 @@ def let_go_on(world: World) -> None:
     """The chaos is over: whatever people have stopped they let go on."""
     for workflow in list(world.checker.asking.switched_since):
         _switch(world, workflow, False)
+    for approval, asked in list(world.checker.questions.asked.items()):
+        if asked.state == "open":
+            answer(world, approval)
     for model in list(world.checker.by_id.values()):
         if model.row.paused_at is not None and not model.row.state.is_terminal:
             _commit(world, ResumeRun(model.row.id, world.database.now()))
@@ -132,7 +156,8 @@ def _fork(world: World, run_id: str) -> None:
     record = chance.choice(steps)
     new_id = f"{run_id}-f{len(world.forks) + 1}"
     given: dict[str, Any] = {}
-    if record.kind is Kind.STEP and record.name != "change run" and chance.random() < 0.4:
+    own = record.name != "change run" and not record.name.startswith("approval ")
+    if record.kind is Kind.STEP and own and chance.random() < 0.4:
         label = world.checker.sagas.label(model, record)
         given["with_output"] = f"{new_id}/{label}"
     store = _Reading(world)

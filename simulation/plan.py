@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.authoring import Author
+from simulation.authoring import Author, add_questions
 from simulation.expectations import waits
 from simulation.workloads import SIGNALS, Node
 
@@ -119,6 +119,10 @@ def draw_plan(seed: int) -> Plan:
     author = Author(chance, lease)
     for number in range(chance.randint(1, 4)):
         plan.runs.append(_draw_run(chance, author, f"r{number + 1}", chaos))
+    asks = random.Random(f"questions {seed}")
+    if asks.random() < 0.3:
+        for run in plan.runs:
+            add_questions(asks, run.program, lease)
     return plan
 
 

@@ -21,6 +21,7 @@ from holdfast.codec import digest
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.loop import RunTimer
 from holdfast.core.records import Kind, Record
+from holdfast.engine.asking import ApprovalCall
 from holdfast.engine.definitions import ChildCall, StepCall
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.pulse import Pulse
@@ -30,7 +31,7 @@ from holdfast.stores.operations import Change, NewRun, SendSignal, Started, Verd
 from simulation.doing import label_of
 from simulation.loop import ProcessClock, ProcessLoop
 from simulation.store import ProcessStore
-from simulation.workloads import other, simulated
+from simulation.workloads import CHANGING, other, simulated
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -49,12 +50,16 @@ class ObservedExecution(Execution):
         driver = process.engine._by_id.get(self.run_id)
         self.epoch = 0 if driver is None else driver.run.epoch
         """The claim under which it is executed."""
+        self.code = process.world.code
+        """The version of the code that it runs."""
         self.last_fired: tuple[int | None, float] | None = None
         self.taken_at: dict[int, int] = {}
         """With which look at what is due a timer was taken, by its position."""
         self._looks = 0
         self._take_due = self.loop.take_due
         self.loop.take_due = self._observe_due  # type: ignore[method-assign]
+        self._changing: set[str] = set()
+        """The ids of questions that a deploy changes."""
         self.due_on_resume: list[int] = []
         """Timers that were due when the run was brought back."""
         process.executions.append(self)
@@ -69,11 +74,20 @@ class ObservedExecution(Execution):
         """Issue a command, and see that it is the one that was issued here before."""
         position = self._issued
         future = super().issue(kind, name, call)
-        arguments = json.dumps([call.args, call.kwargs]) if isinstance(call, StepCall) else ""
+        arguments = json.dumps([self._lasting(call.args), call.kwargs]) if isinstance(call, StepCall) else ""
         if isinstance(call, ChildCall):
             arguments = f"{call.run_id} {'' if call.make is None else call.make(0.0).digest.hex()}"
+        if isinstance(call, ApprovalCall):
+            arguments = f"{call.id} {call.question.text}"
+            if call.question.text.startswith(CHANGING):
+                self._changing.add(call.id)
+                arguments = CHANGING
         self._process.world.checker.doing.issued(self, kind, position, name, arguments)
         return future
+
+    def _lasting(self, args: Any) -> list[Any]:
+        """Arguments, but for the ids of questions that a deploy changes."""
+        return [CHANGING if isinstance(one, str) and one in self._changing else one for one in args]
 
     def deliver(self, record: Record, value: Any = UNREAD) -> None:
         """Deliver a record, if it may be."""

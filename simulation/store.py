@@ -14,11 +14,14 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.records import Signal
+from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import History, NewWorker, Reaped, RunFilter, RunUsage, Store, Worker, WorkflowSpec
 from holdfast.stores.contract import Request as Asked
+from holdfast.stores.memories import Memory
+from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, StartRun
 
 if TYPE_CHECKING:
@@ -203,10 +206,10 @@ class ProcessStore(Store):
 
     async def switched_off(self) -> Mapping[str, float]:
         off = await self._ask("switched_off", lambda: at_once(self._database.switched_off()))
-        # From here on nothing of these begins here: whoever asked lets go of them in the same breath.
+        # From here on nothing of these begins here, until this process hears that they are switched on again.
+        still = self._process.to_stand_still
         for driver in self._process.engine.drivers():
-            if driver.run.workflow in off:
-                self._process.to_stand_still.add((driver.run.key, driver.run.epoch))
+            (still.add if driver.run.workflow in off else still.discard)((driver.run.key, driver.run.epoch))
         return off
 
     # Reading
@@ -227,6 +230,30 @@ class ProcessStore(Store):
 
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._ask("count_runs", lambda: at_once(self._database.count_runs()))
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        return await self._ask("last_record", lambda: at_once(self._database.last_record(run_id, name)))
+
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        return await self._ask("feed", lambda: at_once(self._database.feed(run_id, after_seq, after_notice, limit)))
+
+    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return await self._ask("approvals", lambda: at_once(self._database.approvals(where, limit)))
+
+    # Memories
+
+    async def get_memory(self, namespace: str, key: str) -> Memory | None:
+        return await self._ask("get_memory", lambda: at_once(self._database.get_memory(namespace, key)))
+
+    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        return await self._ask(
+            "list_memories", lambda: at_once(self._database.list_memories(namespace, after=after, limit=limit))
+        )
+
+    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        return await self._ask(
+            "search_memories", lambda: at_once(self._database.search_memories(namespace, words, limit=limit))
+        )
 
     # Workflows
 

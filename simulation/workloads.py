@@ -1,9 +1,9 @@
 """What the simulated fleet works on: runs of one workflow that interprets a small program.
 
 A program is JSON, so that one registered workflow covers every shape that a seed may draw: sequences, gathers, races,
-timers, time-outs, signals, maps, retries, ``once`` steps, failures that are caught, children, steps that are undone
-when the run fails, and mixes of them. What a step returns is a function of its run and its label alone (see
-``expectations``).
+timers, time-outs, signals, maps, retries, ``once`` steps, failures that are caught, children, questions to people,
+steps that are undone when the run fails, and mixes of them. What a step returns is a function of its run and its label
+alone (see ``expectations``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 import holdfast
 from holdfast import Handle, Workflow, current_run, current_step, map, step, wait_for_signal, workflow
+from holdfast.authoring.questions import ask
+from holdfast.core.execution import current_execution
 from holdfast.errors import HoldfastError
 
 Node = list[Any]
@@ -22,6 +24,8 @@ HOWS = ("call", "call", "call", "call", "start", "start", "alone", "cancel", "sh
 """What a run does with a child: it is called; started and awaited through its handle; started and left alone; started
 and cancelled through its handle; or called under an id that several runs share. (``joined`` is one that is also
 started from outside.)"""
+CHANGING = "which"
+"""What a question begins with that a deploy changes."""
 
 
 class Refused(Exception):
@@ -163,6 +167,8 @@ async def _run(node: Node) -> Any:
                 return await wait_for_signal(name, timeout=seconds)
             except TimeoutError:
                 return "no signal"
+        case ["ask", label, seconds, remind_every]:
+            return await _ask(label, seconds, remind_every)
         case ["race", parts]:
             return await _race(parts)
         case ["map", labels, concurrency]:
@@ -183,6 +189,14 @@ async def _run(node: Node) -> Any:
             return [me.id, drawn, holdfast.random(), holdfast.now().timestamp()]
         case _:
             raise ValueError(f"no such node: {node!r}")
+
+
+async def _ask(label: str, seconds: float | None, remind_every: float | None) -> str:
+    if label.startswith(CHANGING):
+        label = f"{label} {getattr(current_execution(), 'code', 0)}"
+    if seconds is None:
+        return await ask(label, form=str, remind_every=remind_every)
+    return await ask(label, form=str, timeout=seconds, on_timeout="nobody", remind_every=remind_every, escalate_to="x")
 
 
 async def _child(label: str, program: Node, how: str) -> Any:

@@ -50,6 +50,8 @@ class World(workloads.Watch):
         self.counts: Counter[str] = Counter()
         self.processes: list[Process] = []
         self.in_chaos = True
+        self.code = 0
+        """Which of two versions of the code is deployed: they ask different questions, and take turns."""
         self.unreachable_until = 0.0
         self.cut_until: dict[Process, float] = {}
         self.failure: Broken | None = None

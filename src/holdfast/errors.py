@@ -33,9 +33,19 @@
     │   ├── ModelRefused             the provider refuses it for good: the same call would fail again
     │   └── ModelUnavailable         it failed until the retries were used up
     ├── BudgetExceeded               a model call was not made, because it would have passed a budget
+    ├── ContextFull                  a model call was not made: what was said must be summarised first
     ├── TurnLimitReached             an agent has made its last turn, and has no answer yet
+    ├── ApprovalError                about a question that a run asks people: ``.approval_id``
+    │   ├── UnknownApproval
+    │   ├── ApprovalClosed           it was answered before, or nobody waits for the answer any more
+    │   ├── ApprovalRequired         a tool was not called: a person must approve of the call first
+    │   ├── ApprovalDenied           a person said no
+    │   └── ApprovalTimedOut         (also TimeoutError) nobody answered in time
+    ├── McpError                     about an MCP server: ``.server``
+    │   └── McpUnavailable           it could not be started or reached, or the connection to it broke
     ├── ArgumentsRefused             a model called a tool with arguments that do not fit its parameters
     ├── UnknownTool                  a model called a tool that its agent does not have
+    ├── PathRefused                  a model named a path that leads out of its folder, or to no plain file
     ├── StepError                    about one step: ``.step``
     │   ├── StepFailed               stands in for an exception that cannot be rebuilt
     │   ├── StepTimedOut             (also TimeoutError)
@@ -208,8 +218,93 @@ class BudgetExceeded(HoldfastError):
         self.limit = limit
 
 
+class ContextFull(HoldfastError):
+    """A model call was not made, or was refused: the conversation is too long for the model.
+
+    ``window`` is how many tokens that takes, as far as it could be told.
+    """
+
+    def __init__(self, message: str, window: int = 0) -> None:
+        super().__init__(message)
+        self.window = window
+
+
+class ApprovalError(HoldfastError):
+    """An error about a question that a run asks people."""
+
+    def __init__(self, message: str, approval_id: str = "") -> None:
+        super().__init__(message)
+        self.approval_id = approval_id
+
+
+class UnknownApproval(ApprovalError):
+    """There is no question of this id."""
+
+
+class ApprovalClosed(ApprovalError):
+    """The question was answered before, or nobody waits for the answer any more."""
+
+
+class ApprovalRequired(ApprovalError):
+    """A tool was not called: a person must approve of the call first.
+
+    ``arguments`` is the JSON text of what the tool would have got; ``reason`` is the tool's own, if it gives one;
+    ``policy`` is the agent's: who is asked, and how long.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        approval_id: str = "",
+        *,
+        question: str = "",
+        tool: str = "",
+        arguments: str = "",
+        reason: str = "",
+        policy: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, approval_id)
+        self.policy = policy or {}
+        self.question = question
+        self.tool = tool
+        self.arguments = arguments
+        self.reason = reason
+
+
+class ApprovalDenied(ApprovalError):
+    """A person said no."""
+
+    def __init__(self, message: str, approval_id: str = "", by: str = "", reason: str = "") -> None:
+        super().__init__(message, approval_id)
+        self.by = by
+        self.reason = reason
+
+
+class ApprovalTimedOut(ApprovalError, TimeoutError):
+    """Nobody answered in time."""
+
+
 class TurnLimitReached(HoldfastError):
     """An agent has used up its ``max_turns`` without an answer."""
+
+
+class McpError(HoldfastError):
+    """An MCP server refuses to be asked, or does not answer as the protocol says."""
+
+    def __init__(self, message: str, server: str = "") -> None:
+        super().__init__(message)
+        self.server = server
+
+
+class McpUnavailable(McpError):
+    """An MCP server could not be started or reached, or the connection to it broke, until the retries were used up."""
+
+    def __init__(self, message: str, server: str = "", *, sent: bool = True, wait: float | None = None) -> None:
+        super().__init__(message, server)
+        self.sent = sent
+        """Whether what was asked may have reached the server."""
+        self.wait = wait
+        """How many seconds the server asks to wait."""
 
 
 class ArgumentsRefused(HoldfastError):
@@ -218,6 +313,10 @@ class ArgumentsRefused(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """A model called a tool that its agent does not have. The message is for the model: which tools there are."""
+
+
+class PathRefused(HoldfastError):
+    """A path under a folder was not opened. The message is for the model, and never tells where the folder is."""
 
 
 class ModelRetry(Exception):

@@ -27,13 +27,14 @@ from holdfast import (
     RunCancelled,
     RunFailed,
     WorkflowSwitchedOff,
+    current_step,
     step,
     wait_for_signal,
     workflow,
 )
 from holdfast.client.control import retry_run
 from holdfast.client.forking import fork_run
-from holdfast.stores.operations import ReleaseRun
+from holdfast.stores.operations import NoteAttempt, ReleaseRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,23 +47,25 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 class Bench:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.hang = True
+        self.go = asyncio.Event()
+        """Lets what is slow end."""
         bench = self
 
         @step
         async def work(name: str) -> str:
             bench.log.append(name)
-            if name == "slow" and bench.hang:
+            if name == "slow":
                 try:
-                    await asyncio.sleep(60)
-                finally:
+                    await bench.go.wait()
+                except asyncio.CancelledError:
                     bench.log.append("interrupted")
+                    raise
             return name.upper()
 
         self.work = work
 
 
-async def test_a_running_run_stands_still_and_goes_on_when_switched_on(world: World):
+async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_on(world: World):
     bench = Bench()
 
     @workflow
@@ -75,17 +78,113 @@ async def test_a_running_run_stands_still_and_goes_on_when_switched_on(world: Wo
     await eventually(lambda: "slow" in bench.log)
     assert await switch.switch_off("flow")
     assert not await switch.switch_off("flow")
-    await eventually(lambda: "interrupted" in bench.log)
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    assert await state(runtime, handle) == "running"  # what is in flight is paid for, and ends
+    bench.go.set()
     await until_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
     assert not runtime._engine._drivers
-    assert await told(runtime, handle) == ["step work"]
-    bench.hang = False
+    assert await told(runtime, handle) == ["step work", "step work"]
     assert await switch.switch_on("flow")
     assert not await switch.switch_on("flow")
     assert await handle.result() == ["A", "SLOW", "B"]
-    assert bench.log == ["a", "slow", "interrupted", "slow", "b"]
+    assert bench.log == ["a", "slow", "b"]
     assert (await row(runtime, handle)).deliveries == 0
+
+
+async def test_switched_on_again_before_the_step_in_flight_has_ended(world: World):
+    bench = Bench()
+
+    @workflow
+    async def flow() -> list[str]:
+        return [await bench.work("slow"), await bench.work("b")]
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: "slow" in bench.log)
+    [driver] = runtime._engine.drivers()
+    await switch.switch_off("flow")
+    await eventually(lambda: driver.standing)
+    await switch.switch_on("flow")
+    await eventually(lambda: not driver.standing)
+    bench.go.set()
+    assert await handle.result() == ["SLOW", "B"]
+    assert bench.log == ["slow", "b"]
+    assert (await row(runtime, handle)).epoch == 1  # it was never given back
+
+
+async def test_a_cancel_interrupts_what_a_run_that_is_to_stand_still_is_doing(world: World):
+    bench = Bench()
+
+    @workflow
+    async def flow() -> None:
+        try:
+            await bench.work("slow")
+        finally:
+            await bench.work("after")
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: "slow" in bench.log)
+    await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    assert await handle.cancel()
+    await until_state(runtime, handle, "pending")
+    assert bench.log == ["slow", "interrupted"]
+    assert await told(runtime, handle) == ["cancel cancel"]
+    await switch.switch_on("flow")
+    with pytest.raises(RunCancelled):
+        await handle.result()
+    assert bench.log == ["slow", "interrupted", "after"]
+
+
+@pytest.mark.parametrize("moment", ["at work", "between attempts"])
+async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, clock: VirtualClock, moment: str):
+    bench = Bench()
+    attempts: list[int] = []
+
+    pause = clock.sleep
+    waiting = asyncio.Event()
+
+    async def for_ever(seconds: float) -> None:
+        if seconds >= 3:
+            waiting.set()
+            await asyncio.sleep(60)
+        await pause(seconds)
+
+    clock.sleep = for_ever  # type: ignore[method-assign]
+
+    @step(retries=5, backoff=3, max_backoff=3)
+    async def failing() -> str:
+        attempts.append(current_step().attempt)
+        if len(attempts) == 1 and moment == "at work":
+            await bench.go.wait()
+        if len(attempts) < 3:
+            raise OSError("not now")
+        return "at last"
+
+    @workflow
+    async def flow() -> str:
+        return await failing()
+
+    runtime = await world.open()
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await eventually(lambda: attempts)
+    if moment == "between attempts":
+        await waiting.wait()
+    await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    bench.go.set()
+    await until_state(runtime, handle, "pending")
+    await asyncio.sleep(0.05)
+    assert attempts == [1]
+    clock.sleep = pause  # type: ignore[method-assign]
+    await switch.switch_on("flow")
+    assert await handle.result() == "at last"
+    assert attempts == [1, 2, 3]
 
 
 async def test_no_run_is_started(world: World):
@@ -246,7 +345,7 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
 
     @workflow
     async def child() -> str:
-        return await bench.work("slow")
+        return await bench.work("slow") + await bench.work("b")
 
     @workflow
     async def parent() -> str:
@@ -257,11 +356,13 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: bench.log)
     await switch.switch_off("child")
+    await eventually(lambda: any(driver.standing for driver in runtime._engine.drivers()))
+    bench.go.set()
     await until_state(runtime, "p:child-1", "pending")
     assert await state(runtime, handle) in ("running", "waiting")
-    bench.hang = False
     await switch.switch_on("child")
-    assert await handle.result() == "SLOW"
+    assert await handle.result() == "SLOWB"
+    assert bench.log == ["slow", "b"]
 
 
 async def test_children_of_a_parent_that_stands_still_go_on(world: World):
@@ -337,38 +438,72 @@ async def test_undoing_stands_still_as_well(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: bench.log)
     await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    bench.go.set()
     await until_state(runtime, handle, "pending")
-    assert bench.log == ["slow", "interrupted"]
-    bench.hang = False
+    assert bench.log == ["slow"]
     await switch.switch_on("flow")
     await until_ended(runtime, handle)
-    assert bench.log == ["slow", "interrupted", "slow", "undone"]
+    assert bench.log == ["slow", "undone"]
 
 
-async def test_a_once_step_in_flight_is_of_unknown_outcome(world: World):
+async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
     calls: list[str] = []
+    go = asyncio.Event()
 
     @step(effect="once")
-    async def pay() -> None:
+    async def pay() -> str:
         calls.append("pay")
-        await asyncio.sleep(60)
+        await go.wait()
+        return "paid"
 
     @workflow
     async def flow() -> str:
-        try:
-            await pay()
-        except Exception as error:
-            return type(error).__name__
-        return ""
+        return await pay()
 
     runtime = await world.open()
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: calls)
     await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    go.set()
+    await until_ended(runtime, handle)  # nothing more was to be begun
+    assert await handle.result() == "paid"
+    assert calls == ["pay"]
+
+
+async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(world: World):
+    calls: list[str] = []
+    noting, let_note = asyncio.Event(), asyncio.Event()
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append("pay")
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        return await pay()
+
+    async def before(ops: Any) -> None:
+        if any(isinstance(op, NoteAttempt) and op.attempt.intent for op in ops):
+            noting.set()
+            await let_note.wait()
+
+    store = FlakyStore(world.store())
+    store.before_commit = before
+    runtime = await world.open(store=store)
+    switch = await world.outside()
+    handle = await runtime.start(flow)
+    await noting.wait()
+    await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    let_note.set()
     await until_state(runtime, handle, "pending")
+    assert not calls
     await switch.switch_on("flow")
-    assert await handle.result() == "StepOutcomeUnknown"
+    assert await handle.result() == "paid"
     assert calls == ["pay"]
 
 
@@ -378,7 +513,8 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
 
     @workflow
     async def flow() -> str:
-        return await bench.work("slow")
+        first = await bench.work("slow")
+        return first + await bench.work("b")
 
     async def before(ops: Any) -> None:
         if any(isinstance(op, ReleaseRun) for op in ops):
@@ -392,12 +528,13 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: bench.log)
     await switch.switch_off("flow")
+    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    bench.go.set()
     await releasing.wait()
     await switch.switch_on("flow")
     await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
-    bench.hang = False
     let_release.set()
-    assert await handle.result() == "SLOW"
+    assert await handle.result() == "SLOWB"
 
 
 async def test_a_worker_that_comes_later_finds_it_switched_off(world: World):

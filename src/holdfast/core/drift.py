@@ -46,12 +46,16 @@ def describe_drift(
 
 
 def _recorded(record: Record) -> str:
-    return f"#{record.position + 1} {record.kind.label} {record.name}".rstrip()
+    return f"#{record.position + 1} {_named(record.kind, record.name)}".rstrip()
 
 
 def _issued(command: Command) -> str:
     place = waiting_at(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
-    return f"#{command.position + 1} {command.kind.label} {command.name}{f'   ({place})' if place else ''}"
+    return f"#{command.position + 1} {_named(command.kind, command.name)}{f'   ({place})' if place else ''}"
+
+
+def _named(kind: Kind, name: str) -> str:
+    return name if kind is Kind.APPROVAL else f"{kind.label} {name}"
 
 
 def _now(record: Record, command: Command | None, timer: str | None, issued: Sequence[Command], ended: bool) -> str:

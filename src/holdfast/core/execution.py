@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from base64 import b32encode
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -54,9 +55,6 @@ CONTEXT = 3
 
 UNREAD = object()
 """The value of a delivered outcome that has not been decoded yet."""
-
-_WAITS = (Kind.SIGNAL, Kind.CHILD)
-"""Commands that, once they have been begun, need nobody here."""
 
 
 class Outcome(NamedTuple):
@@ -144,7 +142,7 @@ class Execution:
         self.open: dict[int, Command] = {}
         """Commands without an outcome, in the order they were issued."""
         self.waits = 0
-        """How many of the open commands wait for a signal or for the end of another run, and so need nobody here."""
+        """How many of the open commands wait for a signal, a person or the end of another run, and need nobody here."""
         self._main = main
         self._chance = Chance(seed, rewound)
         self._recorded_python = recorded_python
@@ -284,7 +282,7 @@ class Execution:
             command.future.set_result(waiting.popleft())
             return command.future
         self.open[position] = command
-        self.waits += kind in _WAITS
+        self.waits += kind.is_wait
         self._new.append(command)
         return command.future
 
@@ -304,7 +302,7 @@ class Execution:
         if self.open.pop(command.position, None) is None:
             return False
         command.task = None
-        self.waits -= command.kind in _WAITS
+        self.waits -= command.kind.is_wait
         return True
 
     def draw(self, purpose: str) -> bytes:
@@ -328,6 +326,13 @@ class Execution:
         """What the made-up id of such a run says of the place that it was started at."""
         times = self._chance.times_rewound(position)
         return f"{position + 1}.{times}" if times else f"{position + 1}"
+
+    def approval_id(self, position: int, asked: str) -> str:
+        """The id of the question that the command at this position asks: who asks again, asks the same.
+
+        ``asked`` stands for what is asked: another question has another id, so that no answer can be taken for its.
+        """
+        return b32encode(self._chance.own(f"approval:{position}:{asked}", position)[:10]).decode().lower()[:12]
 
     @property
     def next_position(self) -> int:

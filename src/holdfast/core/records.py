@@ -31,11 +31,18 @@ class Kind(IntEnum):
     """A recorded step was undone, because the run failed or was cancelled."""
     CANCEL = 8
     """Somebody asked for the run to be cancelled, and its holder has begun to do so."""
+    APPROVAL = 9
+    """A person has answered a question; the payload says what, who and when."""
 
     @property
     def label(self) -> str:
         """The word for people."""
         return self.name.lower()
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether such a command, once it has been begun, needs nobody here."""
+        return self in (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
 
     @property
     def has_position(self) -> bool:
@@ -86,17 +93,17 @@ class Attempt(NamedTuple):
 class Signal(NamedTuple):
     """A value that was sent into a run and that no record has consumed yet.
 
-    The end of a run that this one waits for comes the same way.
+    The end of a run that this one waits for comes the same way, and so does a person's answer.
     """
 
     id: int
     name: str
-    """For the end of a run: the state in which it ended."""
+    """For the end of a run: the state in which it ended. For an answer: which question it was given to."""
     payload: bytes
     """For the end of a run: its output, or its error (``null`` when it has neither)."""
     sent_at: float
     position: int | None = None
-    """For the end of a run: the position of the command that waits for it; ``None`` for what somebody has sent."""
+    """For the end of a run and for an answer: the position of the command that waits; ``None`` for a signal."""
 
 
 class Rewind(NamedTuple):

@@ -22,6 +22,7 @@ from holdfast.core.execution import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
+from holdfast.engine.telling import Account
 from holdfast.engine.writer import Done
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.stores.operations import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
@@ -38,6 +39,8 @@ class Children:
         self.linked: dict[int, tuple[str, bytes]] = {}
         """The links that were there when the run came into memory: see ``History.links``."""
         self._driver = driver
+        self._accounts: dict[int, Account] = {}
+        """What is told of those that are waited for."""
 
     def begin(self, command: Command) -> None:
         """Start the run, or link to it, unless it is linked already: a run that waits for thousands wakes often."""
@@ -49,6 +52,9 @@ class Children:
         new = None if call.make is None else call.make(driver.host.clock.now())
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
+        if command.kind is Kind.CHILD:
+            self._accounts[command.position] = account = Account(driver, command)
+            driver.host.telling.begin(account, 0, driver.host.clock.now())
         driver.journal.expect()
         done = partial(self._begun, command)
         if new is None:
@@ -110,6 +116,7 @@ class Children:
 
     def _record(self, command: Command, *, ok: bool, payload: bytes, consume: int | None = None) -> None:
         preview = command.call.run_id
+        self._forget(command)
         self._driver.journal.record(
             command.kind, command.position, command.name, ok=ok, payload=payload, preview=preview, consume=consume
         )
@@ -117,9 +124,15 @@ class Children:
     def withdrawn(self, command: Command) -> None:
         """The workflow no longer waits."""
         host, call = self._driver.host, command.call
+        self._forget(command)
         if command.kind is Kind.CHILD and call.seed is not None:
             # Also for one whose start has not been answered: the store carries both out in this order.
             host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.nudge())
+
+    def _forget(self, command: Command) -> None:
+        account = self._accounts.pop(command.position, None)
+        if account is not None:
+            self._driver.host.telling.forget(account)
 
 
 def child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -99,6 +99,8 @@ class Claims:
         """When (monotonic) to look for what the store may have done without our knowing."""
         self.starved = False
         """Whether there was something to take, and no room for it."""
+        self._some_stand = False
+        """Runs in memory stand still, or are about to, because their workflows were switched off."""
         self._claiming = False
         self._held_back: list[tuple[Run, WorkflowDefinition]] = []
         """Runs that a parent has started while a claim was under way: perhaps it is that which has given them to us."""
@@ -306,11 +308,18 @@ class Claims:
             if driver is not None:
                 driver.ask(request)
         off = await holder.store.switched_off()
-        if off:
-            for driver in holder.drivers():
-                if driver.run.workflow in off:
-                    log.warning("run %r stands still: workflow %r is switched off", driver.run.id, driver.run.workflow)
-                    driver.stand_still()
+        if off or self._some_stand:
+            self._heed_switches(off)
+
+    def _heed_switches(self, off: Collection[str]) -> None:
+        for driver in self._holder.drivers():
+            if driver.run.workflow not in off:
+                if driver.standing:
+                    driver.go_on()
+            elif not driver.standing:
+                log.warning("run %r stands still: workflow %r is switched off", driver.run.id, driver.run.workflow)
+                driver.stand_still()
+        self._some_stand = any(driver.standing for driver in self._holder.drivers())
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

@@ -6,10 +6,10 @@ into the inbox; ``_pump`` takes one record from the inbox at a time, lets the wo
 ``_act``s on what the workflow asked for meanwhile. A replayed record differs only in that it is in the inbox from the
 start.
 
-Steps are carried out by ``steps``, timers kept by ``timing``, other runs started and awaited by ``children``. What was
-sent to the run, and the ends of runs that it waits for, lie in its ``mailbox``. Being asked to cancel, the driver
-records that, and the workflow's code is interrupted by the record. Being asked to pause, it starts nothing more, and
-parks when what is in flight has been recorded.
+Steps are carried out by ``steps``, timers kept by ``timing``, other runs started and awaited by ``children``, people
+asked by ``asking``. What was sent to the run, answers, and the ends of runs that it waits for, lie in its ``mailbox``.
+Being asked to cancel, the driver records that, and the workflow's code is interrupted by the record. Being asked to
+pause, it starts nothing more, and parks when what is in flight has been recorded.
 
 The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
 *finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from holdfast.core.execution import UNREAD, Command, Execution
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.core.usage import Usage
+from holdfast.engine.asking import Questions
 from holdfast.engine.children import Children
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import End, end_of
@@ -40,6 +41,7 @@ from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
 from holdfast.stores.contract import History, Request
+from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import Answer, Cancel, FinishRun, ParkRun, ReleaseRun, Run, Verdict
 
 log = logging.getLogger("holdfast.engine")
@@ -49,6 +51,9 @@ REPLAY_SLICE = 500
 
 PARK_AFTER = 1.0
 """A run that waits for less than this many seconds stays in memory."""
+
+_TOLD = (Kind.STEP, Kind.COMPENSATION, Kind.CHILD)
+"""Of what something is told while it is in flight."""
 
 
 class Driver:
@@ -65,7 +70,10 @@ class Driver:
         self.execution: Execution
         self._steps: dict[int, StepRun] = {}
         self._children = Children(self)
+        self._questions = Questions(self)
         self._attempts: dict[int, Attempt] = {}
+        self.told: set[int] = set()
+        """The positions of which there may be notices: their records delete them."""
         self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
         self.journal = Recorder(self)
@@ -79,6 +87,9 @@ class Driver:
         self._cancel_asked = run.cancel is Cancel.ASKED
         self._cancel_sent = run.cancel is Cancel.RECORDED
         self._pausing = False
+        self.standing = False
+        """Its workflow was switched off: nothing more is begun here."""
+        self._left_some = False
         self.parked_until: float | None = None
 
     # Coming into memory
@@ -165,6 +176,8 @@ class Driver:
                 step.cancel()
             elif command.kind is Kind.CHILD:
                 self._children.withdrawn(command)
+            elif command.kind is Kind.APPROVAL:
+                self._questions.withdrawn(command)
         self._log_stray_errors()
         if self._ending:
             return
@@ -172,10 +185,12 @@ class Driver:
             self._end()
             return
         self._to_start += execution.take_issued()
-        if self._resuming and (self._heed_cancel() or (not self._pausing and self._timers.record_due())):
+        if self._resuming and self.run.epoch > 1:  # whoever had the run before may have told something of these
+            self.told |= {one.position for one in execution.open.values() if one.kind in _TOLD}
+        if self._resuming and (self._heed_cancel() or (not self._is_halted and self._timers.record_due())):
             return  # what is due comes before what was in flight, or a paid call starts only to be cancelled
-        self._resuming = self._resuming and self._pausing
-        if not self._pausing:
+        self._resuming = self._resuming and self._is_halted
+        if not self._is_halted:
             self._answer_waits()
         self._start_commands()
         self._timers.set_alarm()
@@ -185,13 +200,15 @@ class Driver:
         """See whether there is anything left to do here for now."""
         if self.execution.ending is not None:
             self._end()
+        elif self.standing and self._is_still():
+            self._give_back()
         elif self._pausing and self._is_still():
             self.park()
         elif self._is_idle():
             self.host.run_idle(self)
 
     def _start_commands(self) -> None:
-        if self.host.draining or self._pausing:
+        if self.host.draining or self._is_halted:
             return
         commands, self._to_start = self._to_start, []
         for command in commands:
@@ -201,9 +218,11 @@ class Driver:
                 self._start_step(command)
             elif command.kind in (Kind.CHILD, Kind.START):
                 self._begin_child(command)
+            elif command.kind is Kind.APPROVAL and not self._mailbox.has_answer(command):
+                self._questions.ask(command)
 
     def _begin_child(self, command: Command) -> None:
-        if command.kind is Kind.START or not self._mailbox.has_end(command.position):
+        if command.kind is Kind.START or not self._mailbox.has_answer(command):
             self._children.begin(command)
 
     def _start_step(self, command: Command) -> None:
@@ -220,6 +239,10 @@ class Driver:
     def _intent_noted(self, step: StepRun) -> None:
         if step.withdrawn:
             self.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
+        elif self.standing:
+            del self._steps[step.command.position]
+            self._left_some = True
+            self.journal.note(step.note_no_intent())
         else:
             step.launch()
 
@@ -246,6 +269,7 @@ class Driver:
         started_at: float,
         attempts: int,
         used: Usage | None,
+        memory: MemoryChange | None,
         preview: str,
         noted: bool,
     ) -> None:
@@ -263,14 +287,15 @@ class Driver:
             started_at=started_at,
             attempts=attempts,
             used=used,
+            memory=memory,
             preview=preview,
             noted=noted,
         )
 
-    def note(self, attempt: Attempt) -> None:
+    def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
         if not self.gone:
-            self.journal.note(attempt)
+            self.journal.note(attempt, then)
 
     def recorded(self, record: Record, value: Any) -> None:
         """A record is durable: the workflow may see it."""
@@ -299,7 +324,12 @@ class Driver:
     @property
     def takes_in(self) -> bool:
         """Whether what happens now is recorded now."""
-        return self._is_live() and not self._pausing
+        return self._is_live() and not self._is_halted
+
+    @property
+    def _is_halted(self) -> bool:
+        """Whether nothing more is to be begun here, for now."""
+        return self._pausing or self.standing
 
     def _is_live(self) -> bool:
         """Whether the run goes on by what happens now, and not by what is recorded."""
@@ -323,6 +353,9 @@ class Driver:
         for command, signal in self._mailbox.answers(self.execution):
             if command.kind is Kind.CHILD:
                 self._children.ended(command, signal)
+                continue
+            if command.kind is Kind.APPROVAL:
+                self._questions.answered(command, signal)
                 continue
             self.journal.record(
                 Kind.SIGNAL,
@@ -362,7 +395,8 @@ class Driver:
         self.parking = True
         self.host.run_busy(self)
         self._timers.stop()
-        waits = [command for command in self.execution.open.values() if command.kind in (Kind.SIGNAL, Kind.CHILD)]
+        self.host.telling.tell_now(self)
+        waits = [command for command in self.execution.open.values() if command.kind.is_wait]
         wake_at = self._timers.next_due()
         op = ParkRun(
             self.run.key,
@@ -373,6 +407,7 @@ class Driver:
             self.journal.next_seq,
             tuple(command.position for command in waits if command.kind is Kind.CHILD),
             self._pausing,
+            tuple(command.call.id for command in waits if command.kind is Kind.APPROVAL),
         )
         self.host.writer.submit(op, self._parked)
 
@@ -439,11 +474,40 @@ class Driver:
             self._leave(None)
 
     def stand_still(self) -> None:
-        """The workflow was switched off: stop at once, and give the run back until it is switched on again."""
-        if not self.gone:
-            # It may be switched on by then, and nobody tells of our own writes: look again.
-            self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch), lambda _: self.host.nudge())
-            self._leave(None)
+        """The workflow was switched off: begin nothing more, and give the run back once what is in flight is recorded.
+
+        A step that waits for its next attempt does not make it: how often it was tried is noted.
+        """
+        if self.gone or self.standing:
+            return
+        self.standing = True
+        for step in [step for step in self._steps.values() if not step.is_at_work]:
+            del self._steps[step.command.position]
+            self._left_some = True
+            step.cancel(lost=True)
+        if not hasattr(self, "execution"):
+            self._give_back()
+        elif not (self.parking or self._ending):
+            self.rest()
+
+    def go_on(self) -> None:
+        """The workflow was switched on again, while something was in flight."""
+        # What was left to make no further attempt is begun by whoever takes the run up next.
+        if not self._left_some:
+            self.standing = False
+            if self._is_live():
+                self._act()
+
+    def step_left(self, step: StepRun) -> None:
+        """A step makes no further attempt here, and has no outcome."""
+        if not self.gone and self._steps.pop(step.command.position, None) is not None:
+            self._left_some = True
+            self.rest()
+
+    def _give_back(self) -> None:
+        # It may be switched on by then, and nobody tells of our own writes: look again.
+        self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch), lambda _: self.host.nudge())
+        self._leave(None)
 
     def abandon(self) -> None:
         """The event loop is gone: unwind the workflow's code, and touch nothing else."""
@@ -487,6 +551,7 @@ def _waits_in_words(waits: Sequence[Command], wake_at: float | None) -> str:
     runs = [command.call.run_id for command in waits if command.kind is Kind.CHILD]
     if runs:
         words.append(f"run {runs[0]!r}" if len(runs) == 1 else f"{len(runs)} runs, such as {runs[0]!r}")
+    words += [f"approval {command.call.id}" for command in waits if command.kind is Kind.APPROVAL][:3]
     if wake_at is not None:
         words.append("a timer")
     return " or ".join(words)

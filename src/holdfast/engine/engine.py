@@ -30,11 +30,13 @@ from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep
+from holdfast.engine.telling import Teller
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import History, NewWorker, Store
+from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
 
 log = logging.getLogger("holdfast.engine")
@@ -72,7 +74,10 @@ class JournalEngine:
         self.worker = 0
         self.execution = execution
         self.around_step = around_step
+        self.telling = Teller(self)
+        self.news = News()
         self.stragglers: set[asyncio.Task[Any]] = set()
+        self.closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._loaded: set[Callable[[], None]] = set()
         """What has been imported for workflows that need it."""
         self.loop: asyncio.AbstractEventLoop
@@ -147,10 +152,13 @@ class JournalEngine:
         finally:
             # Only now: a lease that passes while we hand over would make a death of it.
             self._pulse.stop()
+        for error in await asyncio.gather(*(close() for close in self.closers), return_exceptions=True):
+            if isinstance(error, Exception):
+                log.error("something that steps have left open could not be closed", exc_info=error)
         await self.store.close()
-        self._arrivals.give_up(
-            UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
-        )
+        closed = UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
+        self._arrivals.give_up(closed)
+        self.news.tell_all(closed)
 
     async def _hand_over(self) -> None:
         """Let go of every run, and leave as a worker in good order."""
@@ -158,6 +166,7 @@ class JournalEngine:
             self._watcher.cancel()
         for chore in list(self._chores):
             chore.cancel()
+        self.telling.stop()
         await self.writer.flush()
         for driver in list(self._drivers.values()):
             driver.release()
@@ -175,6 +184,7 @@ class JournalEngine:
         self._closed = True
         self.draining = True
         self._idle.stop()
+        self.telling.stop()
         self._pulse.stop()
         self.threads.stop()
         for driver in list(self._drivers.values()):
@@ -264,6 +274,7 @@ class JournalEngine:
             self._claims.doubt()
             raise
         assert isinstance(answer, Verdict)
+        self.news.tell_all()
         self.nudge()
         return answer
 
@@ -305,6 +316,8 @@ class JournalEngine:
                             self._look_again = True  # until it has worked
                             raise
                     changed = await self.store.changed(claims.until_due(REAP_EVERY))
+                    if changed:
+                        self.news.tell_all()
                     failing = False
                 except StoreError as error:
                     if not failing:
@@ -413,6 +426,7 @@ class JournalEngine:
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""
+        self.telling.rest()
         if not self._closed:
             self._idle.add(driver)
 
@@ -423,6 +437,8 @@ class JournalEngine:
     def run_over(self, driver: Driver, run: Run | None) -> None:
         """The driver is gone."""
         self._idle.remove(driver)
+        self.telling.rest()
+        self.news.tell(driver.run.id)
         if self._drivers.get(driver.run.key) is driver:
             del self._drivers[driver.run.key]
             del self._by_id[driver.run.id]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core.execution import Execution
 from holdfast.engine.clock import Clock
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
-from holdfast.stores.contract import History
+from holdfast.stores.contract import History, Store
+from holdfast.stores.news import News
 from holdfast.stores.operations import Change, Link, NewRun, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
     from holdfast.engine.steps import AroundStep
+    from holdfast.engine.telling import Teller
 
 
 class Host(Protocol):
@@ -23,8 +25,12 @@ class Host(Protocol):
 
     loop: asyncio.AbstractEventLoop
     clock: Clock
+    store: Store
     writer: Writer
     threads: Threads
+    telling: Teller
+    news: News
+    """Who follows runs in this process."""
     worker: int
     draining: bool
     max_value: int
@@ -34,6 +40,8 @@ class Host(Protocol):
     around_step: AroundStep | None
     stragglers: set[asyncio.Task[Any]]
     """Steps that were cancelled and have not ended yet."""
+    closers: list[Callable[[], Coroutine[Any, Any, None]]]
+    """Close what steps have opened for those that come after them: called when the engine closes."""
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.core.execution import Command, Execution
 from holdfast.core.records import Kind, Signal
+from holdfast.stores.approvals import answer_name, is_answer
 
 
 class Mailbox:
-    """Signals by name, and the ends of other runs by the position that waits for them; each is handed out once."""
+    """Signals by name, answers and ends of other runs by the position that waits for them; each is handed out once."""
 
     def __init__(self) -> None:
         self._signals: dict[str, deque[Signal]] = {}
         self._ends: dict[int, Signal] = {}
+        self._answers: dict[int, Signal] = {}
+        """The newest at each position; older ones were given to questions that nobody asks there any more."""
         self._last = 0
         self._answered: set[int] = set()
         """Positions of waits for which a record is on its way."""
@@ -27,16 +30,18 @@ class Mailbox:
             self._last = signal.id
             if signal.position is None:
                 self._signals.setdefault(signal.name, deque()).append(signal)
+            elif is_answer(signal.name):
+                self._answers[signal.position] = signal
             else:
                 self._ends[signal.position] = signal
 
     def answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
         """The waits that can be answered, each with its answer: the oldest signal goes to the oldest wait."""
-        if self._ends:
-            for position in [position for position in self._ends if position in execution.open]:
-                # A retry may have put another command in the place of one that waited for a run.
-                if execution.open[position].kind is Kind.CHILD and self._take(position):
-                    yield execution.open[position], self._ends.pop(position)
+        for sent in (self._ends, self._answers):
+            for position in [position for position in sent if position in execution.open]:
+                command = execution.open[position]
+                if self._is_for(sent[position], command) and self._take(position):
+                    yield command, sent.pop(position)
         if not self._signals:
             return
         for command in list(execution.open.values()):
@@ -48,9 +53,18 @@ class Mailbox:
                     del self._signals[command.name]
                 yield command, signal
 
-    def has_end(self, position: int) -> bool:
-        """Whether the end of the run that this command waits for is here, or on its way to the journal."""
-        return position in self._ends or position in self._answered
+    def has_answer(self, command: Command) -> bool:
+        """Whether what this command waits for, the end of a run or an answer, is here or on its way to the journal."""
+        position = command.position
+        sent = (self._answers if command.kind is Kind.APPROVAL else self._ends).get(position)
+        return position in self._answered or (sent is not None and self._is_for(sent, command))
+
+    @staticmethod
+    def _is_for(sent: Signal, command: Command) -> bool:
+        """Whether the command at this place waits for it: a deploy or a retry may have put another command there."""
+        if is_answer(sent.name):
+            return command.kind is Kind.APPROVAL and sent.name == answer_name(command.call.id)
+        return command.kind is Kind.CHILD
 
     def _take(self, position: int) -> bool:
         if position in self._answered:

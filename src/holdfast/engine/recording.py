@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.execution import UNREAD
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.usage import Usage
+from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import Answer, AppendRecord, NoteAttempt, Verdict
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Recorder:
         noted: bool = False,
         consume: int | None = None,
         used: Usage | None = None,
+        memory: MemoryChange | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
         run, host = self._driver.run, self._driver.host
@@ -62,7 +64,10 @@ class Recorder:
         self.next_seq += 1
         reset, self._reset_deliveries = self._reset_deliveries, False
         then = partial(self._driver.recorded, record, value)
-        self._submit(AppendRecord(run.key, record, consume, noted, reset, used), then)
+        told = kind.has_position and position in self._driver.told
+        if told:
+            self._driver.told.remove(position)
+        self._submit(AppendRecord(run.key, record, consume, noted, reset, used, memory, told), then)
 
     def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
@@ -77,6 +82,8 @@ class Recorder:
     def answered(self) -> None:
         """It has been answered."""
         self.on_its_way -= 1
+        if news := self._driver.host.news:
+            news.tell(self._driver.run.id)
 
     def _submit(self, op: AppendRecord | NoteAttempt, then: Callable[[], None] | None) -> None:
         self.expect()

@@ -34,6 +34,8 @@ async def reserve(driver: Driver, position: int, step: str, expected: Usage) -> 
         if not answer.passing:
             raise _exceeded(run.id, step, answer)
         await driver.host.clock.sleep(pause)
+        if driver.standing:
+            raise FenceLost(f"run {run.id!r} stands still: its workflow was switched off while {step!r} waited")
         pause = min(LONGEST_LOOK, 2 * pause)
 
 

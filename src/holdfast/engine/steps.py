@@ -24,10 +24,13 @@ from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Attempt
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
+from holdfast.engine import asking
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.reserving import reserve
+from holdfast.engine.telling import Account
 from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
 from holdfast.stores.contract import History
+from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import Change, Run, Verdict
 
 if TYPE_CHECKING:
@@ -69,6 +72,27 @@ class StepContext:
         """
         self._run.beat(self, progress)
 
+    async def keep(self, progress: Any) -> None:
+        """Like ``heartbeat``, and it returns when ``progress`` is durable.
+
+        For an async step that is about to do what it could not tell, after a crash, from not having done it.
+        """
+        await self._run.keep(self, progress)
+
+    def tell_text(self, text: str) -> None:
+        """Hand a piece of text to whoever follows the run live, as a "text" event; from any thread.
+
+        It is told in the background, a few times a second, and forgotten when the step has its outcome.
+        """
+        self._run.tell_text(self, text)
+
+    def listener(self, request: int) -> Callable[[str], None]:
+        """To be called, on the loop, with each piece of the answer to one of this attempt's requests.
+
+        What was told of the answer to an earlier one is void.
+        """
+        return self._run.listener(self, request)
+
     @property
     def run(self) -> Run:
         """The row of its run, as it was when the run came into memory."""
@@ -87,9 +111,21 @@ class StepContext:
         """
         await reserve(self._run.driver, self._run.command.position, self.name, expected)
 
+    async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
+        """Note that people are told of a question of its run again; false when that is open no more."""
+        return await asking.remind(self._run.driver, id, reminders, asked_of, expires_at)
+
+    async def withdraw_approval(self, id: str) -> bool:
+        """Take a question of its run back; false when it has been answered, and the answer counts."""
+        return await asking.withdraw(self._run.driver, id)
+
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """Another run's row and journal, if there is such a run."""
         return await self._run.driver.host.read_run(run_id)
+
+    def remember(self, change: MemoryChange) -> None:
+        """Change what outlives runs, together with the record of this step: if the step succeeds, and once."""
+        self._run.memory = change
 
     async def change_run(self, op: Change) -> Verdict:
         """Signal, cancel, pause or resume another run: what workflow code does through a child's handle."""
@@ -112,6 +148,9 @@ class StepRun:
         self.call: StepCall = command.call
         self.task: asyncio.Task[None] | None = None
         self.withdrawn = False
+        self.memory: MemoryChange | None = None
+        """What the attempt that is being made changes of what outlives runs."""
+        self._account = Account(driver, command)
         self._lost = False
         self._noted = known is not None
         if known is not None and known.name not in ("", self.call.step.name):
@@ -128,6 +167,11 @@ class StepRun:
         self._loop = driver.host.loop
         self._thread = threading.get_ident()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an attempt is being made, and not only waited for. Nobody may leave a ``once`` step in between."""
+        return self._current is not None or self.task is None or self.call.is_once
+
     def launch(self) -> None:
         """Start on the process's loop, in the caller's context."""
         self.task = self._loop.create_task(self.carry_out(), context=self.command.context)
@@ -136,6 +180,7 @@ class StepRun:
         """Nobody wants the outcome any more; or (``lost``) the run is not held here any more."""
         self._lost = lost
         self.withdrawn = True
+        self.driver.host.telling.forget(self._account)
         if self.task is not None and not self.task.done():
             # Its clean-up may take a while, and asyncio itself holds tasks only weakly.
             stragglers = self.driver.host.stragglers
@@ -148,6 +193,11 @@ class StepRun:
         self._noted = True
         now = self.driver.host.clock.now()
         return Attempt(self.command.position, self._attempt_number, intent=True, at=now, name=self.call.step.name)
+
+    def note_no_intent(self) -> Attempt:
+        """What is written when it does not start after all: nobody need fear that it has."""
+        now = self.driver.host.clock.now()
+        return Attempt(self.command.position, self._attempt_number - 1, at=now, name=self.call.step.name)
 
     async def carry_out(self) -> None:
         """See to it that the step gets an outcome."""
@@ -167,6 +217,8 @@ class StepRun:
             while not self.driver.host.holds_lease():
                 await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
+            self.memory = None
+            self.driver.host.telling.begin(self._account, self._attempt_number, started_at)
             try:
                 value = await self._attempt()
             except asyncio.CancelledError:
@@ -175,6 +227,8 @@ class StepRun:
                     return  # withdrawn by the workflow, or the process stops: there is no outcome
                 error: BaseException = StepFailed("the step cancelled itself (CancelledError)", self.call.step.name)
             except FenceLost:
+                if self.driver.standing:
+                    self.driver.step_left(self)
                 return
             except (SystemExit, KeyboardInterrupt) as stop:
                 error = StepFailed(f"the step raised {stop!r}", self.call.step.name)
@@ -185,6 +239,7 @@ class StepRun:
                 return
             finally:
                 self._current = None
+                self.driver.host.telling.forget(self._account)
             if self.withdrawn:
                 return
             if not retry.wants_retry(self._attempt_number, error):
@@ -194,6 +249,9 @@ class StepRun:
             self._error = f"{type(error).__name__}: {describe_error(encode_error(error)).message}"[:500]
             del error
             self._note()
+            if self.driver.standing:
+                self.driver.step_left(self)
+                return
             await clock.sleep(wait)
             self._attempt_number += 1
 
@@ -275,11 +333,25 @@ class StepRun:
             started_at=started_at,
             attempts=self._attempt_number,
             used=used,
+            memory=self.memory if ok else None,
             preview=preview(self.call.step.parameters, self.call.args, self.call.kwargs),
             noted=self._noted,
         )
 
-    # Heartbeats
+    # While it is in flight
+
+    def tell_text(self, context: StepContext, text: str) -> None:
+        """A piece of text, from whatever thread the step runs in."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.tell_text, context, text)
+        elif context is self._current and not self.withdrawn:
+            self.driver.host.telling.listen(self._account)(text)
+
+    def listener(self, context: StepContext, request: int) -> Callable[[str], None]:
+        """What takes the pieces of an answer."""
+        if context is self._current and not self.withdrawn:
+            return self.driver.host.telling.listen(self._account, request)
+        return lambda _: None
 
     def beat(self, context: StepContext, progress: Any) -> None:
         """A heartbeat, from whatever thread the step runs in."""
@@ -313,8 +385,22 @@ class StepRun:
         if self._current is not None and self.task is not None and not self.task.done():
             self._note(self._attempt_number - 1)
 
-    def _note(self, attempt: int | None = None) -> None:
-        """Keep what is known of this step, in the background: nothing waits for it."""
+    async def keep(self, context: StepContext, progress: Any) -> None:
+        """A heartbeat that is waited for. Losing the run meanwhile cancels the step, and so the wait."""
+        self.beat(context, None)
+        self._progress = _progress.encode(progress, f"the progress of step {context.name!r}")
+        durable: asyncio.Future[None] = self._loop.create_future()
+
+        def tell() -> None:
+            if not durable.done():
+                durable.set_result(None)
+            self.driver.rest()
+
+        self._note(self._attempt_number - 1, tell)
+        await durable
+
+    def _note(self, attempt: int | None = None, then: Callable[[], None] | None = None) -> None:
+        """Keep what is known of this step, in the background: nothing waits for it, unless ``then`` is to be told."""
         self._noted = True
         self.driver.note(
             Attempt(
@@ -325,7 +411,8 @@ class StepRun:
                 error=self._error,
                 at=self.driver.host.clock.now(),
                 name=self.call.step.name,
-            )
+            ),
+            then,
         )
 
 

@@ -19,7 +19,9 @@ from functools import partial
 
 from holdfast.engine.clock import Clock
 from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import Store
+from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     Answer,
     CancelRun,
@@ -40,7 +42,10 @@ Done = Callable[[Answer | BaseException], None]
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
-_ASKED_BY_PEOPLE = (StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun)
+_ASKED_BY_PEOPLE = (
+    *(StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun, AnswerApproval),
+    *(PutMemory, DeleteMemory),
+)
 
 
 def asked_by_people(op: Op) -> bool:

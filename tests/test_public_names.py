@@ -8,9 +8,12 @@ import holdfast
 
 PUBLIC = set(
     """
-    Agent AgentResult Budget Client Effect Handle ModelRetry RunContext RunInfo RunState Runtime Step Tool Usage
-    Workflow
-    current_run current_step llm_step map now parallel random step tool uuid4 wait_for_signal workflow
+    Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RunContext RunInfo RunState Runtime
+    Skill Step Tool Usage Workflow
+    current_run current_step llm_step map memory now parallel random skill skills_from step tool uuid4 wait_for_signal
+    workflow
+    ApprovalInfo ApprovalNotice ApprovalPolicy ask
+    ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError
     ModelRefused ModelUnavailable NonDeterminismError RetryRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown

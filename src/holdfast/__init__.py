@@ -12,18 +12,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.agents.agent import Agent
     from holdfast.agents.llm_step import llm_step
+    from holdfast.agents.models.context import Compaction
+    from holdfast.agents.skills.folders import skills_from
+    from holdfast.agents.skills.skill import Skill, skill
     from holdfast.agents.tools import RunContext, Tool, tool
+    from holdfast.authoring.asking import ApprovalNotice, ApprovalPolicy
     from holdfast.authoring.inside import current_run, current_step, map, now, random, uuid4, wait_for_signal
+    from holdfast.authoring.memory import memory
     from holdfast.authoring.parallel import parallel
+    from holdfast.authoring.questions import ask
     from holdfast.authoring.runtime import Runtime
     from holdfast.authoring.step import Step, step
     from holdfast.authoring.workflow import Workflow, workflow
     from holdfast.client.agent_result import AgentResult
+    from holdfast.client.approvals import ApprovalInfo
     from holdfast.client.client import Client
+    from holdfast.client.events import Event
     from holdfast.client.handle import Handle, RunInfo
+    from holdfast.client.plans import Plan
     from holdfast.core.states import Effect, RunState
     from holdfast.core.usage import Budget, Usage
     from holdfast.errors import (
+        ApprovalClosed,
+        ApprovalDenied,
+        ApprovalError,
+        ApprovalTimedOut,
         BudgetExceeded,
         CompensationFailed,
         DefinitionError,
@@ -48,6 +61,7 @@ if TYPE_CHECKING:
         StepTimedOut,
         StoreError,
         TurnLimitReached,
+        UnknownApproval,
         UnknownWorkflow,
         UnrecordableValue,
         UsageError,
@@ -60,18 +74,31 @@ __version__ = "0.1.0"
 _HOMES = {
     "holdfast.agents.agent": ("Agent",),
     "holdfast.agents.llm_step": ("llm_step",),
+    "holdfast.agents.models.context": ("Compaction",),
+    "holdfast.agents.skills.folders": ("skills_from",),
+    "holdfast.agents.skills.skill": ("Skill", "skill"),
     "holdfast.agents.tools": ("RunContext", "Tool", "tool"),
+    "holdfast.authoring.asking": ("ApprovalNotice", "ApprovalPolicy"),
     "holdfast.authoring.inside": ("current_run", "current_step", "map", "now", "random", "uuid4", "wait_for_signal"),
+    "holdfast.authoring.memory": ("memory",),
     "holdfast.authoring.parallel": ("parallel",),
+    "holdfast.authoring.questions": ("ask",),
     "holdfast.authoring.runtime": ("Runtime",),
     "holdfast.authoring.step": ("Step", "step"),
     "holdfast.authoring.workflow": ("Workflow", "workflow"),
     "holdfast.client.agent_result": ("AgentResult",),
+    "holdfast.client.approvals": ("ApprovalInfo",),
     "holdfast.client.client": ("Client",),
+    "holdfast.client.events": ("Event",),
     "holdfast.client.handle": ("Handle", "RunInfo"),
+    "holdfast.client.plans": ("Plan",),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.core.usage": ("Budget", "Usage"),
     "holdfast.errors": (
+        "ApprovalClosed",
+        "ApprovalDenied",
+        "ApprovalError",
+        "ApprovalTimedOut",
         "BudgetExceeded",
         "CompensationFailed",
         "DefinitionError",
@@ -96,6 +123,7 @@ _HOMES = {
         "StepTimedOut",
         "StoreError",
         "TurnLimitReached",
+        "UnknownApproval",
         "UnknownWorkflow",
         "UnrecordableValue",
         "UsageError",
@@ -108,12 +136,21 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Agent",
     "AgentResult",
+    "ApprovalClosed",
+    "ApprovalDenied",
+    "ApprovalError",
+    "ApprovalInfo",
+    "ApprovalNotice",
+    "ApprovalPolicy",
+    "ApprovalTimedOut",
     "Budget",
     "BudgetExceeded",
     "Client",
+    "Compaction",
     "CompensationFailed",
     "DefinitionError",
     "Effect",
+    "Event",
     "ForbiddenInWorkflow",
     "Handle",
     "HoldfastError",
@@ -123,6 +160,7 @@ __all__ = [
     "ModelRetry",
     "ModelUnavailable",
     "NonDeterminismError",
+    "Plan",
     "RetryRefused",
     "RunCancelled",
     "RunConflict",
@@ -135,6 +173,7 @@ __all__ = [
     "RunState",
     "RunTimedOut",
     "Runtime",
+    "Skill",
     "Step",
     "StepFailed",
     "StepOutcomeUnknown",
@@ -142,6 +181,7 @@ __all__ = [
     "StoreError",
     "Tool",
     "TurnLimitReached",
+    "UnknownApproval",
     "UnknownWorkflow",
     "UnrecordableValue",
     "Usage",
@@ -149,13 +189,17 @@ __all__ = [
     "ValueTooLarge",
     "Workflow",
     "WorkflowSwitchedOff",
+    "ask",
     "current_run",
     "current_step",
     "llm_step",
     "map",
+    "memory",
     "now",
     "parallel",
     "random",
+    "skill",
+    "skills_from",
     "step",
     "tool",
     "uuid4",

@@ -405,6 +405,7 @@ CASES = {
             note("x")  #! await
             wait_for_signal("go")  #! await
             holdfast.wait_for_signal("go")  #! await
+            holdfast.ask("go?")  #! await
             holdfast.map(charge, xs)  #! await
             asyncio.sleep(5)  #! await
             helper()  #! await

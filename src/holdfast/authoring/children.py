@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,16 @@ from holdfast.client.outcome import Ended, result_of, unsuccessful
 from holdfast.client.starting import LONGEST_ID, accept, check_same, new_run
 from holdfast.codec import codec_for, decode_error
 from holdfast.core.execution import Execution, Outcome
-from holdfast.core.records import Kind
+from holdfast.core.records import Kind, Record
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import RunState
 from holdfast.core.undoing import mark_origin
 from holdfast.engine import steps
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, StoreUnavailable, UsageError
-from holdfast.stores.contract import RunUsage
+from holdfast.stores.approvals import AnswerApproval
+from holdfast.stores.contract import RunUsage, Store
+from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, NewRun, Run, SendSignal, Started, Verdict
 
 if TYPE_CHECKING:
@@ -147,9 +150,24 @@ class _InWorkflow:
             f"step, with a Client"
         )
 
+    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+        """Refused, for the same reason."""
+        raise UsageError(f"run {run_id!r} cannot be followed in workflow code: do that in a step, or from outside")
+
     async def usage(self, run_id: str) -> RunUsage:
         """Refused, for the same reason."""
         raise UsageError(f"the usage of run {run_id!r} was asked for in workflow code: ask in a step, with a Client")
+
+    async def store(self) -> Store:
+        """Refused, for the same reason: it would be read."""
+        raise UsageError("questions of other runs are seen and answered in a step, with a Client, not in workflow code")
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """Refused, for the same reason."""
+        raise UsageError(
+            f"the journal of run {run_id!r} was asked for in workflow code, where it would differ on replay: ask in a "
+            f"step, with a Client"
+        )
 
     async def change(self, op: Change) -> Verdict:
         """Change a run, as a recorded step."""
@@ -157,7 +175,9 @@ class _InWorkflow:
         if not outcome.record.ok:
             raise _error(outcome, self._definition)
         verdict = Verdict(json.loads(outcome.record.payload or b"null"))
-        if verdict is Verdict.ENDED:  # told here: who asks outside reads the run again to tell how
+        if verdict is Verdict.ENDED and not isinstance(
+            op, AnswerApproval
+        ):  # told here: who asks outside reads the run again to tell how
             ended = RunEnded(f"run {op.run_id!r} has ended: it can be neither signalled nor changed", op.run_id)
             mark_origin(ended, outcome.origin)
             raise ended

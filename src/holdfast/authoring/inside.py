@@ -66,7 +66,7 @@ def current_run() -> CurrentRun:
 
 
 def current_step() -> StepContext:
-    """What the calling step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``."""
+    """What a step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``keep()``."""
     step = steps.current.get(None)
     if step is None or current_execution() is not None:
         raise UsageError("current_step() is for code that runs inside a step of a run")

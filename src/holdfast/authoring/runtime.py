@@ -12,6 +12,7 @@ import logging
 import signal
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.authoring.registry import definitions
@@ -19,10 +20,13 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST
+from holdfast.core.records import Record
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import History, RunUsage
+from holdfast.stores.contract import History, RunUsage, Store
+from holdfast.stores.memories import MemoryChange
+from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.urls import open_store, store_url
 
@@ -151,13 +155,29 @@ class Runtime:
             raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
         return found
 
+    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+        """A bell that rings whenever something may be new of the run."""
+        return self._engine.news.listen(run_id)
+
     async def usage(self, run_id: str) -> RunUsage:
         """What the run has used so far, with those that it has started."""
         return (await self._engine.store.usages([run_id])).get(run_id, RunUsage())
 
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """The run's newest record of this name that is ``ok``."""
+        return await self._engine.store.last_record(run_id, name)
+
     async def change(self, op: Change) -> Verdict:
         """Change a run from outside."""
         return await self._engine.change(op)
+
+    async def store(self) -> Store:
+        """The store, open."""
+        return self._engine.store
+
+    async def remember(self, change: MemoryChange) -> None:
+        """Change what outlives runs."""
+        await self._engine.writer.perform(change)
 
     def now(self) -> float:
         """The time."""

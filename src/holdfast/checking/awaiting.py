@@ -16,7 +16,8 @@ from holdfast.checking.names import Scope
 from holdfast.checking.values import CALL
 from holdfast.checking.workflows import Code, Program
 
-_WAITS = {"holdfast.wait_for_signal()", "holdfast.map()", "asyncio.sleep()", "asyncio.wait_for()", "asyncio.wait()"}
+_WAITS = {"holdfast.ask()", "holdfast.wait_for_signal()", "holdfast.map()", "asyncio.sleep()", "asyncio.wait_for()",
+          "asyncio.wait()"}  # fmt: skip
 _TASKS = {
     "asyncio.create_task()",
     "asyncio.ensure_future()",

@@ -18,7 +18,7 @@ from holdfast.checking.names import Assigned, Binding, Declared, Defined, Import
 CALL = "()"
 _DEEPEST = 20
 _OURS = frozenset({"workflow", "step", "llm_step", "tool", "parallel", "map", "now", "uuid4", "random",
-                   "wait_for_signal", "current_run"})  # fmt: skip
+                   "ask", "wait_for_signal", "current_run"})  # fmt: skip
 """What of Holdfast's own is to be recognised, from wherever it is imported."""
 
 

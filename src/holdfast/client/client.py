@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import difflib
-import time
-from collections.abc import Collection, Coroutine
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.client.agent_result import plain_result
+from holdfast.client.approvals import ApprovalInfo, approve, deny, list_approvals
+from holdfast.client.connections import Connections
 from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
+from holdfast.client.events import Event, read_events
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.handle import Handle, RunInfo
+from holdfast.client.health import Health, read_health
+from holdfast.client.memories import ClientMemory
+from holdfast.client.plans import Plan, read_plan
 from holdfast.client.starting import StartOptions, accept, new_run
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
-from holdfast.errors import RunNotFound, StoreError, UnknownWorkflow, UsageError
-from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import RunFilter, RunUsage, Store, WorkflowSpec
-from holdfast.stores.operations import Change, Run, StartRun, Verdict
-from holdfast.stores.urls import open_store, store_url
+from holdfast.errors import UnknownWorkflow, UsageError
+from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
+from holdfast.stores.operations import StartRun
+from holdfast.stores.urls import store_url
 
 T = TypeVar("T")
-
-POLL = 0.5
-"""Seconds after which the store is asked again although it told of no change."""
 
 
 class Client:
@@ -44,7 +46,7 @@ class Client:
         self.url = store_url(url)
         self.max_value = max_value
         self._options = StartOptions()
-        self._connection = _Connections(self.url)
+        self._connection = Connections(self.url)
 
     def options(
         self,
@@ -161,9 +163,68 @@ class Client:
         """Let a paused run go on; false when it was not paused."""
         return await resume_run(self._connection, run_id)
 
+    async def approvals(
+        self,
+        run_id: str | None = None,
+        *,
+        workflow: str | None = None,
+        asked_of: str | None = None,
+        all: bool = False,
+        limit: int = 1000,
+    ) -> builtins.list[ApprovalInfo]:
+        """Questions that wait for a person's answer, the longest open first; with ``all``, also those that are closed.
+
+        Args:
+            run_id: only those of this run.
+            workflow: only those of runs of this workflow.
+            asked_of: only those that this person is asked now.
+            all: also what was answered or withdrawn.
+            limit: at most so many.
+        """
+        return await list_approvals(
+            self._connection, run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit
+        )
+
+    async def approve(
+        self,
+        id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Say yes to a question; false when the same person has said the very same before.
+
+        Args:
+            id: the approval's id; its beginning will do, as long as it names one.
+            value: the choice, or what is filled into the form, if the question is not answered with yes or no.
+            arguments: for the call of a tool, arguments in place of those that it was called with.
+            by: who answers; the user of the operating system unless given.
+            reason: why, for people to read.
+
+        Raises ``InputError`` if the answer does not fit (the question stays open), ``ApprovalClosed`` if it was
+        answered before or nobody waits for it any more, and ``UnknownApproval``.
+        """
+        return await approve(
+            self._connection, id, value, arguments=arguments, by=by, reason=reason, max_value=self.max_value
+        )
+
+    async def deny(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """Say no to a question; false when the same person has said the very same before. Errors as for ``approve``."""
+        return await deny(self._connection, id, by=by, reason=reason, max_value=self.max_value)
+
+    def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
+        """What happens in a run, whoever executes it, from its beginning or behind ``after``: see ``Handle.events``."""
+        return read_events(self._connection, run_id, after, follow=follow)
+
     async def usage(self, run_id: str) -> Usage:
         """What the model calls of a run have used so far, with those of the runs that it has started."""
         return (await self._connection.usage(run_id)).used
+
+    async def plan(self, run_id: str) -> Plan:
+        """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
+        return await read_plan(self._connection, run_id)
 
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
@@ -194,8 +255,12 @@ class Client:
         run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id, max_value=self.max_value)
         return self.handle(run.id)
 
+    async def health(self) -> list[Health]:
+        """How it is with every agent and workflow that was announced: who serves it, by its workers' heartbeats."""
+        return await read_health(await self._connection.store())
+
     async def switch_off(self, workflow: str) -> bool:
-        """Stop a workflow everywhere: its runs stand still, what they are doing is interrupted, and none is started.
+        """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
 
         False when it was switched off before.
         """
@@ -204,6 +269,11 @@ class Client:
     async def switch_on(self, workflow: str) -> bool:
         """Let the runs of a workflow go on that was switched off; false when it was not."""
         return await (await self._connection.store()).switch_on(workflow)
+
+    @property
+    def memory(self) -> ClientMemory:
+        """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
+        return ClientMemory(self._connection, self.max_value)
 
     # The same, for code without an event loop
 
@@ -243,9 +313,58 @@ class Client:
         """``resume`` without an event loop."""
         return self._sync(self.resume(run_id))
 
+    def approvals_sync(
+        self,
+        run_id: str | None = None,
+        *,
+        workflow: str | None = None,
+        asked_of: str | None = None,
+        all: bool = False,
+        limit: int = 1000,
+    ) -> builtins.list[ApprovalInfo]:
+        """``approvals`` without an event loop."""
+        return self._sync(self.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit))
+
+    def approve_sync(
+        self,
+        id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """``approve`` without an event loop."""
+        return self._sync(self.approve(id, value, arguments=arguments, by=by, reason=reason))
+
+    def deny_sync(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """``deny`` without an event loop."""
+        return self._sync(self.deny(id, by=by, reason=reason))
+
+    def events_sync(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """``events`` without an event loop: to be read with a plain ``for``."""
+        if _is_loop_running():
+            raise UsageError("an event loop is running in this thread: use `async for event in client.events(...)`")
+        return self._each(self.events(run_id, after, follow=follow))
+
+    def _each(self, events: AsyncGenerator[Event]) -> Iterator[Event]:
+        async def following() -> Event | None:
+            return await anext(events, None)
+
+        with asyncio.Runner() as runner:
+            try:
+                while (event := runner.run(following())) is not None:
+                    yield event
+            finally:
+                runner.run(self.close())
+
     def usage_sync(self, run_id: str) -> Usage:
         """``usage`` without an event loop."""
         return self._sync(self.usage(run_id))
+
+    def plan_sync(self, run_id: str) -> Plan:
+        """``plan`` without an event loop."""
+        return self._sync(self.plan(run_id))
 
     def set_budget_sync(self, run_id: str, budget: Budget) -> None:
         """``set_budget`` without an event loop."""
@@ -264,6 +383,10 @@ class Client:
             return (await self.fork(run_id, at=at, with_output=with_output, id=id)).run_id
 
         return self._sync(fork())
+
+    def health_sync(self) -> list[Health]:
+        """``health`` without an event loop."""
+        return self._sync(self.health())
 
     def switch_off_sync(self, workflow: str) -> bool:
         """``switch_off`` without an event loop."""
@@ -284,119 +407,6 @@ class Client:
             return run_sync(once())
         finally:
             call.close()  # it was never begun if an event loop is running here
-
-
-class _Connections:
-    """A connection for each event loop that the client is used under: a thread may bring one of its own."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._by_loop: dict[asyncio.AbstractEventLoop, _Connection] = {}
-
-    def _here(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        connection = self._by_loop.get(loop)
-        if connection is None:
-            for other in [other for other in list(self._by_loop) if other.is_closed()]:
-                self._by_loop.pop(other).abandon()
-            connection = self._by_loop[loop] = _Connection(self._url)
-        return connection
-
-    async def store(self) -> Store:
-        return await self._here().store()
-
-    async def close(self) -> None:
-        connection = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if connection is not None:
-            await connection.close()
-
-    async def read(self, run_id: str) -> Run:
-        return await self._here().read(run_id)
-
-    async def wait_for_end(self, run_id: str) -> Run:
-        return await self._here().wait_for_end(run_id)
-
-    async def usage(self, run_id: str) -> RunUsage:
-        return (await (await self.store()).usages([run_id])).get(run_id, RunUsage())
-
-    async def change(self, op: Change) -> Verdict:
-        return await self._here().change(op)
-
-    def now(self) -> float:
-        return self._here().now()
-
-
-class _Connection:
-    """An open store, and one watcher for everybody who waits for a run to end."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._store: Store | None = None
-        self._opening = asyncio.Lock()
-        self._arrivals = Arrivals()
-        self._watcher: asyncio.Task[None] | None = None
-
-    async def store(self) -> Store:
-        async with self._opening:
-            if self._store is None:
-                store = open_store(self._url)
-                await store.open()
-                self._store = store
-        return self._store
-
-    async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            self._watcher = None
-        if self._store is not None:
-            store, self._store = self._store, None
-            await store.close()
-        self._arrivals.give_up(UsageError("the client was closed; the run goes on without it"))
-
-    def abandon(self) -> None:
-        """The loop that this connection belonged to has closed."""
-        if self._store is not None:
-            self._store.abandon()
-
-    async def read(self, run_id: str) -> Run:
-        run = await (await self.store()).get(run_id)
-        if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {self._url}", run_id)
-        return run
-
-    async def wait_for_end(self, run_id: str) -> Run:
-        await self.store()
-        future = self._arrivals.expect(run_id)
-        try:
-            run = await self.read(run_id)
-            if run.state.is_terminal:
-                return run
-            if self._watcher is None or self._watcher.done():
-                self._watcher = asyncio.get_running_loop().create_task(self._watch())
-            return await future
-        finally:
-            self._arrivals.forget(run_id, future)
-
-    async def change(self, op: Change) -> Verdict:
-        store = await self.store()
-        [verdict] = await store.commit([op])
-        assert isinstance(verdict, Verdict)
-        return verdict
-
-    def now(self) -> float:
-        return time.time() if self._store is None else self._store.now()
-
-    async def _watch(self) -> None:
-        store = await self.store()
-        while awaited := self._arrivals.awaited(except_for=()):
-            try:
-                for at in range(0, len(awaited), 500):
-                    for run in await store.get_many(awaited[at : at + 500]):
-                        if run.state.is_terminal:
-                            self._arrivals.arrived(run)
-                await store.changed(POLL)
-            except StoreError:
-                await asyncio.sleep(POLL)  # the wait goes on: the store may be back in a moment
 
 
 async def _spec(store: Store, workflow: str) -> WorkflowSpec:

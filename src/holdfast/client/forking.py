@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.client.approvals import BEGINS, Answer, user
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.chance import SEED, fork_seed
 from holdfast.core.records import Kind, Record
@@ -51,10 +52,15 @@ async def fork_run(
     else:
         old = find_step(history.records, at, run_id)
         # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
-        keep, record = _behind([one for one in history.records if one.seq < old.seq]), None
+        cut = _begun(history.records, old) if with_output is GIVEN else old.seq
+        keep, record = _behind([one for one in history.records if one.seq < cut]), None
         if with_output is not GIVEN:
             what = f"the output of step {old.name!r}"
-            payload = check_size(codec_for(Any).encode(with_output, what), what, max_value)
+            if old.kind is Kind.APPROVAL:
+                answer = Answer.like(with_output, user(), now)
+                payload = check_size(answer.payload(), what, max_value)
+            else:
+                payload = check_size(codec_for(Any).encode(with_output, what), what, max_value)
             record = Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
     new = NewRun(
         id=new_id or f"{run_id}-fork-{secrets.token_hex(3)}",
@@ -99,6 +105,15 @@ def _behind(records: Sequence[Record]) -> int:
     return records[-1].seq + 1 if records else 0
 
 
+def _begun(records: Sequence[Record], old: Record) -> int:
+    """Where what a step does anew has begun: a question begins before its answer, and with it the time that it has."""
+    if old.kind is Kind.APPROVAL:
+        for record in records:
+            if record.name == BEGINS and record.position > old.position and record.seq < old.seq:
+                return record.seq
+    return old.seq
+
+
 def _waits_for_budget(records: Sequence[Record]) -> bool:
     """Whether a model call was refused, and the run has not been told yet that it may ask again."""
     refused = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
@@ -112,7 +127,7 @@ def _waits_for_budget(records: Sequence[Record]) -> bool:
 
 def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:
     """The record of the step with this number (as ``holdfast show`` tells it) or name."""
-    steps = [record for record in records if record.kind in (Kind.STEP, Kind.CHILD, Kind.SIGNAL)]
+    steps = [record for record in records if record.kind in (Kind.STEP, Kind.CHILD, Kind.SIGNAL, Kind.APPROVAL)]
     if isinstance(at, int):
         found = [record for record in steps if record.position + 1 == at]
     else:

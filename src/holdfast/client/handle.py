@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, send_signal, set_budget
+from holdfast.client.approvals import ApprovalInfo, ApprovalReach, approve, deny, list_approvals
+from holdfast.client.control import cancel_run, pause_run, resume_run, send_signal, set_budget
+from holdfast.client.events import Event, read_events
 from holdfast.client.outcome import Ended, result_of
+from holdfast.client.plans import Plan, read_plan
 from holdfast.codec import describe_error, to_plain
+from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import RunUsage
+from holdfast.stores.news import Bell
 from holdfast.stores.operations import Cancel, Run
 
 R = TypeVar("R")
 
 
-class Link(Reach, Protocol):
+class Link(ApprovalReach, Protocol):
     """What a handle asks of the runtime or client that made it."""
 
     async def wait_for_end(self, run_id: str) -> Run | Ended:
         """The run, once it has ended."""
         ...
 
+    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+        """A bell that rings whenever something may be new of the run."""
+        ...
+
     async def usage(self, run_id: str) -> RunUsage:
         """What the run has used so far."""
+        ...
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """The newest record of this name that is ``ok``."""
         ...
 
 
@@ -111,6 +125,15 @@ class Handle(Generic[R]):
             run = await self._link.wait_for_end(self.run_id)
         return result_of(run, self._decode, self._namespaces)
 
+    def events(self, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
+        """What happens in the run, from its beginning or behind the event with the offset ``after``, until its end.
+
+        Tokens, tool calls, steps, plans and questions, whoever executes the run: see ``Event``. A reader that comes
+        back with the offset of the last event that it had misses nothing, and sees nothing twice. Without ``follow``
+        it ends with what has happened so far.
+        """
+        return read_events(self._link, self.run_id, after, follow=follow)
+
     async def info(self) -> RunInfo:
         """What can be told of the run now."""
         return RunInfo.of(await self._link.read(self.run_id))
@@ -119,6 +142,10 @@ class Handle(Generic[R]):
         """What its model calls have used so far, with those of the runs that it has started."""
         return (await self._link.usage(self.run_id)).used
 
+    async def plan(self) -> Plan:
+        """What an agent that plans means to do, and how far it is; empty as long as it has written no plan."""
+        return await read_plan(self._link, self.run_id)
+
     async def set_budget(self, budget: Budget) -> None:
         """Give the run another budget in place of the one that it was started with; it goes on if that was used up."""
         await set_budget(self._link, self.run_id, budget)
@@ -126,6 +153,26 @@ class Handle(Generic[R]):
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """Send a value into the run. With an ``id``, sending it again changes nothing (and returns false)."""
         return await send_signal(self._link, self.run_id, name, value, id)
+
+    async def approvals(self, *, all: bool = False) -> list[ApprovalInfo]:
+        """The questions of the run that wait for a person's answer; with ``all``, also those that are closed."""
+        return await list_approvals(self._link, self.run_id, all=all)
+
+    async def approve(
+        self,
+        id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Say yes to a question of the run: see ``Client.approve``."""
+        return await approve(self._link, id, value, arguments=arguments, by=by, reason=reason, of=self.run_id)
+
+    async def deny(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """Say no to a question of the run: see ``Client.approve``."""
+        return await deny(self._link, id, by=by, reason=reason, of=self.run_id)
 
     async def cancel(self) -> bool:
         """Ask for the run to be cancelled; false when that was asked before.

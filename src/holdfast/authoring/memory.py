@@ -1,0 +1,141 @@
+"""``memory``: values that outlive runs.
+
+In workflow code each call is a recorded step: what was read is the same on every replay, and what is put or deleted
+changes in the same transaction as the step's record, so it happens once, whatever crashes. In a step, in a tool and
+outside of runs a call goes to the store at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from holdfast.authoring.runtime import current_runtime
+from holdfast.authoring.step import invoke
+from holdfast.client import memories
+from holdfast.client.memories import ClientMemory, Remembered
+from holdfast.codec import codec_for
+from holdfast.core.execution import Execution, current_execution
+from holdfast.engine import steps
+from holdfast.engine.definitions import StepDefinition
+from holdfast.stores.contract import Store
+from holdfast.stores.memories import MemoryChange
+
+T = TypeVar("T")
+
+_NOTHING = object()
+
+
+class _Here:
+    """The store of the step that calls, or of this loop's runtime."""
+
+    async def store(self) -> Store:
+        step = steps.current.get(None)
+        if step is not None:
+            return step.engine.store
+        return await (await current_runtime()).store()
+
+    async def remember(self, change: MemoryChange) -> None:
+        step = steps.current.get(None)
+        if step is not None:
+            await step.engine.writer.perform(change)
+        else:
+            await (await current_runtime()).remember(change)
+
+
+class WorkflowMemory(ClientMemory):
+    """Memory as the calling code may use it: recorded in workflow code, at once anywhere else."""
+
+    async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
+        """Keep a value under a key, in place of the one that is there.
+
+        Args:
+            namespace: who or what it belongs to, such as ``"user/42"``. Namespaces know nothing of each other.
+            key: its name there.
+            value: what can be recorded: plain data, a dataclass, a pydantic model.
+            text: the words that ``search`` finds it by; those of the value unless given.
+        """
+        execution = current_execution()
+        if execution is None:
+            await super().put(namespace, key, value, text=text)
+            return
+        await _recorded(execution, "memory.put", partial(_put, namespace, key, value, text), None, namespace, key)
+
+    @overload
+    async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
+    @overload
+    async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
+    async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
+        """The value under a key, or ``default``. With a ``type``, it is checked against it, and comes back as one."""
+        execution = current_execution()
+        if execution is None:
+            return await super().get(namespace, key, default, type=type)
+        read = partial(_get, namespace, key, type)
+        found = await _recorded(execution, "memory.get", read, list[type], namespace, key)
+        return found[0] if found else default
+
+    async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Remembered]:
+        """Values that have some of these words in them (or in their key), the best match first."""
+        execution = current_execution()
+        if execution is None:
+            return await super().search(namespace, words, limit=limit)
+        read = partial(_search, namespace, words, limit)
+        return await _recorded(execution, "memory.search", read, list[Remembered], namespace, words)
+
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Remembered]:
+        """Values in the order of their keys, those behind the key ``after``."""
+        execution = current_execution()
+        if execution is None:
+            return await super().list(namespace, after=after, limit=limit)
+        read = partial(_list, namespace, after, limit)
+        return await _recorded(execution, "memory.list", read, list[Remembered], namespace, after)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Forget a value; harmless if there is none."""
+        execution = current_execution()
+        if execution is None:
+            await super().delete(namespace, key)
+            return
+        await _recorded(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
+
+
+memory = WorkflowMemory(_Here())
+"""The one that users import."""
+
+
+async def _recorded(
+    execution: Execution, name: str, call: Callable[..., Coroutine[Any, Any, Any]], output: Any, *shown: str
+) -> Any:
+    async def carry_out(namespace: str, what: str) -> Any:
+        return await call()
+
+    step = StepDefinition(name, carry_out, True, codec_for(output), ("namespace", "what"), {})
+    return await invoke(execution, step, shown, {})
+
+
+# What the steps do
+
+
+async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:
+    step = steps.current.get()
+    engine = step.engine
+    step.remember(memories.to_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
+
+
+async def _get(namespace: str, key: str, type: Any) -> list[Any]:
+    """A list of one, or an empty one: a default need not be recordable."""
+    found = await memories.read_value(steps.current.get().engine.store, namespace, key, _NOTHING, type)
+    return [] if found is _NOTHING else [found]
+
+
+async def _search(namespace: str, words: str, limit: int) -> list[Remembered]:
+    return await memories.search(steps.current.get().engine.store, namespace, words, limit)
+
+
+async def _list(namespace: str, after: str, limit: int) -> list[Remembered]:
+    return await memories.list_values(steps.current.get().engine.store, namespace, after, limit)
+
+
+async def _delete(namespace: str, key: str) -> None:
+    steps.current.get().remember(memories.to_delete(namespace, key))

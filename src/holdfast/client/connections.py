@@ -1,0 +1,173 @@
+"""A client's way to its store: opened when it is first used, under every event loop that it is used under."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+
+from holdfast.core.records import Record
+from holdfast.errors import RunNotFound, StoreError, UsageError
+from holdfast.stores.arrivals import Arrivals
+from holdfast.stores.contract import RunUsage, Store
+from holdfast.stores.memories import MemoryChange
+from holdfast.stores.news import Bell, News
+from holdfast.stores.operations import Change, Run, Verdict
+from holdfast.stores.urls import open_store
+
+POLL = 0.5
+"""Seconds after which the store is asked again although it told of no change."""
+
+
+class Connections:
+    """A connection for each event loop that the client is used under: a thread may bring one of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._by_loop: dict[asyncio.AbstractEventLoop, Connection] = {}
+
+    def _here(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = self._by_loop.get(loop)
+        if connection is None:
+            for other in [other for other in list(self._by_loop) if other.is_closed()]:
+                self._by_loop.pop(other).abandon()
+            connection = self._by_loop[loop] = Connection(self._url)
+        return connection
+
+    async def store(self) -> Store:
+        """The store, open."""
+        return await self._here().store()
+
+    async def close(self) -> None:
+        """Disconnect this loop."""
+        connection = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.close()
+
+    async def read(self, run_id: str) -> Run:
+        """A run's row; ``RunNotFound`` if there is none."""
+        return await self._here().read(run_id)
+
+    async def wait_for_end(self, run_id: str) -> Run:
+        """A run, once it has ended."""
+        return await self._here().wait_for_end(run_id)
+
+    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+        """A bell that rings whenever something may be new of this run."""
+        return self._here().listen(run_id)
+
+    async def usage(self, run_id: str) -> RunUsage:
+        """What a run has used so far."""
+        return (await (await self.store()).usages([run_id])).get(run_id, RunUsage())
+
+    async def change(self, op: Change) -> Verdict:
+        """Change a run."""
+        return await self._here().change(op)
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """A run's newest record of this name that is ``ok``."""
+        return await (await self.store()).last_record(run_id, name)
+
+    async def remember(self, change: MemoryChange) -> None:
+        """Change what outlives runs."""
+        await (await self.store()).commit([change])
+
+    def now(self) -> float:
+        """The store's time; this machine's, as long as it is not open."""
+        return self._here().now()
+
+
+class Connection:
+    """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+        self._arrivals = Arrivals()
+        self._news = News()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def store(self) -> Store:
+        """The store, open."""
+        async with self._opening:
+            if self._store is None:
+                store = open_store(self._url)
+                await store.open()
+                self._store = store
+        return self._store
+
+    async def close(self) -> None:
+        """Disconnect this loop."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+        closed = UsageError("the client was closed; the run goes on without it")
+        self._arrivals.give_up(closed)
+        self._news.tell_all(closed)
+
+    def abandon(self) -> None:
+        """The loop that this connection belonged to has closed."""
+        if self._store is not None:
+            self._store.abandon()
+
+    async def read(self, run_id: str) -> Run:
+        """A run's row; ``RunNotFound`` if there is none."""
+        run = await (await self.store()).get(run_id)
+        if run is None:
+            raise RunNotFound(f"there is no run {run_id!r} in {self._url}", run_id)
+        return run
+
+    async def wait_for_end(self, run_id: str) -> Run:
+        """A run, once it has ended."""
+        await self.store()
+        future = self._arrivals.expect(run_id)
+        try:
+            run = await self.read(run_id)
+            if run.state.is_terminal:
+                return run
+            self._begin_to_watch()
+            return await future
+        finally:
+            self._arrivals.forget(run_id, future)
+
+    @contextmanager
+    def listen(self, run_id: str) -> Generator[Bell]:
+        """A bell that rings whenever something may be new of this run."""
+        with self._news.listen(run_id) as bell:
+            self._begin_to_watch()
+            yield bell
+
+    async def change(self, op: Change) -> Verdict:
+        """Change a run."""
+        store = await self.store()
+        [verdict] = await store.commit([op])
+        assert isinstance(verdict, Verdict)
+        self._news.tell_all()  # a store does not tell of what was written through it
+        return verdict
+
+    def now(self) -> float:
+        """The store's time; this machine's, as long as it is not open."""
+        return time.time() if self._store is None else self._store.now()
+
+    def _begin_to_watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        store = await self.store()
+        while (awaited := self._arrivals.awaited(except_for=())) or self._news:
+            try:
+                for at in range(0, len(awaited), 500):
+                    for run in await store.get_many(awaited[at : at + 500]):
+                        if run.state.is_terminal:
+                            self._arrivals.arrived(run)
+                if await store.changed(POLL):
+                    self._news.tell_all()
+            except StoreError:
+                await asyncio.sleep(POLL)  # the wait goes on: the store may be back in a moment

@@ -1,0 +1,316 @@
+"""Answering questions through a client: whoever answers sees what is asked, and is told what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pydantic import BaseModel
+
+from holdfast import (
+    ApprovalClosed,
+    ApprovalError,
+    Client,
+    InputError,
+    Runtime,
+    UnknownApproval,
+    UsageError,
+    ValueTooLarge,
+    ask,
+    workflow,
+)
+from holdfast.client import approvals
+from holdfast.client.approvals import Answer, form_fields, form_in_words
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, Question
+from holdfast.stores.operations import Verdict
+
+URL = "sqlite:///runs.db"
+
+
+class Parcel(BaseModel):
+    weight: float
+    notes: list[str] = []
+
+
+@workflow(id="shipping-{name}")
+async def shipping(name: str) -> str:
+    if not await ask(f"Ship {name}?", to="ann", timeout=timedelta(hours=1)):
+        return "kept"
+    how = await ask("How?", choices=["by sea", "by air"], to="bob")
+    parcel = await ask("What is in it?", form=Parcel)
+    return f"{how}: {parcel.weight}"
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    async with Runtime(URL), Client(URL) as client:
+        await client.start("shipping", "x")
+        await asked(client)
+        yield client
+
+
+async def asked(client: Client, *, other_than: str = "", **which: Any) -> Any:
+    """The question that is open, once it is asked."""
+    async with asyncio.timeout(20):
+        while True:
+            if found := [one for one in await client.approvals(**which) if one.id != other_than]:
+                return found[0]
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.asyncio
+async def test_all_that_is_asked_is_told_and_answered(client: Client):
+    one = await asked(client)
+    assert (one.run_id, one.workflow, one.number, one.question) == ("shipping-x", "shipping", 1, "Ship x?")
+    assert (one.asked_of, one.choices, one.form, one.tool, one.arguments) == ("ann", (), None, "", None)
+    assert (one.state, one.answer, one.answered_by, one.answered_at, one.reminders) == ("open", None, "", None, 0)
+    assert one.expires_at - one.asked_at == timedelta(hours=1)
+    assert await client.approve(one.id, by="ann", reason="paid")
+
+    two = await asked(client, asked_of="bob")
+    assert (two.choices, two.expires_at) == (("by sea", "by air"), None)
+    assert await client.approve(two.id, "by air")
+
+    handle = client.handle("shipping-x")
+    three = await asked(client)
+    assert three.form["properties"].keys() == {"weight", "notes"}
+    assert await handle.approve(three.id, Parcel(weight=2.5))
+    assert await handle.result() == "by air: 2.5"
+
+    assert await client.approvals() == []
+    closed = await client.approvals("shipping-x", all=True)
+    assert [one.answer.value for one in closed] == [None, "by air", {"weight": 2.5, "notes": []}]
+    assert (closed[0].answered_by, closed[0].answer.reason, closed[0].answered_at is None) == ("ann", "paid", False)
+    assert closed[1].answered_by == approvals.user()
+
+
+@pytest.mark.asyncio
+async def test_questions_are_found_by_run_workflow_and_who_is_asked(client: Client):
+    await client.start("shipping", "y")
+    await asked(client, run_id="shipping-y")
+    assert [one.run_id for one in await client.approvals()] == ["shipping-x", "shipping-y"]
+    assert [one.run_id for one in await client.approvals("shipping-y")] == ["shipping-y"]
+    assert len(await client.approvals(workflow="shipping", asked_of="ann")) == 2
+    assert [one.run_id for one in await client.approvals(limit=1)] == ["shipping-x"]
+    assert await client.approvals(workflow="other") == []
+    assert await client.approvals(asked_of="bob") == []
+
+
+@pytest.mark.asyncio
+async def test_a_no_is_told_with_its_reason(client: Client):
+    one = await asked(client)
+    assert await client.deny(one.id, by="ann", reason="not paid")
+    assert await client.wait("shipping-x") == "kept"
+    [closed] = await client.handle("shipping-x").approvals(all=True)
+    assert closed.answer == Answer(False, reason="not paid", by="ann", at=closed.answer.at)
+
+
+@pytest.mark.asyncio
+async def test_an_id_may_be_shortened_as_long_as_it_names_one(client: Client, monkeypatch: pytest.MonkeyPatch):
+    one = await asked(client)
+    await client.start("shipping", "y")
+    other = await asked(client, run_id="shipping-y")
+    length = next(n for n in range(1, 13) if one.id[:n] != other.id[:n])
+    with pytest.raises(
+        UnknownApproval, match=r"there is no approval 'nope!' in .*: open are .*`holdfast approvals --all`"
+    ):
+        await client.approve("nope!")
+    with pytest.raises(UnknownApproval, match="there is no approval ''"):
+        await client.deny("")
+    assert await client.deny(f" {one.id[:length].upper()} ", by="ann")
+    assert (await client.approvals("shipping-x", all=True))[0].state == "answered"
+
+    store = await client._connection.store()
+    same = await store.approvals(ApprovalFilter(only_open=False))
+
+    async def both(*_: Any, **__: Any) -> Any:
+        return same
+
+    monkeypatch.setattr(store, "approvals", both)
+    with pytest.raises(UnknownApproval, match=r"2 approvals begin with 'a': .* Give more of the id\.") as ambiguous:
+        await client.approve("a")
+    assert ambiguous.value.approval_id == "a"
+    assert isinstance(ambiguous.value, ApprovalError)
+
+
+@pytest.mark.asyncio
+async def test_who_comes_second_is_told_who_was_first(client: Client):
+    one = await asked(client)
+    assert await client.approve(one.id, by="ann", reason="paid")
+    with pytest.raises(
+        ApprovalClosed, match=r"is closed: ann answered it at .*: yes \(paid\)\. That answer counts"
+    ) as told:
+        await client.deny(one.id, by="bob")
+    assert told.value.approval_id == one.id
+    with pytest.raises(ApprovalClosed, match="ann answered it"):
+        await client.approve(one.id, by="bob", reason="paid")
+    with pytest.raises(ApprovalClosed):
+        await client.approve(one.id, by="ann")
+    assert not await client.approve(one.id, by="ann", reason="paid"), "the very same by the same person is harmless"
+    two = await asked(client, asked_of="bob")
+    assert await client.approve(two.id, "by sea", by="bob")
+    with pytest.raises(ApprovalClosed, match=r"bob answered it at .*: by sea"):
+        await client.approve(two.id, "by air", by="bob")
+
+
+@pytest.mark.asyncio
+async def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(client: Client):
+    one = await asked(client)
+    answers = await asyncio.gather(
+        client.approve(one.id, by="ann"), client.deny(one.id, by="bob"), return_exceptions=True
+    )
+    assert sorted(map(str, map(type, answers))) == sorted(map(str, [bool, ApprovalClosed]))
+    [closed] = [row for row in await client.approvals("shipping-x", all=True) if row.id == one.id]
+    winner = "ann" if answers[0] is True else "bob"
+    assert closed.answered_by == winner
+    assert winner in str(next(one for one in answers if isinstance(one, ApprovalClosed)))
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(client: Client):
+    one = await asked(client)
+    for value in (False, "yes", 1.5):
+        with pytest.raises(InputError, match="is answered with yes or no"):
+            await client.approve(one.id, value)
+    with pytest.raises(InputError, match="has no arguments to edit"):
+        await client.approve(one.id, arguments={"a": 1})
+    with pytest.raises(InputError, match="cannot be written as JSON"):
+        await client.approve(one.id, object())
+    assert await client.approve(one.id, True)
+    two = await asked(client, asked_of="bob")
+    with pytest.raises(InputError, match="choose one of by sea, by air"):
+        await client.approve(two.id, ["by sea"])
+    await client.approve(two.id, "by sea")
+    three = await asked(client)
+    with pytest.raises(InputError, match=r"\$\.weight: 'much' is not of type 'number'.* The question is still open"):
+        await client.approve(three.id, {"weight": "much"})
+    small = Client(URL, max_value=1000)
+    with pytest.raises(ValueTooLarge):
+        await small.approve(three.id, {"weight": 1, "notes": ["x" * 2000]})
+    await small.close()
+    assert (await asked(client)).id == three.id
+
+
+@pytest.mark.asyncio
+async def test_a_handle_answers_for_its_own_run_only(client: Client):
+    one = await asked(client)
+    await client.start("shipping", "y")
+    with pytest.raises(UnknownApproval, match="was asked for by run 'shipping-x', not by run 'shipping-y'"):
+        await client.handle("shipping-y").deny(one.id)
+    assert await client.handle("shipping-x").deny(one.id)
+
+
+@pytest.mark.asyncio
+async def test_without_a_name_for_the_user_the_answer_is_somebodys(client: Client, monkeypatch: pytest.MonkeyPatch):
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(approvals.getpass, "getuser", nobody)
+    one = await asked(client)
+    assert await client.deny(one.id)
+    with pytest.raises(ApprovalClosed, match="somebody answered it at"):
+        await client.deny(one.id, by="ann")
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_nobody_waits_for_is_told(client: Client):
+    one = await asked(client)
+    await client.cancel("shipping-x")
+    with pytest.raises(Exception, match="cancelled"):
+        await client.wait("shipping-x")
+    with pytest.raises(ApprovalClosed, match=r"run 'shipping-x' was cancelled\. Nobody waits for the answer"):
+        await client.approve(one.id)
+    store = await client._connection.store()
+    assert await store.commit([AnswerApproval("zzz", b"{}", "", 0.0)]) == [Verdict.UNKNOWN_APPROVAL]
+
+
+@pytest.mark.asyncio
+async def test_whoever_answers_what_was_asked_before_a_deploy_is_told_what_is_asked_now():
+    text = "Sell them?"
+
+    @workflow(id="reworded")
+    async def rewording() -> bool:
+        return await ask(text)
+
+    async with Client(URL) as client:
+        async with Runtime(URL):
+            await client.start("rewording")
+            shown = await asked(client)
+        text = "Give them away?"
+        async with Runtime(URL):
+            now = await asked(client, other_than=shown.id)
+            with pytest.raises(ApprovalClosed) as told:
+                await client.approve(shown.id)
+            assert await client.deny(now.id)
+    assert str(told.value) == (
+        f"approval {shown.id} ('Sell them?') is closed: run 'reworded' asks something else in its place now: "
+        f"'Give them away?'. If you mean that, answer approval {now.id}."
+    )
+    assert told.value.approval_id == shown.id
+
+
+def test_the_same_without_an_event_loop():
+    async def begin() -> None:
+        async with Runtime(URL):
+            await shipping.start("z")
+            async with Client(URL) as client:
+                await asked(client)
+
+    asyncio.run(begin())
+    client = Client(URL)
+    [one] = client.approvals_sync("shipping-z", workflow="shipping", asked_of="ann", all=True)
+    assert client.approve_sync(one.id, by="ann", reason="paid")
+    with pytest.raises(ApprovalClosed):
+        client.deny_sync(one.id, by="ann")
+    assert client.approvals_sync() == []
+    assert client.approvals_sync(all=True)[0].answer.reason == "paid"
+
+
+def test_an_answer_in_words():
+    assert Answer(True).in_words() == "yes"
+    assert Answer(False, reason="no money").in_words() == "no (no money)"
+    assert Answer(True, "by sea").in_words() == "by sea"
+    assert Answer(True, {"a": "ü"}).in_words() == '{"a": "ü"}'
+    assert Answer(True, arguments={"to": "x"}, reason="typo").in_words() == 'yes, with {"to": "x"} (typo)'
+    assert Answer.like(False, "ann", 1.0) == Answer(False, by="ann", at=1.0)
+    assert Answer.like({"a": (1,)}, "ann", 1.0) == Answer(True, {"a": [1]}, by="ann", at=1.0)
+    assert Answer.of(b'{"approved": true, "of a later version": 1}') == Answer(True)
+    assert Answer.of(Answer(True, 1, None, "ü", "ann", 2.5).payload()) == Answer(True, 1, None, "ü", "ann", 2.5)
+
+
+def test_a_form_in_words():
+    schema = {
+        "properties": {
+            "a": {"type": "integer", "description": "how many"},
+            "b": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+            "c": {"type": "array", "items": {"enum": ["x", 1]}},
+            "d": {"$ref": "#/$defs/Colour"},
+            "e": {"const": 7},
+            "f": {},
+        },
+        "required": ["a"],
+    }
+    assert form_fields(schema) == [
+        "a (integer): how many",
+        "b (string, date or null, may be left out)",
+        'c (list of "x" or 1, may be left out)',
+        "d (Colour, may be left out)",
+        "e (7, may be left out)",
+        "f (anything, may be left out)",
+    ]
+    assert form_in_words({"type": "integer"}) == "a value of type integer"
+    assert form_in_words({"properties": {"a": {"type": "integer"}}}) == "an object with a (integer, may be left out)"
+
+
+def test_questions_of_calls_are_checked_by_the_schema_of_their_arguments():
+    question = Question("Call?", tool="mail", form=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}')
+    approvals._check_schema(question, {"to": "x"}, "it")
+    with pytest.raises(InputError, match="it: \\$\\.to: 3 is not of type 'string'"):
+        approvals._check_schema(question, {"to": 3}, "it")
+    approvals._check_schema(question._replace(form=b""), {"to": 3}, "it")
+    with pytest.raises(UsageError):
+        asyncio.run(ask("Anybody?"))

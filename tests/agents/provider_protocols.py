@@ -20,6 +20,9 @@ OUTPUT_TOOL = "final_result"
 """The tool by which a model hands in a structured answer, where the request offers it."""
 
 
+_SUMMARISED = re.compile(r"summarised, because it became too long: \d+ messages, (\d+) of them answers of yours")
+
+
 class Refused(Exception):
     """The request is one that no provider would take."""
 
@@ -52,9 +55,22 @@ class Conversation:
 
     @property
     def turn(self) -> int:
-        """How many answers there have been: the next one is the turn with this number, from 0."""
+        """How many answers there have been: the next one is the turn with this number, from 0.
+
+        Those count that a summary stands for. The turn of a request for a summary is the number of summaries so far.
+        """
+        if self.wants_summary:
+            return max(map(int, re.findall(r"\bsummary:(\d+)", self.task)), default=0)
         roles = ["", *(one.role for one in self.said)]
-        return sum(now == "model" != before for before, now in itertools.pairwise(roles))
+        summarised = [_SUMMARISED.search(one.text) for one in self.said if one.role == "user"]
+        return sum(now == "model" != before for before, now in itertools.pairwise(roles)) + sum(
+            int(found[1]) for found in summarised if found
+        )
+
+    @property
+    def wants_summary(self) -> bool:
+        """Whether it is a request to summarise another conversation."""
+        return self.system.startswith("You summarise the conversation of an AI agent")
 
     @property
     def digest(self) -> str:
@@ -223,6 +239,11 @@ class OpenAIChat:
     def error(status: int, kind: str, words: str) -> dict[str, Any]:
         return {"error": {"message": words, **_openai_kind(kind), "param": None}}
 
+    @staticmethod
+    def broken(words: str) -> dict[str, Any]:
+        """What a stream says when it breaks off."""
+        return {"error": {"message": words, "type": "server_error", "code": "overloaded"}}
+
 
 def _chat_usage(answer: Answer) -> dict[str, Any]:
     return {
@@ -255,6 +276,11 @@ class OpenAIResponses:
     path: ClassVar = "/v1/responses"
     done: ClassVar[bytes] = b""
     error = OpenAIChat.error
+
+    @staticmethod
+    def broken(words: str) -> dict[str, Any]:
+        """What a stream says when it breaks off."""
+        return {"type": "error", "code": "server_error", "message": words, "param": None, "sequence_number": 99}
 
     @staticmethod
     def read(body: dict[str, Any]) -> Conversation:
@@ -457,6 +483,11 @@ class Anthropic:
         types = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
         types |= {429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
         return {"type": "error", "error": {"type": types[status], "message": words}, "request_id": "req_scripted"}
+
+    @staticmethod
+    def broken(words: str) -> dict[str, Any]:
+        """What a stream says when it breaks off."""
+        return {"type": "error", "error": {"type": "overloaded_error", "message": words}}
 
 
 PROTOCOLS = {protocol.path: protocol for protocol in (OpenAIChat, OpenAIResponses, Anthropic)}

@@ -11,7 +11,8 @@ to the ids. A script is plain data::
 
 A request's script is the one that its instructions name (``... script:weather ...``), or else what the user said first,
 or else the one with the model's name; a script ``weather@gpt-4o`` is for that model only. The turn is the number of
-answers in the conversation so far. A turn has:
+answers in the conversation so far, with those that a summary stands for. A request for a summary is answered by the
+script ``weather~summary``, whose texts count themselves: ``summary:1 ...``. A turn has:
 
 - ``text``, in which ``{task}`` is what the user said first and ``{results}`` the results of the last calls;
 - ``calls``, each a ``tool`` with its ``arguments``: an object, or a string for what is not JSON (not with Anthropic);
@@ -21,9 +22,10 @@ answers in the conversation so far. A turn has:
 - ``hold``, ``{"touch": F, "until": G}``: makes the file F and does not answer before there is a file G, or with
   ``"after": N`` not more than N events of a stream;
 - ``faults``: what happens instead the first times that this very request is seen, each ``times`` times (1, or ``null``:
-  always). ``kind`` is one of ``STATUS`` (``words`` instead of the provider's usual ones, ``retry_after`` seconds),
-  ``stall`` (``seconds`` of silence before the answer), ``cut`` (the connection breaks in the middle of the answer),
-  ``malformed`` (half of the JSON) or ``html`` (a page with status 200).
+  always), and if it has more than ``over`` tokens. ``kind`` is one of ``STATUS`` (``words`` instead of the provider's
+  usual ones, ``retry_after`` seconds), ``stall`` (``seconds`` of silence before the answer), ``cut`` (the connection
+  breaks in the middle of the answer), ``malformed`` (half of the JSON), ``broken`` (the
+  middle of a stream says that there is an error; else ``cut``) or ``html`` (a page with status 200).
 
 Each request is written to the ledger when it comes, and again when it has been answered, so that a test can count from
 outside (``read_calls``), whoever has died meanwhile.
@@ -294,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
         conversation.check()
 
     def _answer(self, conversation: Conversation, turn: Mapping[str, Any], nth: int) -> None:
-        fault = _fault_of(turn, nth)
+        fault = _fault_of(turn, nth, conversation.size)
         kind = fault.get("kind", "")
         self.answered = {"fault": kind} if kind else {}
         hold = turn.get("hold")
@@ -317,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._whole(json.dumps(self.protocol.body(answer)).encode(), kind)
 
     def _whole(self, body: bytes, kind: str) -> None:
-        if kind == "cut":
+        if kind in ("cut", "broken"):
             self._send(200, body[: len(body) // 2], length=len(body))
             self._hang_up()
         elif kind == "malformed":
@@ -327,8 +329,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, answer: Answer, conversation: Conversation, kind: str, hold: Mapping[str, Any] | None) -> None:
         events = [(name, json.dumps(data)) for name, data in self.protocol.events(answer, conversation)]
-        if kind in ("cut", "malformed"):
+        if kind in ("cut", "malformed", "broken"):
             events = events[: len(events) // 2]
+        if kind == "broken":
+            self.answered = {"fault": kind}
+            words = (ANTHROPIC_WORDS if self.protocol is Anthropic else WORDS)["overloaded"]
+            events.append(("error", json.dumps(self.protocol.broken(words))))
         if kind == "malformed":
             name, data = events[-1]
             events[-1] = name, data[: len(data) // 2]
@@ -404,6 +410,8 @@ def _agent_of(conversation: Conversation, scripts: Script) -> str:
     """The name of the script that answers."""
     for text in (conversation.system, conversation.task):
         if found := re.search(r"\bscript:([\w.-]*\w)", text):
+            if conversation.wants_summary:
+                return f"{found[1]}~summary"
             own = f"{found[1]}@{conversation.model}"
             return own if own in scripts else found[1]
     return conversation.model
@@ -417,9 +425,11 @@ def _turn_of(conversation: Conversation, agent: str, scripts: Script) -> Mapping
     return scripts[agent][conversation.turn]
 
 
-def _fault_of(turn: Mapping[str, Any], nth: int) -> Mapping[str, Any]:
+def _fault_of(turn: Mapping[str, Any], nth: int, size: int) -> Mapping[str, Any]:
     """What goes wrong the nth time that this turn is asked for; nothing: ``{}``."""
     for fault in turn.get("faults", ()):
+        if size <= fault.get("over", 0):
+            continue
         times = fault.get("times", 1)
         if times is None or nth <= times:
             return fault

@@ -25,7 +25,7 @@ from holdfast import (
     step,
     workflow,
 )
-from holdfast.agents.models.reply import plain_reply
+from holdfast.client.recorded_reply import plain_reply
 from holdfast.testing import Runner, RunResult, ScriptedModel, answer, call
 from holdfast.testing.journals import export_run
 

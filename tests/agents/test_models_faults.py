@@ -16,7 +16,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from holdfast.agents.models import faults
 from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of, without_secrets
-from holdfast.agents.models.reply import FailedModel
+from holdfast.client.recorded_reply import FailedModel
 from holdfast.errors import ModelRefused, ModelUnavailable, UsageError
 
 

@@ -25,7 +25,8 @@ from worlds import World, eventually, journal, until_ended
 from holdfast import Agent, ModelError, ModelRefused, ModelUnavailable, RunFailed, Runtime, Usage, tool, workflow
 from holdfast.agents.models.calls import Ask, ModelChain, ask, call_model
 from holdfast.agents.models.faults import BACKOFF, LONGEST_WAIT, RETRIES
-from holdfast.agents.models.reply import FailedModel, Reply
+from holdfast.agents.models.reply import Reply
+from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.execution import current_execution
 
 pytestmark = pytest.mark.asyncio
@@ -185,15 +186,17 @@ async def test_a_fault_that_stays_is_repeated_and_then_told(asking: Asking, mode
     assert asking.clock.slept == [BACKOFF.delay(attempt, 0.0) for attempt in range(1, RETRIES + 1)]
 
 
-@pytest.mark.parametrize("settings", [None, {"max_tokens": 1000}], ids=["", "limited"])
-async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, settings: dict[str, Any] | None):
+@pytest.mark.parametrize(
+    ("settings", "stream"), [(None, False), ({"max_tokens": 1000}, False), (None, True)], ids=["", "limited", "stream"]
+)
+async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, settings: dict[str, Any] | None, stream: bool):
     """Anthropic's answers are streamed unless their length is limited."""
-    faults = ({"kind": kind} for kind in ("cut", "malformed", "html", "server_error", "overloaded"))
+    faults = ({"kind": kind} for kind in ("cut", "malformed", "html", "broken", "overloaded"))
     asking.server.scripts = failing(*faults)
-    reply = await asking.ask(model, settings=settings)
+    reply = await asking.ask(model, settings=settings, stream=stream)
     assert reply.response.text == "Sunny and warm."
     assert len(asking.calls) == 6
-    assert {call.stream for call in asking.calls} == {model == ANTHROPIC and settings is None}
+    assert {call.stream for call in asking.calls} == {stream or (model == ANTHROPIC and settings is None)}
 
 
 async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):

@@ -19,7 +19,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from holdfast.agents.models.reply import FailedModel, Reply
+from holdfast.agents.models.reply import Reply
+from holdfast.client.recorded_reply import Compacted, FailedModel
 from holdfast.core.usage import Usage
 
 WHEN = datetime(2026, 11, 15, 12, 30, 1, 250_000, tzinfo=UTC)
@@ -129,6 +130,18 @@ REPLIES: dict[str, Reply] = {
         "test",
         Usage(1),
         complaint="`year` must be a whole number.",
+    ),
+    "compaction": Reply(
+        ModelResponse(
+            parts=[TextPart("The user wants tea. Two shops were tried: /shops/1 and /shops/2.")],
+            usage=RequestUsage(input_tokens=90_000, output_tokens=300),
+            timestamp=WHEN,
+            model_name="gpt-4o-mini",
+            finish_reason="stop",
+        ),
+        "openai:gpt-4o-mini",
+        Usage(1, 90_000, 300, nano_usd=13_680_000),
+        compaction=Compacted(summarised=57, kept=8, answers=28, excerpt=4000),
     ),
     "others": Reply(
         ModelResponse(

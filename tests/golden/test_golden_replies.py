@@ -11,7 +11,7 @@ from golden_replies import REPLIES
 from record_replies import CURRENT, FOLDER
 
 from holdfast.agents.models import reply
-from holdfast.agents.models.reply import PlainCall, plain_reply
+from holdfast.client.recorded_reply import PlainCall, plain_reply
 
 RECORDS = sorted(FOLDER.glob("*/*.json"))
 
@@ -46,11 +46,12 @@ def test_the_plain_parts_are_those_of_the_answer(path: Path):
     assert plain.thinking == (whole.response.thinking or "")
     calls = tuple(PlainCall(call.tool_name, call.args, call.tool_call_id) for call in whole.response.tool_calls)
     assert plain.calls == calls
-    assert (plain.model, plain.usage, plain.failed, plain.complaint) == (
+    assert (plain.model, plain.usage, plain.failed, plain.complaint, plain.compaction) == (
         whole.model,
         whole.usage,
         whole.failed,
         whole.complaint,
+        whole.compaction,
     )
 
 

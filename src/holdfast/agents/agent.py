@@ -8,21 +8,33 @@ import inspect
 import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import holdfast
 from holdfast.agents import deps as handing
+from holdfast.agents.approving import check_policy
 from holdfast.agents.conversation import INSTRUCTIONS
 from holdfast.agents.handles import AgentHandle
 from holdfast.agents.loop import run_agent
 from holdfast.agents.models.calls import TIMEOUT, ModelChain
 from holdfast.agents.models.choosing import check_model, name_of
+from holdfast.agents.models.context import Compaction, compaction_of
 from holdfast.agents.models.library import load
 from holdfast.agents.models.messages import dump_content, dump_messages
+from holdfast.agents.offering import definition_of
 from holdfast.agents.output import Output
-from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name, refused_call, unknown_tool
-from holdfast.authoring.children import call_child, child_call
+from holdfast.agents.planning import GUIDANCE as PLANNING
+from holdfast.agents.planning import plan_tool
+from holdfast.agents.remembering import GUIDANCE, Namespace, check_namespace, memory_tools
+from holdfast.agents.skills.folders import gather_skills
+from holdfast.agents.skills.loading import catalogue, skill_tools
+from holdfast.agents.skills.skill import Skill
+from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
+from holdfast.agents.toolsets import Toolset
+from holdfast.authoring.asking import ApprovalPolicy
+from holdfast.authoring.children import call_child
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import DefinedAt, is_async
 from holdfast.authoring.registry import register
@@ -32,15 +44,14 @@ from holdfast.client.agent_result import AgentResult, AgentResultCodec
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Link
 from holdfast.codec import InputsCodec, codec_for
-from holdfast.core.execution import Execution, current_execution
-from holdfast.core.records import Kind
+from holdfast.core.execution import current_execution
 from holdfast.core.usage import Budget
 from holdfast.engine import steps
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ToolCallPart, UserContent
+    from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.models import Model
     from pydantic_ai.tools import ToolDefinition
 
@@ -49,18 +60,6 @@ T = TypeVar("T")
 MAX_TURNS = 50
 """Model calls in one run, unless an agent says otherwise."""
 
-_TASK = {
-    "type": "object",
-    "properties": {
-        "task": {
-            "type": "string",
-            "description": "The whole task. The agent sees nothing of this conversation: tell it all that it needs.",
-        }
-    },
-    "required": ["task"],
-    "additionalProperties": False,
-}
-
 
 class Agent(Workflow[..., AgentResult[T]]):
     """A workflow whose steps a model chooses: every model call, tool call and sub-agent is recorded.
@@ -68,19 +67,30 @@ class Agent(Workflow[..., AgentResult[T]]):
     Args:
         model: ``"provider:name"``, or a model of the pydantic-ai library (for an endpoint with a base URL of its own).
         name: what the store calls it. Clients start its runs by this name.
-        tools: functions with ``@tool``, plain functions, and other agents.
+        tools: functions with ``@tool``, plain functions, other agents, and toolsets (such as those of MCP servers).
         instructions: what the model is told at the beginning; or a function that returns it (it may take a
             ``RunContext``), which is called once in each run, as a step.
         output_type: what the answer must be: ``str``, or a type that pydantic can check.
         deps_type: the type of what is handed to tools as ``ctx.deps``.
         description: what other agents are told of it; its instructions unless given.
         subagents: agents that the model can hand tasks to. Each task is a run of its own.
+        memory: the namespace of what it remembers over runs, or a function of the ``RunContext`` that returns one; its
+            model then has tools to remember, search and forget.
+        planning: whether the model keeps a plan, a list of tasks that everybody can follow, and works through it.
+        skills: instructions and tools that the model takes up when it needs them: those of ``@skill`` and ``Skill``,
+            and paths of folders that have a ``SKILL.md``, or whose folders have one.
+        approvals: who is asked about calls of tools that need an approval, for how long, and whether a call that nobody
+            has answered for is made (``on_timeout="approve"``) or not (``"deny"``, unless given).
         fallback: one model or several, to be asked in order when the one before gives no answer.
-        max_turns: model calls in one run, after which it fails.
+        compaction: whether older turns are summarised when a conversation nears what its model takes; or a
+            ``Compaction`` that says when and how.
+        max_turns: model calls in one run, after which it fails; summaries are not counted.
         budget: what one run may use, with all the runs that it starts.
         queue: the queue that its runs wait in; one with its own name unless given.
         model_settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
         model_timeout: seconds that one attempt of a model call may take.
+        stream: whether the model is asked for its answers piece by piece, so that whoever follows a run (see
+            ``Handle.events``) reads them while they come. A model that cannot do that is asked as ever.
         timeout: seconds after its start at which a run that has not ended fails.
         tags: words to find its runs by.
     """
@@ -90,18 +100,24 @@ class Agent(Workflow[..., AgentResult[T]]):
         model: str | Model,
         *,
         name: str,
-        tools: Sequence[Callable[..., Any] | Tool | Agent[Any]] = (),
+        tools: Sequence[Callable[..., Any] | Tool | Agent[Any] | Toolset] = (),
         instructions: str | Callable[..., str | Awaitable[str]] | None = None,
         output_type: type[T] = str,  # type: ignore[assignment]
         deps_type: Any = None,
         description: str | None = None,
         subagents: Sequence[Agent[Any]] = (),
+        memory: Namespace | None = None,
+        planning: bool = False,
+        skills: Sequence[Skill | str | Path] = (),
+        approvals: ApprovalPolicy | None = None,
         fallback: str | Model | Sequence[str | Model] = (),
+        compaction: bool | Compaction = True,
         max_turns: int = MAX_TURNS,
         budget: Budget | None = None,
         queue: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
         model_timeout: Duration = TIMEOUT,
+        stream: bool = True,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
     ) -> None:
@@ -118,14 +134,39 @@ class Agent(Workflow[..., AgentResult[T]]):
         models = cast("tuple[str | Model, ...]", (model, *others))
         for one in models:
             check_model(one, where)
-        self.chain = ModelChain(models, model_settings, seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT)
+        patience = seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
+        self.chain = ModelChain(models, model_settings, patience, stream)
+        self.compaction = compaction_of(compaction, where)
         self.max_turns = max_turns
+        self.approvals = check_policy(approvals, where)
         self.deps_type = deps_type
         self.output = Output(output_type)
         self.instructions = self._instructions(instructions, name, where)
         self.description = description or (instructions if isinstance(instructions, str) else "") or ""
-        self._members = _members([*tools, *subagents], where)
-        self._tool_definitions: list[ToolDefinition] | None = None
+        self.toolsets = [one for one in tools if isinstance(one, Toolset)]
+        given = [*(one for one in tools if not isinstance(one, Toolset)), *subagents]
+        self._guidance: list[str] = []
+        """What its abilities ask of the model, beside its instructions."""
+        if memory is not None:
+            given += memory_tools(check_namespace(memory, where))
+            self._guidance.append(GUIDANCE)
+        self.skills = gather_skills(skills, where)
+        if self.skills:
+            given += skill_tools(self.skills)
+            self._guidance.append(catalogue(self.skills))
+        if not isinstance(planning, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"{where}: planning={planning!r} is True or False")
+        self.plans = planning
+        """Its model keeps a plan."""
+        if self.plans:
+            given.append(plan_tool())
+            self._guidance.append(PLANNING)
+        self.members = _members(given, where)
+        """Its tools and sub-agents, by the names under which the model calls them."""
+        self.skill_tools = _tools_of(self.skills, self.members, where)
+        """What its skills bring along, by name; not what the agent has without them."""
+        self._definitions: dict[str, ToolDefinition] = {}
+        self._always_shown: list[ToolDefinition] | None = None
         super().__init__(self._define(name, queue, timeout, tags, budget, where))
         register(self.definition)
 
@@ -215,7 +256,7 @@ class Agent(Workflow[..., AgentResult[T]]):
     @property
     def subagents(self) -> list[Agent[Any]]:
         """The agents that it can hand tasks to."""
-        return [member for member in self._members.values() if isinstance(member, Agent)]
+        return [member for member in self.members.values() if isinstance(member, Agent)]
 
     def family(self) -> list[Agent[Any]]:
         """The agent, its sub-agents, theirs, and so on."""
@@ -228,32 +269,21 @@ class Agent(Workflow[..., AgentResult[T]]):
         return list(found.values())
 
     def tool_definitions(self) -> list[ToolDefinition]:
-        """What the model is shown of its tools and sub-agents."""
-        if self._tool_definitions is None:
-            from pydantic_ai.tools import ToolDefinition
+        """What the model is shown of its tools and sub-agents, in every run."""
+        if self._always_shown is None:
+            self._always_shown = [self.tool_definition(name, member) for name, member in self.members.items()]
+        return self._always_shown
 
-            self._tool_definitions = [
-                ToolDefinition(name=name, parameters_json_schema=_TASK, description=member.description or None)
-                if isinstance(member, Agent)
-                else member.tool_definition()
-                for name, member in self._members.items()
-            ]
-        return self._tool_definitions
+    def tool_definition(self, name: str, member: Tool | Agent[Any]) -> ToolDefinition:
+        """What the model is shown of one; made once, because most runs are short."""
+        made = self._definitions.get(name)
+        if made is None:
+            made = self._definitions[name] = definition_of(name, member)
+        return made
 
-    def command_for(self, execution: Execution, call: ToolCallPart) -> tuple[Kind, str, Any]:
-        """The one command that carries out a call that the model asks for, in workflow code."""
-        name = call.tool_name[:100] or "?"
-        member = self._members.get(name)
-        if member is None:
-            return Kind.STEP, name, unknown_tool(name, list(self._members))
-        if isinstance(member, Tool):
-            return Kind.STEP, name, member.call(call, self.name, self.deps_type)
-        task = _task_of(call)
-        if task is None:
-            return Kind.STEP, name, refused_call(name, 'Send the whole task as one text: {"task": "..."}')
-        child = child_call(execution, member, (task,), {})
-        handing.belongs_to(child.run_id, execution.run_id)
-        return Kind.CHILD, member.name, child
+    def guided(self, instructions: str | None) -> str | None:
+        """The instructions, with what the agent's own abilities ask of the model."""
+        return "\n\n".join([*([instructions] if instructions else []), *self._guidance]) or None
 
     # What the authoring room asks of a workflow
 
@@ -280,8 +310,11 @@ class Agent(Workflow[..., AgentResult[T]]):
 
     def handle(self, link: Link, run_id: str) -> AgentHandle[T]:
         """A handle to one of its runs."""
-        instructions = self.instructions if isinstance(self.instructions, str) else None
-        return AgentHandle(link, run_id, self.definition.output.decode, instructions)  # type: ignore[arg-type]
+        return AgentHandle(link, run_id, self.definition.output.decode, self._told)  # type: ignore[arg-type]
+
+    def _told(self, made: str | None) -> str | None:
+        """What the model is told at the beginning, given what the function of its instructions has returned."""
+        return self.guided(made if made is not None or not isinstance(self.instructions, str) else self.instructions)
 
     def __repr__(self) -> str:
         return f"<agent {self.name!r}: {name_of(self.chain.models[0])}>"
@@ -387,20 +420,29 @@ def _members(given: Sequence[Any], where: str) -> dict[str, Tool | Agent[Any]]:
         refuse_name(member.name, f"{where}: {member!r}")
         known = members.get(member.name)
         if known is not None and known is not member:
+            own = isinstance(member, Tool) and member.definition.function.__module__.startswith("holdfast.agents.")
             raise DefinitionError(
                 f"{where}: two of its tools and sub-agents are called {member.name!r}: a model calls them by name"
+                + (". One comes with planning=, skills= or memory=: give yours another name." if own else "")
             )
         members[member.name] = member
     return members
 
 
-def _task_of(call: ToolCallPart) -> str | None:
-    try:
-        given = call.args_as_dict(raise_if_invalid=True)
-    except (ValueError, AssertionError):
-        return None
-    task = given.get("task")
-    return task if isinstance(task, str) and task.strip() and len(given) == 1 else None
+def _tools_of(skills: Mapping[str, Skill], members: Mapping[str, Any], where: str) -> dict[str, Tool]:
+    """The tools of skills by name, without those that the agent has anyway."""
+    found: dict[str, Tool] = {}
+    for skill in skills.values():
+        for tool in skill.tools:
+            known = members.get(tool.name) or found.get(tool.name)
+            if known is not None and known is not tool:
+                raise DefinitionError(
+                    f"{where}: skill {skill.name!r} has a tool {tool.name!r}, and there is another one of this name: a "
+                    f"model calls them by name"
+                )
+            if tool.name not in members:
+                found[tool.name] = tool
+    return found
 
 
 def _caller() -> FrameType:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from holdfast.agents.models.messages import dump_messages, load_messages
-from holdfast.agents.models.reply import REPLIES, Reply, plain_reply
+from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.output import Output, correction
+from holdfast.client.recorded_reply import plain_reply
 from holdfast.codec import ValueCodec
 from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord, UnrecordableValue

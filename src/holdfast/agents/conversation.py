@@ -1,29 +1,47 @@
 """What has been said in a run, made from what is recorded, and from nothing else.
 
 The agent's loop adds to it as the run goes on; ``rebuild`` makes the same thing from a run's inputs and journal,
-without the agent's code. That works because every answer of a model is one record, and every call that it asks for is
-exactly one more, at the positions behind it and in the order of the calls.
+without the agent's code. That works because every answer of a model is one record, and the records of every call that
+it asks for are found by one rule: see ``calling``.
+
+There are two views of it: ``messages``, all that was said, and ``context``, what the model is sent. They are the same
+until the conversation is compacted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.agents.calling import Called, settle
+from holdfast.agents.files import shown
 from holdfast.agents.models.calls import STEP
+from holdfast.agents.models.context import excerpts, last_turn
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.agents.observations import failure_of_child, observation_of_failure, outcome_of_failure
+from holdfast.agents.models.summaries import answers_in, summary_message
+from holdfast.agents.observations import (
+    failure_of_child,
+    observation_of_denial,
+    observation_of_failure,
+    outcome_of_failure,
+    with_changed_arguments,
+)
 from holdfast.agents.output import ANSWER, correction
 from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.recorded_reply import Compacted
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.usage import Usage
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ToolCallPart
+
+COMPACTION = "compaction"
+"""The step that summarises what was said: see ``compaction``."""
 
 INSTRUCTIONS = "instructions"
 """The step that asks a function for the agent's instructions."""
@@ -31,12 +49,26 @@ INSTRUCTIONS = "instructions"
 SESSION = "session"
 """The step that tells which run came before this one in its session."""
 
+Told = Callable[[str | None], str | None]
+"""What the model is told at the beginning, from what the step ``INSTRUCTIONS`` has recorded, if it has: only the
+agent's code knows all of it."""
+
 
 class Conversation:
     """The messages of one run so far."""
 
     def __init__(self, history: Sequence[ModelMessage] = ()) -> None:
         self.messages: list[ModelMessage] = list(history)
+        """All that was said."""
+        self.context = self.messages
+        """What the model is sent of it: a list that only grows, until there is another one after a compaction."""
+        self.earlier: int | None = None
+        """How many of the newest messages of earlier runs of the session are sent, too; ``None``: all of them."""
+        self.is_compacted = False
+        """The first message of the context is a summary."""
+        self.just_compacted = False
+        """Nothing was said since the last compaction."""
+        self._prompt: ModelRequest | None = None
         self.usage = Usage()
         """What this run and the sub-agents that have answered it have used."""
         self.turns = 0
@@ -51,11 +83,13 @@ class Conversation:
 
         content = prompt if isinstance(prompt, str) else load_content(prompt)
         part = UserPromptPart(content, timestamp=_time(at))
-        self.messages.append(ModelRequest([part], timestamp=_time(at), instructions=instructions))
+        self._prompt = ModelRequest([part], timestamp=_time(at), instructions=instructions)
+        self._add(self._prompt)
 
     def replied(self, reply: Reply) -> None:
         """A model has answered."""
-        self.messages.append(reply.response)
+        self._add(reply.response)
+        self.just_compacted = False
         self.usage += reply.usage
         self.turns += 1
         self.last = reply.usage
@@ -64,34 +98,85 @@ class Conversation:
     def complained(self, reply: Reply, at: float) -> None:
         """The last answer cannot be used: the model is told why."""
         assert reply.complaint is not None
-        self.messages.append(correction(reply.response, reply.complaint, _time(at)))
+        self._add(correction(reply.response, reply.complaint, _time(at)))
 
-    def observed(self, calls: Sequence[ToolCallPart], records: Sequence[Record], at: float) -> None:
+    def observed(self, calls: Sequence[ToolCallPart], outcomes: Sequence[Called]) -> None:
         """The calls that the last answer asked for have their outcomes."""
         from pydantic_ai.messages import ModelRequest
 
-        parts = [self._observation(call, record) for call, record in zip(calls, records, strict=True)]
-        self.messages.append(ModelRequest(parts, timestamp=_time(at)))
+        parts = [self._observation(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        self._add(ModelRequest(parts, timestamp=_time(max(outcome.at for outcome in outcomes))))
 
-    def _observation(self, call: ToolCallPart, record: Record) -> ModelRequestPart:
+    def compacted(self, reply: Reply, at: float) -> None:
+        """A model has summarised what was said: from now on, the summary is sent in place of it."""
+        self.usage += reply.usage
+        if reply.complaint is not None:
+            return  # there is nothing in it
+        own = self.context[1:] if self.is_compacted else self.context
+        done = reply.compaction
+        if done is None:  # somebody has put a text in its place, in a fork
+            kept = last_turn(own)
+            done = Compacted(len(self.context) - kept, kept, answers_in(self.context[: len(self.context) - kept]))
+        if not done.summarised:
+            self.context = excerpts(self.context, done.excerpt)
+        else:
+            tail = own[max(0, len(own) - done.kept) :]
+            self.context = [self._summary(reply.response.text or "", done, tail, at), *excerpts(tail, done.excerpt)]
+            self.earlier = max(0, done.kept - len(own))
+            self.is_compacted = True
+        self.just_compacted = True
+        self.last = None  # what was counted then is not what is sent now
+
+    def after(self, earlier: list[ModelMessage]) -> list[ModelMessage]:
+        """What the model is sent, with what is sent of earlier runs of the session: that list may be added to."""
+        if self.earlier is None:
+            earlier += self.context
+            return earlier
+        if not self.earlier:
+            return list(self.context)
+        return [self.context[0], *earlier[-self.earlier :], *self.context[1:]]
+
+    def _add(self, message: ModelMessage) -> None:
+        self.messages.append(message)
+        if self.context is not self.messages:
+            self.context.append(message)
+
+    def _summary(self, summary: str, done: Compacted, tail: Sequence[ModelMessage], at: float) -> ModelMessage:
+        """The message that stands for what was summarised; the task is kept in its own words."""
+        from pydantic_ai.messages import SystemPromptPart, UserPromptPart
+
+        assert self._prompt is not None
+        gone = self.context[: len(self.context) - len(tail)]
+        system = [part for message in gone for part in message.parts if isinstance(part, SystemPromptPart)]
+        is_kept = any(message is self._prompt for message in tail)
+        task = [] if is_kept else [part for part in self._prompt.parts if isinstance(part, UserPromptPart)]
+        told = [one for message in (self._prompt, *reversed(gone)) if (one := getattr(message, "instructions", None))]
+        return summary_message(summary, done, system, task, told[0] if told else None, _time(at))
+
+    def _observation(self, call: ToolCallPart, called: Called) -> ModelRequestPart:
         from pydantic_ai.messages import ToolReturnPart
 
+        record, decision = called.record, called.decision
         payload = record.payload or b"null"
         content: Any
         outcome = "success"
-        if record.ok and record.kind is Kind.CHILD:
+        if decision is not None and not decision.approved:
+            content, outcome = observation_of_denial(call.tool_name, decision.answer, decision.within), "denied"
+        elif record.ok and record.kind is Kind.CHILD:
             content = plain_result(payload)
             if isinstance(content, AgentResult):
                 result = cast("AgentResult[Any]", content)
                 self.usage += result.usage
                 content = result.output
         elif record.ok:
-            content = to_plain(payload)
+            content = shown(to_plain(payload))
         elif record.kind is Kind.CHILD:
             content, outcome = failure_of_child(payload, call.tool_name), "failed"
         else:
             content, outcome = observation_of_failure(payload, call.tool_name), outcome_of_failure(payload)
-        return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=_time(record.at), outcome=outcome)
+        if decision is not None and called.changed is not None:
+            content = with_changed_arguments(content, decision.answer, called.changed, is_result=record.ok)
+        return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=_time(called.at), outcome=outcome)
 
 
 def is_final(reply: Reply) -> bool:
@@ -102,34 +187,42 @@ def is_final(reply: Reply) -> bool:
     return not calls or any(call.tool_name == ANSWER for call in calls)
 
 
-def rebuild(inputs: bytes, began_at: float, records: Sequence[Record], instructions: str | None = None) -> Conversation:
+def rebuild(inputs: bytes, began_at: float, records: Sequence[Record], told: Told | None = None) -> Conversation:
     """The conversation of a run, as far as it is recorded. Messages of earlier runs of its session are not in it."""
     given: Any = to_plain(inputs)
     conversation = Conversation(load_messages(given.get("message_history") or []))
-    by_position = {record.position: record for record in records if record.kind.has_position}
-    at, position = began_at, 0
-    while (record := by_position.get(position)) is not None and record.name != STEP:
-        position += 1  # what comes before the first model call: see `loop`
-        at = max(at, record.at)
+    # By position, which may have gaps: what the workflow no longer waited for.
+    ordered = sorted((one for one in records if one.kind.has_position), key=lambda one: one.position)
+    at = began_at
+    made: str | None = None
+    for record in ordered:
+        if record.name == STEP:
+            break
+        at = max(at, record.at)  # what comes before the first model call: see `loop`
         if record.name == INSTRUCTIONS and record.ok:
-            instructions = to_plain(record.payload or b"null")  # type: ignore[assignment]
-    conversation.asked(given["prompt"], at, instructions)
-    while (record := by_position.get(position)) is not None:
-        position += 1
-        if record.name != STEP or not record.ok:
-            continue  # a call that a budget did not allow, and the wait for more
+            made = to_plain(record.payload or b"null")  # type: ignore[assignment]
+    conversation.asked(given["prompt"], at, made if told is None else told(made))
+    is_full = False
+    for index, record in enumerate(ordered):
+        if record.name == STEP:
+            is_full = not record.ok
+        if not record.ok or record.name not in (STEP, COMPACTION) or (record.name == COMPACTION and not is_full):
+            continue  # what came of calls, or a call that a budget did not allow, and the wait for more
         reply = REPLIES.decode(record.payload or b"null", "a recorded answer")
+        if record.name == COMPACTION:
+            conversation.compacted(reply, record.at)
+            continue
         conversation.replied(reply)
         if reply.complaint is not None:
             conversation.complained(reply, record.at)
         elif not is_final(reply):
             calls = reply.response.tool_calls
-            outcomes = [by_position.get(position + index) for index in range(len(calls))]
-            known = [outcome for outcome in outcomes if outcome is not None]
-            if len(known) < len(calls):
+            behind = takewhile(lambda one: one.name != STEP, islice(ordered, index + 1, None))
+            settled = settle(len(calls), record.position + 1, list(behind))
+            ended = [one for one in settled if one is not None and one.has_ended]
+            if len(ended) < len(calls):
                 break
-            conversation.observed(calls, known, max(outcome.at for outcome in known))
-            position += len(calls)
+            conversation.observed(calls, ended)
     return conversation
 
 
@@ -142,13 +235,13 @@ class Recorded(Sequence["ModelMessage"]):
         inputs: bytes,
         began_at: float,
         records: Sequence[Record],
-        instructions: str | None,
+        told: Told,
     ) -> None:
         given: Any = to_plain(inputs)
         self.earlier = len(before) + len(given.get("message_history") or ())
         """How many of them were there before the run."""
         self._before = before
-        self._rebuild = partial(rebuild, inputs, began_at, records, instructions)
+        self._rebuild = partial(rebuild, inputs, began_at, records, told)
 
     @cached_property
     def _messages(self) -> list[ModelMessage]:

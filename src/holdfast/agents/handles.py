@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from holdfast.agents.conversation import Recorded
+from holdfast.agents.conversation import Recorded, Told
 from holdfast.agents.sessions import earlier_messages
 from holdfast.client.agent_result import AgentResult
 from holdfast.client.handle import Handle, Link
@@ -31,13 +30,11 @@ class _Reader(Protocol):
 class AgentHandle(Handle[AgentResult[T]]):
     """A started run of an agent."""
 
-    __slots__ = ("_instructions",)
+    __slots__ = ("_told",)
 
-    def __init__(
-        self, link: Link, run_id: str, decode: Callable[..., AgentResult[T]], instructions: str | None
-    ) -> None:
+    def __init__(self, link: Link, run_id: str, decode: Callable[..., AgentResult[T]], told: Told) -> None:
         super().__init__(link, run_id, partial(decode, what=f"the result of run {run_id!r}"))
-        self._instructions = instructions
+        self._told = told
 
     async def result(self, timeout: float | None = None) -> AgentResult[T]:
         """The run's result, once it has ended, with its messages. Raises as that of any run does."""
@@ -58,5 +55,5 @@ class AgentHandle(Handle[AgentResult[T]]):
             raise UsageError("messages are read from the journal, which workflow code cannot do: read them in a step")
         read = cast(_Reader, self._link).read_journal
         run, history = await read(self.run_id)
-        before: list[Any] = await earlier_messages(run.previous, read, OrderedDict())
-        return Recorded(before, run.inputs, run.began_at, history.records, self._instructions)
+        before: list[Any] = await earlier_messages(run.previous, read)
+        return Recorded(before, run.inputs, run.began_at, history.records, self._told)

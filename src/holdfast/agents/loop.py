@@ -1,33 +1,40 @@
 """The agent's loop: workflow code that asks the model, does what it wants, and asks again.
 
 A run begins with what is recorded before the first model call: which run came before it in its session, if it is in one
-(and the wait for that one's end), and the instructions, if a function makes them. Then each turn is a model call, and a
-command for every call that the answer asks for, all issued at once, each recorded as it finishes. The cost of a turn
-does not grow with the conversation: nothing here walks through it.
+(and the wait for that one's end), the instructions, if a function makes them, and what its toolsets have. Then each
+turn is a model call, and a command for every call that the answer asks for, all issued at once, each recorded as it
+finishes (``calling``). The cost of a turn does not grow with the conversation: nothing here walks through it.
+
+When the context is full, the model call says so, the conversation is compacted, and the call is made again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agents.calling import carry_out
+from holdfast.agents.compaction import compact
 from holdfast.agents.conversation import SESSION, Conversation, is_final
 from holdfast.agents.deps import take_back
 from holdfast.agents.models.calls import Ask, call_model
+from holdfast.agents.models.context import Compaction, Room
 from holdfast.agents.models.messages import load_messages
+from holdfast.agents.models.reply import Reply
 from holdfast.agents.models.request import Looked
-from holdfast.agents.sessions import messages_before
+from holdfast.agents.offering import Offered
+from holdfast.agents.planning import Planner
+from holdfast.agents.sessions import context_before
+from holdfast.agents.toolsets import listed_tools
 from holdfast.authoring.step import invoke
 from holdfast.client.agent_result import AgentResult
-from holdfast.codec import codec_for, decode_error, describe_error
-from holdfast.core.execution import Execution, Outcome, current_execution
+from holdfast.codec import codec_for
+from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
-from holdfast.core.undoing import mark_origin
 from holdfast.engine import steps
 from holdfast.engine.definitions import ChildCall, StepDefinition
-from holdfast.errors import DepsMissing, TurnLimitReached
+from holdfast.errors import ContextFull, TurnLimitReached
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -59,36 +66,47 @@ async def _go_round(
 ) -> AgentResult[Any]:
     previous = None if session is None else await _previous_run(execution, agent)
     instructions = await _instructions(execution, agent)
+    tools = await listed_tools(execution, agent.toolsets)
+    offered = Offered(agent, tools, agent.guided(instructions))
     conversation = Conversation(load_messages(message_history or []))
-    conversation.asked(prompt, execution.loop.time(), instructions)
-    parameters = agent.output.parameters(agent.tool_definitions(), instructions)
+    conversation.asked(prompt, execution.loop.time(), agent.guided(instructions))
+    offered.recall(conversation.messages)
+    planner = Planner(agent.output) if agent.plans else None
     looked = Looked()
     while conversation.turns < agent.max_turns:
-        reply = await call_model(
-            execution,
-            Ask(
-                agent.chain,
-                conversation.messages,
-                parameters,
-                turn=conversation.turns + 1,
-                check=agent.output.check,
-                told=conversation.last,
-                most_output=conversation.most_output,
-                whole=None if previous is None else previous.before,
-                looked=looked,
-            ),
+        is_last = conversation.turns + 1 == agent.max_turns
+        question = Ask(
+            agent.chain,
+            conversation.context,
+            offered.parameters,
+            turn=conversation.turns + 1,
+            check=agent.output.check if planner is None or is_last else planner.check,
+            told=conversation.last,
+            most_output=conversation.most_output,
+            whole=None if previous is None else partial(previous.before, offered),
+            looked=looked,
+            room=None if agent.compaction is None else Room(agent.compaction, conversation.just_compacted),
         )
+        reply, window = await _ask(execution, question)
+        if reply is None:
+            await compact(execution, agent.compaction or Compaction(), question, window, conversation)
+            previous = None if previous is None else previous.left_by(conversation)
+            looked = Looked()
+            continue
         conversation.replied(reply)
+        if planner is not None:
+            planner.replied(reply)
         if reply.complaint is not None:
             conversation.complained(reply, execution.loop.time())
         elif is_final(reply):
             return AgentResult(agent.output.read(reply.response), conversation.usage, execution.run_id)
         else:
             calls = reply.response.tool_calls
-            begun = [_begin(execution, agent, call) for call in calls]
-            outcomes = await asyncio.gather(*begun) if len(begun) > 1 else [await begun[0]]  # mostly it is one
-            _raise_what_is_ours(outcomes)
-            conversation.observed(calls, [outcome.record for outcome in outcomes], execution.loop.time())
+            outcomes = await carry_out(execution, offered, calls, agent.approvals)
+            offered.observed(calls, outcomes)
+            if planner is not None:
+                planner.observed(outcomes)
+            conversation.observed(calls, outcomes)
     raise TurnLimitReached(
         f"run {execution.run_id!r} of agent {agent.name!r} has made {conversation.turns} turns, which is its "
         f"max_turns, and has no answer yet. `holdfast show {execution.run_id}` tells what it did. With a higher "
@@ -96,42 +114,40 @@ async def _go_round(
     )
 
 
-def _begin(execution: Execution, agent: Agent[Any], call: Any) -> asyncio.Future[Outcome]:
-    """Carry out a call that the model asks for: one command, whatever comes of it."""
-    kind, name, command = agent.command_for(execution, call)
-    return execution.issue(kind, name, command)
-
-
-def _raise_what_is_ours(outcomes: list[Outcome]) -> None:
-    """A call that could not be made because of how this process was set up is none of the model's business."""
-    for outcome in outcomes:
-        if outcome.record.ok:
-            continue
-        payload = outcome.record.payload or b"null"
-        if outcome.record.kind is Kind.CHILD:  # a sub-agent that has failed for the same reason
-            payload = (json.loads(payload).get("error") or "null").encode()
-        if payload != b"null" and describe_error(payload).type == _DEPS_MISSING:
-            error = decode_error(payload, [])
-            mark_origin(error, outcome.origin)
-            raise error
+async def _ask(execution: Execution, question: Ask) -> tuple[Reply | None, int]:
+    """The model's reply; none if the context is full, and then how many tokens the model takes."""
+    try:
+        return await call_model(execution, question), 0
+    except ContextFull as full:
+        return None, full.window
 
 
 class _Previous:
     """The run before this one in its session; what was said until then is read in the step that needs it."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, newest: int | None = None) -> None:
         self._run_id = run_id
+        self._newest = newest
+        """How many of its newest messages are sent, behind a summary; ``None``: all, and there is none."""
         self._whole: list[ModelMessage] | None = None
         self._own = 0
         """How many messages of this run are in it."""
 
-    async def before(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """All that was said in the completed runs of the session, and then these. Only what is new is added."""
+    async def before(self, offered: Offered, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """What is sent of the completed runs of the session, and then these. Only what is new is added."""
         if self._whole is None:
-            self._whole = list(await messages_before(self._run_id))
+            self._whole = await context_before(self._run_id)
+            offered.recall(self._whole)
+            if self._newest is not None:
+                self._whole = [messages[0], *self._whole[-self._newest :]]
+                self._own = 1
         self._whole += messages[self._own :]
         self._own = len(messages)
         return self._whole
+
+    def left_by(self, conversation: Conversation) -> _Previous | None:
+        """What is still sent of it after a compaction."""
+        return _Previous(self._run_id, conversation.earlier) if conversation.earlier != 0 else None
 
 
 async def _previous_run(execution: Execution, agent: Agent[Any]) -> _Previous | None:
@@ -148,7 +164,6 @@ async def _read_previous() -> str:
     return steps.current.get().run.previous
 
 
-_DEPS_MISSING = f"{DepsMissing.__module__}.{DepsMissing.__qualname__}"
 _SESSION = StepDefinition(SESSION, _read_previous, True, codec_for(str), (), {})
 
 

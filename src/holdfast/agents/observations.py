@@ -12,6 +12,7 @@ import re
 from typing import Any, Literal, cast
 
 from holdfast.agents.refusals import cut
+from holdfast.client.approvals import Answer
 from holdfast.codec import describe_error
 from holdfast.core.states import RunState
 
@@ -23,6 +24,7 @@ _TO_BE_CORRECTED = frozenset(
         "holdfast.errors.ModelRetry",
         "holdfast.errors.ArgumentsRefused",
         "holdfast.errors.UnknownTool",
+        "holdfast.errors.PathRefused",
         "pydantic_ai.exceptions.ModelRetry",
     }
 )
@@ -61,6 +63,29 @@ def observation_of_failure(payload: bytes, tool: str) -> str:
             return f"The tool {tool!r} failed: {_told(error.type, message)}"
 
 
+def observation_of_denial(tool: str, answer: Answer | None, within: float) -> str:
+    """A call that was not made, in words for the model: a person said no, or nobody answered in so many seconds."""
+    if answer is None:
+        return (
+            f"The tool {tool!r} was not called: it needs the approval of a person, and nobody answered within "
+            f"{_duration(within)}. Go on without it, or say that it could not be done."
+        )
+    why = f" The reason: {cut(answer.reason, LONGEST)}" if answer.reason else ""
+    return (
+        f"The tool {tool!r} was not called: {answer.by or 'a person'} denied the call.{why}\n"
+        f"Do not call it again in the same way."
+    )
+
+
+def with_changed_arguments(content: Any, answer: Answer | None, arguments: dict[str, Any], *, is_result: bool) -> Any:
+    """What came of a call whose arguments a person has changed: a model that did not know would misread it."""
+    who = (answer.by if answer is not None else "") or "a person"
+    note = f"Before approving this call, {who} changed its arguments"
+    if is_result:
+        return {"note": f"{note}. It was made with these.", "arguments": arguments, "result": content}
+    return f"{note} to {json.dumps(arguments, ensure_ascii=False)}. {content}"
+
+
 def failure_of_child(payload: bytes, agent: str) -> str:
     """A recorded failure of a sub-agent's run in words for the model."""
     failure = cast("dict[str, Any]", json.loads(payload)) if payload[:1] == b"{" else {}
@@ -83,6 +108,13 @@ def _reason(error: str | None) -> str:
         return "."
     info = describe_error(error.encode())
     return f": {_told(info.type, cut(info.message, LONGEST))}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds and not seconds % size:
+            return f"{seconds / size:g} {unit}{'' if seconds == size else 's'}"
+    return f"{seconds:g} seconds"
 
 
 def _told(kind: str, message: str) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    from holdfast.agents.models.reply import PlainReply
+    from holdfast.client.recorded_reply import PlainReply
 
 ANSWER = "final_result"
 """The tool that stands for the answer."""

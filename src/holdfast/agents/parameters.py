@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -138,6 +138,22 @@ class Parameters:
                 return self._arguments(values, others)
             faults, more = [f"{reserved} {stranger(reserved, self.names)}"], 0
         raise ArgumentsRefused(refusal(self._tool, faults, self.names, more))
+
+    @property
+    def takes_others(self) -> bool:
+        """Whether it takes arguments of other names, too."""
+        return self._others is not None
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments that were checked, by name, with the defaults of those that were not given."""
+        by_place = iter(args)
+        found: dict[str, Any] = {}
+        for parameter in self._parameters.values():
+            if parameter.kind is _POSITIONAL_ONLY:
+                found[parameter.name] = next(by_place)
+            elif parameter.name in kwargs or parameter.default is not _EMPTY:
+                found[parameter.name] = kwargs.get(parameter.name, parameter.default)
+        return {**found, **kwargs}
 
     def _arguments(self, values: BaseModel, others: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []

@@ -2,17 +2,18 @@
 
 A run in a session knows the run before it (``Run.previous``), and that one the run before it. Nothing of what they said
 is recorded again: it is rebuilt from their journals in the process that asks the model, and kept there for the next
-call. Only runs that have completed count, and those never change.
+call. Only runs that have completed count, and those never change. A run goes on from the context of the one before it:
+where that was compacted, what came before the summary is not read any more.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.conversation import rebuild
+from holdfast.agents.conversation import Conversation, rebuild
 from holdfast.core.states import RunState
 from holdfast.engine import steps
 from holdfast.stores.contract import History
@@ -27,22 +28,35 @@ MOST_KEPT = 1000
 Read = Callable[[str], Awaitable["tuple[Run, History] | None"]]
 """Reads a run's row and journal."""
 
-_Kept = OrderedDict[str, "tuple[str, list[ModelMessage]]"]
+_Kept = OrderedDict[str, tuple[str, Conversation]]
 """By run id: the run before it, and what was said in it."""
 
 _kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 """By engine, because two stores may each have a run of the same id."""
 
 
-async def messages_before(run_id: str) -> list[ModelMessage]:
-    """What was said in a run and in those before it, for the step that asks the model."""
+async def context_before(run_id: str) -> list[ModelMessage]:
+    """What a model would be sent of a run and of those before it, for the step that asks the model."""
     step = steps.current.get()
-    return await earlier_messages(run_id, step.read_run, _kept.setdefault(step.engine, OrderedDict()))
+    chain: list[Conversation] = []
+    async for conversation in _backwards(run_id, step.read_run, _kept.setdefault(step.engine, OrderedDict())):
+        chain.append(conversation)
+        if conversation.earlier == 0:
+            break  # it sends nothing of those before it
+    context: list[ModelMessage] = []
+    for conversation in reversed(chain):
+        context = conversation.after(context)
+    return context
 
 
-async def earlier_messages(run_id: str, read: Read, kept: _Kept) -> list[ModelMessage]:
-    """What was said in a run and in those before it."""
-    chain: list[list[ModelMessage]] = []
+async def earlier_messages(run_id: str, read: Read) -> list[ModelMessage]:
+    """All that was said in a run and in those before it."""
+    chain = [conversation.messages async for conversation in _backwards(run_id, read, OrderedDict())]
+    return [message for messages in reversed(chain) for message in messages]
+
+
+async def _backwards(run_id: str, read: Read, kept: _Kept) -> AsyncIterator[Conversation]:
+    """The conversations of a run and of those before it, the newest first."""
     while run_id:
         if run_id not in kept:
             found = await read(run_id)
@@ -52,11 +66,10 @@ async def earlier_messages(run_id: str, read: Read, kept: _Kept) -> list[ModelMe
             if run.state is not RunState.COMPLETED:
                 run_id = run.previous
                 continue
-            kept[run_id] = (run.previous, rebuild(run.inputs, run.began_at, history.records).messages)
+            kept[run_id] = (run.previous, rebuild(run.inputs, run.began_at, history.records))
             while len(kept) > MOST_KEPT:
                 kept.popitem(last=False)
         else:
             kept.move_to_end(run_id)
-        run_id, messages = kept[run_id]
-        chain.append(messages)
-    return [message for messages in reversed(chain) for message in messages]
+        run_id, conversation = kept[run_id]
+        yield conversation

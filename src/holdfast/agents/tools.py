@@ -5,10 +5,14 @@ is checked against the hints before the function is called, inside the step, so 
 other failure, and told to the model (``refusals``, ``observations``). A ``Tool`` is a ``Step``: workflow code may call
 it as well. A first parameter that is annotated as ``RunContext`` is not the model's: it tells the tool of the run, and
 hands it the ``deps``.
+
+A tool that needs an approval (``approving``) has two kinds of calls. The model's call finds out whether a person is
+needed, and if so, ends with that. The approved call is made with the arguments that were approved, and asks nobody.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -16,13 +20,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast, get_args, get_origin, overload
 
+from holdfast.agents.approving import (
+    CallCleared,
+    Requirement,
+    RequiresApproval,
+    ToolParameters,
+    approval_required,
+    arguments_to_show,
+)
 from holdfast.agents.deps import deps_of, deps_soon
 from holdfast.agents.docstrings import Described, read_docstring
 from holdfast.agents.output import ANSWER
 from holdfast.agents.parameters import Given, Parameters, named_arguments
 from holdfast.agents.refusals import cut, listed
+from holdfast.authoring.asking import ApprovalPolicy
 from holdfast.authoring.durations import Duration
 from holdfast.authoring.functions import hints_of, place_of
 from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
@@ -32,7 +45,14 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.steps import StepContext, current
-from holdfast.errors import ArgumentsRefused, DefinitionError, ModelRetry, UnknownTool, UsageError
+from holdfast.errors import (
+    ApprovalRequired,
+    ArgumentsRefused,
+    DefinitionError,
+    ModelRetry,
+    UnknownTool,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -91,18 +111,54 @@ class RunContext(Generic[Deps]):
             self._step.heartbeat(progress)
 
 
+class _ForModel(NamedTuple):
+    """A call of a tool for a model."""
+
+    given: Given
+    """The arguments."""
+    agent: str
+    call_id: str
+    deps_type: Any
+    need: Requirement | None
+    """What tells whether a person must approve; ``None``: nobody is asked."""
+    approvals: ApprovalPolicy | None = None
+    """Who is asked then, and how long."""
+
+
 class Tool(Step[P, R]):
     """A step that a model may call. Call it as before; in workflow code, ``await`` the call."""
 
     def __init__(
-        self, definition: StepDefinition, description: str | None, parameters: Parameters, context: str | None
+        self,
+        definition: StepDefinition,
+        description: str | None,
+        parameters: ToolParameters,
+        context: str | None,
+        requires_approval: RequiresApproval = False,
     ) -> None:
-        super().__init__(definition)
+        super().__init__(replace(definition, retry=_for_infrastructure(definition.retry)))
         self.takes_context = context is not None
         """Its first parameter is a ``RunContext``."""
         self._context = context
         self._parameters = parameters
         self._given_description = description
+        self._requirement = self._required(requires_approval)
+
+    @property
+    def may_need_approval(self) -> bool:
+        """Whether a person is asked before it is called for a model; at least for some arguments."""
+        return self._requirement is not None
+
+    def with_approval(self, requires_approval: RequiresApproval = True) -> Tool[P, R]:
+        """The same tool, for calls that need an approval: see ``@tool``."""
+        other = copy.copy(self)
+        other._requirement = other._required(requires_approval)
+        return other
+
+    def _required(self, requires_approval: RequiresApproval) -> Requirement | None:
+        if requires_approval is False:
+            return None
+        return Requirement(requires_approval, self._parameters, f"tool {self.name!r}", _context_of)
 
     @cached_property
     def description(self) -> str:
@@ -124,38 +180,100 @@ class Tool(Step[P, R]):
 
         return ToolDefinition(name=self.name, parameters_json_schema=self.schema, description=self.description or None)
 
-    def call(self, part: ToolCallPart, agent: str, deps_type: Any) -> StepCall:
+    def call(self, part: ToolCallPart, agent: str, deps_type: Any, approvals: ApprovalPolicy | None = None) -> StepCall:
         """The call that a model has asked for, as a step: it checks the arguments when it runs.
 
         A tool that takes a context is handed the deps of the process that carries the call out. The step raises
-        ``ArgumentsRefused`` for arguments that do not fit.
+        ``ArgumentsRefused`` for arguments that do not fit, and ``ApprovalRequired`` if a person has to be asked.
         """
-        given = part.args
-        carry_out = self._carry_out if self.definition.is_async else self._carry_out_plain
-        function = partial(carry_out, given, agent, part.tool_call_id, deps_type)
-        # What is called with these names does not take them: they are there to be shown.
-        return StepCall(replace(self.definition, function=function, parameters=()), (), named_arguments(given))
+        for_model = _ForModel(part.args, agent, part.tool_call_id, deps_type, self._requirement, approvals)
+        need = self._requirement
+        if need is None or not self._is_told_apart(need):
+            return self._step_call(self.definition, for_model)
+        # Nothing is done to the world before somebody has approved, so this step may run again.
+        is_async = need.is_async or not need.is_function
+        step = replace(self.definition, is_async=is_async, effect=Effect.READ)
+        return self._step_call(step, for_model, self._decide if is_async else self._decide_plain)
 
-    async def _carry_out(self, given: Given, agent: str, call_id: str, deps_type: Any, /, **_shown: object) -> Any:
-        args, kwargs = self._parameters.check(given, self._context)
+    def approved_call(self, part: ToolCallPart, agent: str, deps_type: Any, arguments: Given) -> StepCall:
+        """The call once nobody has to be asked any more, with these arguments, which are checked all the same."""
+        return self._step_call(self.definition, _ForModel(arguments, agent, part.tool_call_id, deps_type, None))
+
+    def _is_told_apart(self, need: Requirement) -> bool:
+        """Whether finding out if a person is needed is a step of its own.
+
+        It is where every call needs one. It is for a ``once`` tool, whose step must not begin before: if its process
+        died, nobody could tell whether the tool was called. And it is where the two run in different places.
+        """
+        step = self.definition
+        return not need.is_function or step.effect is Effect.ONCE or (need.is_async and not step.is_async)
+
+    def _step_call(self, step: StepDefinition, made: _ForModel, function: Callable[..., Any] | None = None) -> StepCall:
+        if function is None:
+            function = self._carry_out if step.is_async else self._carry_out_plain
+        # What is called with these names does not take them: they are there to be shown.
+        shown = named_arguments(made.given)
+        return StepCall(replace(step, function=partial(function, made), parameters=()), (), shown)
+
+    async def _carry_out(self, made: _ForModel, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.check(made.given, self._context)
+        if made.need is not None and (reason := await self._ask_whether(made, args, kwargs)) is not None:
+            raise self._approval_required(made, args, kwargs, reason)
         if self.takes_context:
-            args.insert(0, self._make_context(await deps_soon(current.get(), agent, deps_type), agent, call_id))
+            args.insert(0, self._make_context(await deps_soon(current.get(), made.agent, made.deps_type), made))
         return await self.definition.function(*args, **kwargs)
 
-    def _carry_out_plain(self, given: Given, agent: str, call_id: str, deps_type: Any, /, **_shown: object) -> Any:
-        args, kwargs = self._parameters.check(given, self._context)
+    def _carry_out_plain(self, made: _ForModel, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.check(made.given, self._context)
+        if made.need is not None and (reason := self._ask_whether_plain(made, args, kwargs)) is not None:
+            raise self._approval_required(made, args, kwargs, reason)
         if self.takes_context:
-            args.insert(0, self._make_context(deps_of(current.get(), agent, deps_type), agent, call_id))
+            args.insert(0, self._make_context(deps_of(current.get(), made.agent, made.deps_type), made))
         return self.definition.function(*args, **kwargs)
 
-    def _make_context(self, deps: Any, agent: str, call_id: str) -> RunContext[Any]:
+    # Whether a person must approve
+
+    async def _decide(self, made: _ForModel, /, **_shown: object) -> None:
+        args, kwargs = self._parameters.check(made.given, self._context)
+        raise self._decided(made, args, kwargs, await self._ask_whether(made, args, kwargs))
+
+    def _decide_plain(self, made: _ForModel, /, **_shown: object) -> None:
+        args, kwargs = self._parameters.check(made.given, self._context)
+        raise self._decided(made, args, kwargs, self._ask_whether_plain(made, args, kwargs))
+
+    def _decided(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any], reason: str | None) -> Exception:
+        if reason is None:
+            return CallCleared(f"no approval is needed for this call of tool {self.name!r}: it is made next")
+        return self._approval_required(made, args, kwargs, reason)
+
+    async def _ask_whether(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+        """Why an approval is needed; ``None``: none is."""
+        need, context = cast("Requirement", made.need), None
+        if need.takes_context:
+            context = self._make_context(await deps_soon(current.get(), made.agent, made.deps_type), made)
+        said = need.ask(context, self._parameters.named(args, kwargs))
+        return need.reason(await said if need.is_async else said, self.name)
+
+    def _ask_whether_plain(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+        need, context = cast("Requirement", made.need), None
+        if need.takes_context:
+            context = self._make_context(deps_of(current.get(), made.agent, made.deps_type), made)
+        return need.reason(need.ask(context, self._parameters.named(args, kwargs)), self.name)
+
+    def _approval_required(
+        self, made: _ForModel, args: list[Any], kwargs: dict[str, Any], reason: str
+    ) -> ApprovalRequired:
+        shown = arguments_to_show(self._parameters, self._context, made.given, args, kwargs)
+        return approval_required(self.name, made.agent, shown, reason, made.approvals)
+
+    def _make_context(self, deps: Any, made: _ForModel) -> RunContext[Any]:
         step = current.get()
         return RunContext(
             deps=deps,
             run_id=step.run_id,
-            agent=agent,
+            agent=made.agent,
             tool_name=self.name,
-            tool_call_id=call_id,
+            tool_call_id=made.call_id,
             idempotency_key=step.idempotency_key,
             attempt=step.attempt,
             _step=step,
@@ -190,6 +308,7 @@ def tool(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    requires_approval: RequiresApproval = False,
 ) -> _ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -204,6 +323,7 @@ def tool(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    requires_approval: RequiresApproval = False,
 ) -> Any:
     """Make a function a tool: a model may call it, and each call is a recorded step.
 
@@ -224,6 +344,10 @@ def tool(
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``ctx.idempotency_key`` to make that
             harmless) or ``once`` (never again: if its process dies, the model is told that it may have happened).
+        requires_approval: whether a person must approve of a call before it is made: ``True``, or a function that
+            tells. That one is called with the tool's arguments, those that it has parameters for, once they have been
+            checked (and with the ``RunContext`` first, if it takes one). It returns ``True`` or ``False``, or, for yes,
+            a text that says why. It holds for calls by models: workflow code calls the tool as it does any step.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -238,8 +362,8 @@ def tool(
         parameters = list(inspect.signature(function).parameters.values())
         context = _context_of(parameters, hints, where)
         asked = Parameters(made.name, where, parameters[1:] if context else parameters, hints)
-        made = replace(made, retry=_for_infrastructure(made.retry))
-        return Tool(made, None if description is None else description.strip(), asked, context)
+        described = None if description is None else description.strip()
+        return Tool(made, described, asked, context, requires_approval)
 
     return decorate if function is None else decorate(function)
 
@@ -296,17 +420,15 @@ def _unknown(name: str, known: Sequence[str]) -> UnknownTool:
     return UnknownTool(f"There is no tool {cut(name, 64)!r}. The tools that you have are: {tools}.")
 
 
-def refuse_name(name: str, where: str) -> None:
-    """Refuse what no model could call a tool, or a sub-agent, by."""
+def refuse_name(name: str, where: str, how: str = "with `@tool(name=...)`") -> None:
+    """Refuse what no model could call a tool, a sub-agent or a skill by."""
     if not _NAME.fullmatch(name):
         raise DefinitionError(
             f"{where}: a model could not call it by this name, which has to be of at most 64 ASCII letters, digits, "
-            f"_ and -: give it another one with `@tool(name=...)`"
+            f"_ and -: give it another one {how}"
         )
     if name == ANSWER:
-        raise DefinitionError(
-            f"{where}: {ANSWER!r} is how models give their answer: give it another name with `@tool(name=...)`"
-        )
+        raise DefinitionError(f"{where}: {ANSWER!r} is how models give their answer: give it another name {how}")
 
 
 def _refuse_unfit(given: Any) -> None:
@@ -350,6 +472,9 @@ def _classes_in(hint: Any) -> list[type[Any]]:
     return found + [kind for one in get_args(hint) for kind in _classes_in(one)]
 
 
+_FOR_THE_MODEL = (ArgumentsRefused, ModelRetry, ApprovalRequired, CallCleared)
+
+
 def _for_infrastructure(given: RetryPolicy) -> RetryPolicy:
     """A tool's own retries are for what may pass; what the model has to hear is not repeated."""
     wants = given.retry_if
@@ -357,7 +482,7 @@ def _for_infrastructure(given: RetryPolicy) -> RetryPolicy:
     def retry_if(error: BaseException) -> bool:
         return not _is_foreign_retry(error) and (wants is None or wants(error))
 
-    return replace(given, retry_if=retry_if, give_up_on=(*given.give_up_on, ArgumentsRefused, ModelRetry))
+    return replace(given, retry_if=retry_if, give_up_on=(*given.give_up_on, *_FOR_THE_MODEL))
 
 
 def _is_foreign_retry(error: BaseException) -> bool:

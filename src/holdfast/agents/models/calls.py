@@ -2,7 +2,7 @@
 
 In workflow code, ``call_model`` issues the step ``model call`` and returns its ``Reply``. When a budget does not allow
 the call, that is recorded as the step's failure; the run then waits, parked, for somebody to raise the budget, and the
-call is issued again.
+call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context``).
 
 In the step, ``ask`` reserves what the call may use, asks the first model of the chain that has not failed for good, and
 returns the reply. A fault that may pass makes the engine repeat the step after a while (``faults.RETRIES``): what has
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.agents.models.choosing import load_model, model_for, name_of, own_retries_off
 from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of
 from holdfast.agents.models.prices import expected, used_by
-from holdfast.agents.models.reply import REPLIES, FailedModel, Reply
+from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.models.request import Looked, request, sendable
 from holdfast.authoring.step import read_outcome
+from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.execution import Execution, Outcome
 from holdfast.core.records import Kind
 from holdfast.core.retry import RetryPolicy
@@ -36,6 +37,8 @@ from holdfast.errors import BudgetExceeded, HoldfastError, ModelRefused, UsageEr
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
+
+    from holdfast.agents.models.context import Room
 
 STEP = "model call"
 """What the journal calls it. No tool can have this name, because of the space."""
@@ -54,12 +57,14 @@ class ModelChain:
     """The model library's ``ModelSettings``."""
     timeout: float = TIMEOUT
     """Seconds that one attempt may take."""
+    stream: bool = True
+    """Whether answers are asked for as streams, so that whoever follows the run reads them while they come."""
 
 
 class Ask:
     """What a model is asked. Made in workflow code, and read by the step: it is never recorded."""
 
-    __slots__ = ("chain", "check", "looked", "messages", "most_output", "parameters", "told", "turn", "whole")
+    __slots__ = ("chain", "check", "looked", "messages", "most_output", "parameters", "room", "told", "turn", "whole")
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Ask:
         most_output: int = 0,
         whole: Callable[[Sequence[ModelMessage]], Awaitable[list[ModelMessage]]] | None = None,
         looked: Looked | None = None,
+        room: Room | None = None,
     ) -> None:
         self.chain = chain
         self.messages = messages
@@ -89,6 +95,8 @@ class Ask:
         """Puts before these messages what was said in earlier runs, which only the step can read."""
         self.looked = looked or Looked()
         """What is known of the conversation's older messages, so that they are not looked at in each turn."""
+        self.room = room
+        """Tells when the context is full; ``None``: it is the provider who refuses it, and that is a failure."""
 
     def __repr__(self) -> str:
         return str(self.turn)
@@ -121,11 +129,15 @@ async def ask(question: Ask) -> Reply:
     for model in question.chain.models[len(tried.failed) :]:
         while True:
             try:
-                response, usage = await _ask_once(question, model, messages, step)
+                response, usage = await _ask_once(question, model, messages, step, len(tried.failed))
             except Exception as error:
                 if isinstance(error, HoldfastError) and not isinstance(error, ModelRefused | UsageError):
                     raise  # a budget that would be passed, a store that cannot be written: no matter of the model's
                 fault = fault_of(error)
+                if fault.too_long and question.room is not None:
+                    if (full := question.room.refused(question, model, messages, fault)) is not None:
+                        raise full from error
+                    fault = fault._replace(advice=question.room.advice())
             else:
                 complaint = None if question.check is None else question.check(response)
                 return Reply(response, name_of(model), usage, tuple(tried.failed), complaint)
@@ -181,11 +193,13 @@ class _Tried:
 
 
 async def _ask_once(
-    question: Ask, model: str | Model, messages: Sequence[ModelMessage], step: steps.StepContext | None
+    question: Ask, model: str | Model, messages: Sequence[ModelMessage], step: steps.StepContext | None, failed: int
 ) -> tuple[ModelResponse, Usage]:
-    """Ask one model one time."""
+    """Ask one model one time, after so many others that have given no answer."""
     await load_model(model)
     asked = model_for(model)
+    if question.room is not None:
+        question.room.check(question, asked, messages)
     if step is not None and step.run.has_budget:
         await step.reserve(expected(question, asked, messages))
     settings = own_retries_off(asked, question.chain.settings)
@@ -193,13 +207,17 @@ async def _ask_once(
     try:
         async with scope:
             whole = sendable(asked, messages, question.parameters, question.looked)
-            response = await request(asked, whole, settings, question.parameters)
+            hear = None if step is None or not question.chain.stream else step.listener(failed)
+            response = await request(asked, whole, settings, question.parameters, hear)
     except TimeoutError:
         if scope.expired():
             raise TimeoutError(f"no answer within {question.chain.timeout:g} s") from None
         raise
     return response, used_by(response)
 
+
+RETRY = RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of)
+"""How often is decided by ``ask``, which counts for each model."""
 
 MODEL_CALL = StepDefinition(
     STEP,
@@ -208,8 +226,7 @@ MODEL_CALL = StepDefinition(
     output=REPLIES,
     parameters=("turn",),
     namespace={},
-    # How often is decided by `ask`, which counts for each model.
-    retry=RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of),
+    retry=RETRY,
     used=lambda reply: reply.usage,
 )
 """The step."""

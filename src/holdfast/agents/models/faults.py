@@ -26,7 +26,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from holdfast.agents.models.reply import FailedModel
+from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ModelError, ModelRefused, ModelUnavailable, UsageError
 
@@ -74,6 +74,8 @@ class Fault(NamedTuple):
     """Seconds that the provider asks to wait."""
     advice: str = ""
     """What a person can do about it."""
+    too_long: bool = False
+    """The provider says that the conversation is longer than what the model takes."""
 
     @property
     def told(self) -> str:
@@ -170,7 +172,8 @@ def _of_provider(error: Any) -> Fault:
         (library.ModelNotFoundError, _not_found(error)),
     ):
         if isinstance(error, kind):
-            return Fault(False, words, status, advice=advice)
+            too_long = kind is library.ModelContextWindowExceededError
+            return Fault(False, words, status, advice=advice, too_long=too_long)
     if status is not None:
         passing = status in _PASSING_STATUS or status >= 500 or status < 300
         return Fault(passing, words, status, error.retry_after if passing else None)

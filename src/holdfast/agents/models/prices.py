@@ -71,19 +71,10 @@ def cost_of(response: ModelResponse) -> int | None:
 
 
 def expected(ask: Ask, model: Model, messages: Sequence[ModelMessage]) -> Usage:
-    """What the next call may use: the input as well as it can be told, the output that it may have or had so far.
-
-    The provider has counted the conversation up to its last answer; what came after that is estimated. ``messages`` is
-    all that is sent: read to its end only before the first answer.
-    """
+    """What the next call may use: the input as well as it can be told, the output that it may have or had so far."""
     from pydantic_ai.usage import RequestUsage
 
-    if ask.told is None:
-        characters = sum(map(_size_of, messages)) + _size_of_parameters(ask.parameters)
-        known = 0
-    else:
-        characters, known = _size_of_new(messages), ask.told.tokens
-    tokens = known + -(-characters // CHARACTERS_A_TOKEN)
+    tokens = input_tokens(ask.told, ask.parameters, messages)
     settings: dict[str, Any] = {**(model.settings or {}), **(ask.chain.settings or {})}
     output: int = settings.get("max_tokens") or ask.most_output
     try:
@@ -92,6 +83,20 @@ def expected(ask: Ask, model: Model, messages: Sequence[ModelMessage]) -> Usage:
         url = None
     cost = _cost(RequestUsage(input_tokens=tokens, output_tokens=output), model.system, url, model.model_name)
     return Usage(1, tokens, output, nano_usd=cost or 0, unpriced=1 if cost is None else 0)
+
+
+def input_tokens(told: Usage | None, parameters: ModelRequestParameters, messages: Sequence[ModelMessage]) -> int:
+    """About how many tokens the input of the next call has.
+
+    The provider has counted the conversation up to its last answer; what came after that is estimated. ``messages`` is
+    all that is sent: read to its end only before the first answer.
+    """
+    if told is None:
+        characters = sum(map(size_of, messages)) + size_of_parameters(parameters)
+        known = 0
+    else:
+        characters, known = _size_of_new(messages), told.tokens
+    return known + -(-characters // CHARACTERS_A_TOKEN)
 
 
 def _usage_of(usage: RequestUsage, cost: int | None) -> Usage:
@@ -200,11 +205,12 @@ def _size_of_new(messages: Sequence[ModelMessage]) -> int:
     for message in reversed(messages):
         if isinstance(message, ModelResponse):
             break
-        size += _size_of(message)
+        size += size_of(message)
     return size
 
 
-def _size_of(message: ModelMessage) -> int:
+def size_of(message: ModelMessage) -> int:
+    """Of a message, in characters."""
     return sum(map(_size_of_part, message.parts))
 
 
@@ -236,7 +242,8 @@ def _size_of_value(value: Any) -> int:
         return len(str(value))
 
 
-def _size_of_parameters(parameters: ModelRequestParameters) -> int:
+def size_of_parameters(parameters: ModelRequestParameters) -> int:
+    """Of instructions and tools, in characters."""
     instructions = sum(len(part.content) for part in parameters.instruction_parts or ())
     tools = (*parameters.function_tools, *parameters.output_tools)
     return instructions + sum(

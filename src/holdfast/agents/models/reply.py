@@ -3,10 +3,12 @@
 The envelope is our own, so that a journal stays readable when the model library changes::
 
     {"$model": 1, "library": "2.66.0", "model": "openai:gpt-4o", "message": {...}, "usage": {...},
-     "failed": [{"model": ..., "error": ..., "attempts": ...}], "complaint": "..."}
+     "failed": [{"model": ..., "error": ..., "attempts": ...}], "complaint": "...",
+     "compaction": {"summarised": 57, "kept": 8, "answers": 28, "excerpt": 4000}}
 
-``message`` is in the form of ``messages``; ``failed`` and ``complaint`` are left out when there is nothing to say. The
-plain parts of it (texts, calls, usage) can be read without the model library: see ``plain_reply``.
+``message`` is in the form of ``messages``; ``failed`` and ``complaint`` are left out when there is nothing to say, and
+``compaction`` is there when the answer is the summary of what was said before. The plain parts of it (texts, calls,
+usage) can be read without the model library: see ``client.recorded_reply``.
 
 A key that is not known is passed over, so that an older version reads what a newer one has only added to. What an older
 one could not read rightly gets another number.
@@ -14,36 +16,30 @@ one could not read rightly gets another number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from holdfast.agents.models.messages import dump_message, load_message
+from holdfast.client.recorded_reply import (
+    COMPACTION,
+    FORMAT,
+    USAGE,
+    Compacted,
+    FailedModel,
+    compaction_in,
+    failed_in,
+    open_envelope,
+    usage_in,
+)
 from holdfast.codec import ValueCodec
 from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
-
-FORMAT = 1
-"""The number of the envelope. A reader knows all numbers up to its own."""
-
-_MARK = b'{"$model":'
-_USAGE = tuple(field.name for field in fields(Usage))
-
-
-@dataclass(frozen=True, slots=True)
-class FailedModel:
-    """A model that was asked first and gave no answer."""
-
-    model: str
-    error: str
-    """The provider's words."""
-    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +54,8 @@ class Reply:
     """The models that were asked before it, and why they did not answer."""
     complaint: str | None = None
     """Why the answer cannot be used, in words for the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainCall:
-    """A call that a model asked for."""
-
-    name: str
-    args: str | dict[str, Any] | None
-    """As the model sent them: JSON text, or data."""
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlainReply:
-    """What can be told of a recorded answer without the model library."""
-
-    model: str
-    text: str
-    thinking: str
-    calls: tuple[PlainCall, ...]
-    usage: Usage
-    failed: tuple[FailedModel, ...] = ()
-    complaint: str | None = None
+    compaction: Compacted | None = None
+    """What it stands for, if it is a summary."""
 
 
 class ReplyCodec(ValueCodec):
@@ -102,7 +77,7 @@ class ReplyCodec(ValueCodec):
             "library": __version__,
             "model": value.model,
             "message": dump_message(value.response),
-            "usage": {name: amount for name in _USAGE if (amount := getattr(value.usage, name))},
+            "usage": {name: amount for name in USAGE if (amount := getattr(value.usage, name))},
         }
         if value.failed:
             envelope["failed"] = [
@@ -110,6 +85,10 @@ class ReplyCodec(ValueCodec):
             ]
         if value.complaint is not None:
             envelope["complaint"] = value.complaint
+        if value.compaction is not None:
+            envelope["compaction"] = {
+                name: number for name in COMPACTION if (number := getattr(value.compaction, name)) is not None
+            }
         try:
             data = to_json(envelope)
         except PydanticSerializationError:
@@ -121,7 +100,7 @@ class ReplyCodec(ValueCodec):
 
     def decode(self, data: bytes, what: str) -> Reply:
         """The reply in the bytes."""
-        envelope = _open(data, what)
+        envelope = open_envelope(data, what)
         if envelope is None and data[:1] == b'"':
             return _said(from_json(data))
         if envelope is None:
@@ -130,9 +109,10 @@ class ReplyCodec(ValueCodec):
             return Reply(
                 cast("ModelResponse", load_message(envelope["message"])),
                 envelope["model"],
-                _usage_in(envelope),
-                _failed_in(envelope),
+                usage_in(envelope),
+                failed_in(envelope),
                 envelope.get("complaint"),
+                compaction_in(envelope),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise UnreadableRecord(f"{_begin(what)} cannot be read: {error!r}.") from error
@@ -140,47 +120,6 @@ class ReplyCodec(ValueCodec):
 
 REPLIES = ReplyCodec()
 """The codec of every model call."""
-
-
-def plain_reply(payload: bytes) -> PlainReply | None:
-    """What can be read of a recorded answer without the model library; ``None`` if the payload is none.
-
-    Raises ``UnreadableRecord`` for an answer that a newer version has recorded in another format.
-    """
-    envelope = _open(payload, "a recorded answer")
-    if envelope is None:
-        return None
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[PlainCall] = []
-    after_text = False
-    try:
-        for part in envelope["message"]["parts"]:
-            if "text" in part and after_text:
-                texts[-1] += part["text"]  # as the library joins them: what stands between two texts separates them
-            elif "text" in part:
-                texts.append(part["text"])
-            elif "thinking" in part:
-                thoughts.append(part["thinking"])
-            elif "call" in part:
-                calls.append(_plain_call(part))
-            after_text = "text" in part
-        return PlainReply(
-            envelope["model"],
-            "\n\n".join(texts),
-            "\n\n".join(thoughts),
-            tuple(calls),
-            _usage_in(envelope),
-            _failed_in(envelope),
-            envelope.get("complaint"),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UnreadableRecord(f"A recorded answer cannot be read: {error!r}.") from error
-
-
-def _plain_call(part: Mapping[str, Any]) -> PlainCall:
-    fields = part.get("other", part)
-    return PlainCall(part["call"], fields.get("args"), fields["tool_call_id"])
 
 
 def _said(text: str) -> Reply:
@@ -191,31 +130,6 @@ def _said(text: str) -> Reply:
 
 
 _NEVER = datetime.fromtimestamp(0, UTC)
-
-
-def _open(data: bytes, what: str) -> dict[str, Any] | None:
-    """The envelope, if that is what it is."""
-    if not data.startswith(_MARK):
-        return None
-    try:
-        envelope = from_json(data)
-    except ValueError as error:
-        raise UnreadableRecord(f"{_begin(what)} cannot be read: {error}.") from error
-    if (number := envelope["$model"]) > FORMAT:
-        raise UnreadableRecord(
-            f"{_begin(what)} was recorded in format {number}, by a newer version of Holdfast; this one knows formats "
-            f"up to {FORMAT}. Upgrade Holdfast: `pip install --upgrade holdfast`."
-        )
-    return envelope
-
-
-def _usage_in(envelope: Mapping[str, Any]) -> Usage:
-    recorded = envelope["usage"]
-    return Usage(**{name: recorded[name] for name in _USAGE if name in recorded})
-
-
-def _failed_in(envelope: Mapping[str, Any]) -> tuple[FailedModel, ...]:
-    return tuple(FailedModel(one["model"], one["error"], one["attempts"]) for one in envelope.get("failed", ()))
 
 
 def _mended(value: Any) -> Any:

@@ -1,0 +1,426 @@
+"""Files under one folder, and nothing else.
+
+A model names the files that it wants, and a model can be talked into anything by what it reads. So a path from there is
+never put together with the folder's own and handed to the system: between a check of such a path and its use, whoever
+may write in the folder can swap a directory for a link. ``Root`` walks instead. Every name is opened relative to the
+directory opened before it (``dir_fd``), with ``O_NOFOLLOW``, so that what was opened is what was checked, whatever is
+renamed meanwhile.
+
+- **Paths** are relative, with ``/``; ``..``, a leading ``/``, ``~``, a drive's letter and ``\\`` are refused, and
+  nothing is decoded or expanded.
+- **Symbolic links** below the root are refused wherever they stand, also those that lead to another place inside. The
+  root's own path may have some: they are resolved once, when the ``Root`` is made.
+- **Only plain files** are opened. A pipe, a socket or a device is refused and never waited for.
+- **Hard links** are plain files: one that is in the folder was put there by somebody with a right to the file. It can
+  be read. Writing never goes through it: a file is replaced as a whole, and its other names keep what they had.
+- **Writing** is atomic and durable: a temporary file beside the old one, ``fsync``, and a rename. The file keeps its
+  permissions; its owner is who wrote last. One that has no write permission at all is not replaced.
+
+Not covered: a directory that somebody moves out of the root, or mounts into it, while it is in use. Who can do that can
+write there anyway.
+
+What goes wrong is a ``PathRefused``. Its words are for the model, and never tell where the root is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, Literal
+
+from holdfast.errors import PathRefused, UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where `Root` is refused
+    fcntl = None
+
+log = logging.getLogger("holdfast.agents")
+
+LONGEST_PATH = 2000
+"""The most characters of a path."""
+DEEPEST = 32
+"""How many levels a walk goes down at most: it has one directory open for each."""
+MOST_NAMES = 10_000
+"""How many names of one directory are read at most."""
+LOCK_PATIENCE = 10.0
+"""Seconds to wait for somebody else who is replacing a file of the same directory."""
+_LOCK_LOOK = 0.005
+TEMPORARY = ".holdfast-writing"
+"""What a file is called until it takes its place. One in a directory, so that a crash leaves one at most."""
+
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""What no name may have: control characters, and what is no text."""
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+Kind = Literal["file", "folder", "link", "other"]
+
+_DIRECTORY = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = 0 if os.name == "nt" else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = 0 if os.name == "nt" else os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_without_flock = threading.Lock()
+"""For filesystems that cannot lock a directory: at least threads of this process wait for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a folder."""
+
+    path: str
+    """From the root, with ``/``."""
+    kind: Kind
+    size: int
+    """Bytes of a file; 0 for all else."""
+    is_cut: bool = False
+    """A folder, named once more behind what is in it: it has more names than are read."""
+
+
+class Root:
+    """A folder whose files may be opened, by paths that somebody untrusted has chosen.
+
+    It is opened anew by each call: it need not exist yet, and may go and come back.
+
+    Args:
+        path: the folder. A relative one is looked for where the process is now.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if fcntl is None or not {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd:
+            raise UsageError(
+                "this system cannot open files relative to an open directory (dir_fd), without which nothing keeps a "
+                "model inside a folder: the file tools and skills from folders need Linux, macOS or another Unix"
+            )
+        self._path = os.path.realpath(path)
+
+    def __repr__(self) -> str:
+        return f"<root {self._path!r}>"
+
+    # Reading
+
+    def open(self, path: str) -> BinaryIO:
+        """A plain file, opened for reading bytes. The caller closes it."""
+        *folders, name = self._names_of_file(path)
+        with self._folder(folders, path) as folder:
+            return os.fdopen(_open_file(folder, name, path), "rb")
+
+    def kind(self, path: str) -> Kind:
+        """What is there."""
+        names = _names(path)
+        if not names:
+            return "folder"
+        with self._folder(names[:-1], path) as folder, _speaking_of(path):
+            return _kind(os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode)
+
+    def read(self, path: str, most: int) -> bytes:
+        """A plain file's content, refused if it has more than ``most`` bytes."""
+        with self.open(path) as file:
+            return _read(file, most, path)
+
+    def list(self, path: str = ".") -> list[Entry]:
+        """What is in a folder, sorted by name; the first 10,000 names that the system gives."""
+        return list(self.walk(path, depth=1))
+
+    def walk(self, path: str = ".", *, depth: int = DEEPEST, without: Collection[str] = ()) -> Iterator[Entry]:
+        """All that is in a folder and below, so many levels deep: a folder comes before what is in it.
+
+        Folders whose name is in ``without`` are listed, and not entered.
+
+        It reads on while it is asked for more: whoever has enough stops. Links are listed and not followed. A folder
+        that cannot be entered, and names that are no text, are passed over.
+        """
+        names = _names(path)
+        with self._folder(names, path) as folder:
+            yield from _walk(folder, "/".join(names), min(depth, DEEPEST), without)
+
+    # Writing
+
+    def write(self, path: str, content: bytes) -> None:
+        """Make this a file's content, at once or not at all. Folders that are missing are made."""
+        self._replace(path, content, None)
+
+    def exchange(self, path: str, before: bytes, after: bytes) -> bool:
+        """Make ``after`` a file's content if it is ``before`` now. Returns whether it was."""
+        return self._replace(path, after, before)
+
+    def _replace(self, path: str, content: bytes, before: bytes | None) -> bool:
+        *folders, name = self._names_of_file(path)
+        with self._folder(folders, path, make=before is None) as folder, _speaking_of(path):
+            mode = _mode_to_keep(folder, name, path)
+            with _locked(folder, path):
+                if before is not None and not _is(folder, name, path, before):
+                    return False
+                _write_beside(folder, name, content, mode)
+            _sync(folder)
+            return True
+
+    # The way to a folder
+
+    def _names_of_file(self, path: str) -> list[str]:
+        names = _names(path)
+        if not names or path.endswith("/"):
+            raise PathRefused(f"{shown(path)} names a folder, not a file.")
+        return names
+
+    @contextmanager
+    def _folder(self, names: list[str], path: str, *, make: bool = False) -> Generator[int]:
+        """The open directory that ``names`` lead to, one after the other."""
+        folder = self._open_root()
+        try:
+            for name in names:
+                inner = _enter(folder, name, path, make=make)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _open_root(self) -> int:
+        try:
+            return os.open(self._path, _DIRECTORY)
+        except OSError as error:
+            log.warning("the folder %s, which tools work in, cannot be opened: %s", self._path, error)
+            raise PathRefused(
+                "The folder that this tool works in is not there, or cannot be opened: no path will do until a person "
+                "has put that right."
+            ) from None
+
+
+def shown(path: str) -> str:
+    """A path as it is told: quoted, and not at length."""
+    return repr(path if len(path) <= 200 else f"{path[:199]}…")
+
+
+def _names(path: str) -> list[str]:
+    """The names that a path consists of; refused if it could lead out."""
+    if len(path) > LONGEST_PATH:
+        raise PathRefused(f"The path {shown(path)} is too long.")
+    if unfit := _UNFIT.search(path):
+        raise PathRefused(f"The path {shown(path)} has a character that no path may have: {unfit[0]!r}.")
+    if "\\" in path:
+        raise PathRefused(f"The path {shown(path)} has a backslash: write / between names.")
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if path.startswith("/") or _DRIVE.match(path) or names[:1] == ["~"]:
+        raise PathRefused(
+            f"The path {shown(path)} is absolute: give one from the folder that you work in, as 'a/b.txt'."
+        )
+    if ".." in names:
+        raise PathRefused(f"The path {shown(path)} has '..' in it: give the path from the folder that you work in.")
+    if TEMPORARY in names:
+        raise PathRefused(f"The name {TEMPORARY!r} is taken: files are called so while they are written.")
+    return names
+
+
+def _enter(folder: int, name: str, path: str, *, make: bool) -> int:
+    with _speaking_of(path, folder, name):
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+                _sync(folder)
+        return os.open(name, _DIRECTORY, dir_fd=folder)
+
+
+def _open_file(folder: int, name: str, path: str) -> int:
+    with _speaking_of(path):
+        # Looked at before it is opened, because opening some devices does something; and after, because it may be
+        # another by then.
+        _refuse_unless_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
+        opened = os.open(name, _FILE, dir_fd=folder)
+        try:
+            _refuse_unless_plain(os.fstat(opened), path)
+        except BaseException:
+            os.close(opened)
+            raise
+        return opened
+
+
+def _refuse_unless_plain(found: os.stat_result, path: str) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    if stat.S_ISDIR(found.st_mode):
+        raise PathRefused(f"{shown(path)} is a folder, not a file.")
+    if stat.S_ISLNK(found.st_mode):
+        raise PathRefused(f"{shown(path)} is a symbolic link, which is never followed.")
+    raise PathRefused(f"{shown(path)} is no plain file (a pipe, a socket or a device).")
+
+
+def _mode_to_keep(folder: int, name: str, path: str) -> int | None:
+    """The permissions of the file that is there; ``None`` if there is none."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _refuse_unless_plain(found, path)
+    if not found.st_mode & 0o222:
+        raise PathRefused(f"{shown(path)} is read-only, and was left as it is.")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _write_beside(folder: int, name: str, content: bytes, mode: int | None) -> None:
+    """Write a temporary file, and let it take the place of ``name``. The directory is locked."""
+    with suppress(FileNotFoundError):
+        os.unlink(TEMPORARY, dir_fd=folder)  # left by a process that was killed
+    # A new one in any case (O_EXCL): whatever somebody puts there meanwhile is not written to.
+    written = os.open(TEMPORARY, _NEW, 0o666 if mode is None else 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(written, "wb") as file:
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(TEMPORARY, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(TEMPORARY, dir_fd=folder)
+        raise
+
+
+def _sync(folder: int) -> None:
+    """Let a directory's names be durable, where the filesystem can do that."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+
+
+def _is(folder: int, name: str, path: str, content: bytes) -> bool:
+    """Whether a file has this content."""
+    try:
+        with os.fdopen(_open_file(folder, name, path), "rb") as file:
+            return file.read(len(content) + 1) == content
+    except PathRefused:
+        return False
+
+
+def _read(file: BinaryIO, most: int, path: str) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    # What it says of its size may be old by now, or, as in /proc, no size at all.
+    content = file.read(most + 1) if size <= most else b""
+    if size > most or len(content) > most:
+        raise PathRefused(
+            f"{shown(path)} is too large: it has {max(size, len(content)):,} bytes, and {most:,} are allowed."
+        )
+    return content
+
+
+def _walk(folder: int, prefix: str, depth: int, without: Collection[str]) -> Iterator[Entry]:
+    names, is_cut = _names_in(folder)
+    for name in names:
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            continue  # it has gone since
+        path = f"{prefix}/{name}" if prefix else name
+        kind = _kind(found.st_mode)
+        if kind != "folder":
+            yield Entry(path, kind, found.st_size if kind == "file" else 0)
+            continue
+        yield Entry(path, kind, 0)
+        if depth > 1 and name not in without:
+            try:
+                inner = os.open(name, _DIRECTORY, dir_fd=folder)
+            except OSError:
+                continue  # it has gone, or become a link, or may not be entered
+            try:
+                yield from _walk(inner, path, depth - 1, without)
+            finally:
+                os.close(inner)
+    if is_cut:
+        yield Entry(prefix or ".", "folder", 0, is_cut=True)
+
+
+def _names_in(folder: int) -> tuple[list[str], bool]:
+    """The names in a directory, sorted, and whether there are more than were read."""
+    with os.scandir(folder) as found:
+        names = [entry.name for entry in islice(found, MOST_NAMES + 1)]
+    is_cut = len(names) > MOST_NAMES
+    return sorted(name for name in names[:MOST_NAMES] if name != TEMPORARY and not _UNFIT.search(name)), is_cut
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "link" if stat.S_ISLNK(mode) else "other"
+
+
+@contextmanager
+def _locked(folder: int, path: str) -> Generator[None]:
+    """Nobody else who goes by this lock replaces a file of this directory meanwhile.
+
+    The lock is on the directory itself, so nothing is left lying about. It goes with the open directory: when that is
+    closed, or its process has died, it is free.
+    """
+    assert fcntl is not None
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise PathRefused(f"{shown(path)} was not written: somebody else keeps its folder locked.") from None
+            time.sleep(_LOCK_LOOK)
+        except OSError:
+            with _without_flock:
+                yield
+            return
+        else:
+            break
+    try:
+        yield
+    finally:
+        fcntl.flock(folder, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _speaking_of(path: str, folder: int | None = None, name: str = "") -> Generator[None]:
+    """What the system refuses, in words that name the path as it was given, and nothing else.
+
+    Given a ``folder``, it is about entering ``name`` in it, on the way.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PathRefused(_words(error, path, folder, name)) from None
+
+
+def _words(error: OSError, path: str, folder: int | None, name: str) -> str:
+    part = f" ({shown(name)})" if name and name != path else ""
+    match error.errno:
+        case errno.ENOENT:
+            return f"There is no {shown(path)}{part and f': it has no folder {shown(name)}'}."
+        case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
+            if folder is None or _is_link(folder, name):
+                return f"{shown(path)} leads through a symbolic link{part}, which is never followed."
+            return f"{shown(path)} is no folder." if not part else f"{shown(path)}: a part of it{part} is no folder."
+        case errno.EACCES | errno.EPERM:
+            return f"{shown(path)} may not be opened: permission denied."
+        case errno.ENAMETOOLONG:
+            return f"{shown(path)} has a name that is too long."
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{shown(path)} was not written: the disk is full."
+        case errno.EROFS:
+            return f"{shown(path)} was not written: the disk is read-only."
+        case errno.ENXIO | errno.ENODEV:
+            return f"{shown(path)} is no plain file (a pipe, a socket or a device)."
+        case _:
+            return f"{shown(path)} cannot be opened: {os.strerror(error.errno or 0)}."
+
+
+def _is_link(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

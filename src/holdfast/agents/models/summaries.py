@@ -1,0 +1,69 @@
+"""The message that stands for what was summarised, and how it is known again.
+
+It carries, where no provider sees it, how many answers it stands for: whoever counts the answers of a conversation (a
+scripted model, the next summary) counts these, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, UserPromptPart
+
+    from holdfast.client.recorded_reply import Compacted
+
+_KEY = "holdfast"
+
+REQUEST: dict[str, Any] = {_KEY: {"compaction": True}}
+"""The metadata of a message that asks for a summary."""
+
+
+def is_request(messages: Sequence[ModelMessage]) -> bool:
+    """Whether this asks for a summary."""
+    return bool(_mark_of(messages[0]).get("compaction"))
+
+
+def answers_in(messages: Sequence[ModelMessage]) -> int:
+    """How many answers of a model there are, with those that a summary stands for."""
+    from pydantic_ai.messages import ModelResponse
+
+    answers = [type(message) for message in messages].count(ModelResponse)
+    return answers + (_mark_of(messages[0]).get("answers", 0) if messages else 0)
+
+
+def kept_in(messages: Sequence[ModelMessage]) -> int:
+    """How many of the messages behind a summary are older than it; 0 if there is no summary."""
+    return _mark_of(messages[0]).get("kept", 0)
+
+
+def summary_message(
+    summary: str,
+    done: Compacted,
+    system: Sequence[ModelRequestPart],
+    task: Sequence[UserPromptPart],
+    instructions: str | None,
+    at: datetime,
+) -> ModelRequest:
+    """The message that is sent in place of those that were summarised, with the task if that was one of them."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    still = " The task above still holds." if task else ""
+    text = (
+        f"[The conversation up to here was summarised, because it became too long: {done.summarised} messages, "
+        f"{done.answers} of them answers of yours.{still} Go on from here.]\n\n{summary}"
+    )
+    return ModelRequest(
+        [*system, *task, UserPromptPart(text, timestamp=at)],
+        timestamp=at,
+        instructions=instructions,
+        metadata={_KEY: {"answers": done.answers, "kept": done.kept}},
+    )
+
+
+def _mark_of(message: ModelMessage) -> dict[str, Any]:
+    mark: Any = (message.metadata or {}).get(_KEY)
+    return cast("dict[str, Any]", mark) if isinstance(mark, dict) else {}

@@ -1,0 +1,140 @@
+"""``@skill`` and ``Skill``: a bundle of instructions and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from holdfast.agents.docstrings import read_docstring
+from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
+from holdfast.authoring.functions import is_async, place_of
+from holdfast.errors import DefinitionError
+
+LONGEST_DESCRIPTION = 1024
+"""Characters. It is in the agent's instructions, in every turn."""
+
+Instructions = str | Callable[..., str | Awaitable[str]]
+"""A text, or a function that returns one, and may take a ``RunContext``."""
+
+
+class Skill:
+    """Instructions, tools and files that a model takes up when it needs them.
+
+    Args:
+        name: what the model calls it: at most 64 ASCII letters, digits, _ and -.
+        description: what it is for, and when to use it. The model always sees it, so it is short.
+        instructions: what the model is told when it loads the skill: a text, or a function that returns one (it may be
+            async, and take a ``RunContext``), which is called inside the step that loads the skill.
+        tools: what the model can call once it has loaded the skill: functions, with ``@tool`` or without.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        instructions: Instructions,
+        tools: Sequence[Callable[..., Any] | Tool] = (),
+    ) -> None:
+        where = f"skill {name!r}"
+        refuse_name(name, where, how="with name=")
+        self.name = name
+        self.description = _checked_description(description, where)
+        self.tools: tuple[Tool, ...] = tuple(as_tool(one, where) for one in tools)
+        self.takes_context = False
+        """Its instructions are made by a function that takes a ``RunContext``."""
+        if isinstance(instructions, str):
+            if not instructions.strip():
+                raise DefinitionError(f"{where}: its instructions are empty, and that is what the model would load")
+        elif not callable(instructions):
+            raise DefinitionError(f"{where}: instructions is a text, or a function that returns one")
+        else:
+            self.takes_context = _takes_context(instructions, where)
+        self._instructions = instructions
+
+    folder: Path | None = None
+    """Where its files are, if it has any."""
+
+    async def load(self, context: RunContext[Any] | None) -> str:
+        """What the model is told when it loads the skill. Called in a step."""
+        made = self._instructions
+        if isinstance(made, str):
+            return made
+        args = (context,) if self.takes_context else ()
+        function: Any = made
+        text: Any = await function(*args) if is_async(made) else await asyncio.to_thread(function, *args)
+        if not isinstance(text, str):
+            raise TypeError(f"the function of skill {self.name!r} returned {type(text).__name__}, not a text")
+        return text
+
+    def __repr__(self) -> str:
+        return f"<skill {self.name!r}>"
+
+
+@overload
+def skill(function: Callable[..., str | Awaitable[str]], /) -> Skill: ...
+@overload
+def skill(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    tools: Sequence[Callable[..., Any] | Tool] = (),
+) -> Callable[[Callable[..., str | Awaitable[str]]], Skill]: ...
+def skill(
+    function: Callable[..., str | Awaitable[str]] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    tools: Sequence[Callable[..., Any] | Tool] = (),
+) -> Any:
+    """Make a function a skill: what it returns is what the model is told when it loads the skill.
+
+    The function is called when that happens, as a part of the recorded step. It may be async, and may take a
+    ``RunContext``.
+
+    Args:
+        function: returns the instructions.
+        name: what the model calls the skill; the function's name unless given.
+        description: what it is for, and when to use it; the docstring unless given.
+        tools: what the model can call once it has loaded the skill.
+    """
+
+    def decorate(function: Callable[..., str | Awaitable[str]]) -> Skill:
+        if not inspect.isroutine(function):
+            raise DefinitionError(f"@skill goes on a function that returns the instructions, not on {function!r}")
+        told = read_docstring(function.__doc__).text if description is None else description
+        if not told.strip():
+            raise DefinitionError(
+                f"skill {function.__name__!r} ({place_of(function)}) has no description: write a docstring that says "
+                f"what it is for, and when to use it"
+            )
+        return Skill(name or function.__name__, told, function, tools)
+
+    return decorate if function is None else decorate(function)
+
+
+def _checked_description(given: Any, where: str) -> str:
+    """In one line, as the catalogue has it."""
+    if not isinstance(given, str) or not given.strip():
+        raise DefinitionError(f"{where} has no description: say what it is for, and when to use it")
+    text = " ".join(given.split())
+    if len(text) > LONGEST_DESCRIPTION:
+        raise DefinitionError(
+            f"{where}: its description has {len(text)} characters, and at most {LONGEST_DESCRIPTION} are allowed, "
+            f"because the model reads it in every turn: say there when to use the skill, and the rest in its "
+            f"instructions"
+        )
+    return text
+
+
+def _takes_context(function: Callable[..., Any], where: str) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) > 1 or any(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters):
+        raise DefinitionError(
+            f"{where} ({place_of(function)}): the function that returns its instructions takes a RunContext, "
+            f"`ctx: RunContext[...]`, or nothing"
+        )
+    return bool(parameters)

@@ -1,0 +1,78 @@
+"""Toolsets: tools that are known only when a run begins, such as those of an MCP server.
+
+What a toolset has is listed by a recorded step before the first model call, so that a run sees the same tools however
+often it is taken over, and a replay asks nobody. Each of them becomes a ``Tool``: a call of it is a step like any
+other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.step import read_outcome
+from holdfast.codec import codec_for
+from holdfast.core.execution import Execution
+from holdfast.core.records import Kind
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.states import Effect
+from holdfast.engine.definitions import StepCall, StepDefinition
+
+if TYPE_CHECKING:
+    from holdfast.agents.tools import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """What is recorded of a tool in a toolset."""
+
+    name: str
+    """As the model calls it."""
+    description: str
+    schema: dict[str, Any]
+    """The JSON schema of its arguments."""
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else the toolset must know of it to call it."""
+
+
+class Toolset(ABC):
+    """Tools that are known only when a run begins."""
+
+    name: str
+    """By which the journal calls it."""
+    retry: RetryPolicy = RetryPolicy()
+    """When listing is tried again, before the run fails."""
+
+    @abstractmethod
+    async def list_tools(self) -> list[ListedTool]:
+        """What there is. Called in a step."""
+
+    @abstractmethod
+    def tool(self, listed: ListedTool) -> Tool:
+        """The tool itself, in whatever process calls it."""
+
+
+async def listed_tools(execution: Execution, toolsets: Sequence[Toolset]) -> list[Tool]:
+    """The tools of all toolsets, in workflow code: one recorded step for each, all at the same time."""
+    steps = [_listing(toolset) for toolset in toolsets]
+    issued = [execution.issue(Kind.STEP, step.name, StepCall(step, (), {})) for step in steps]
+    outcomes = [await one for one in issued]
+    found: list[Tool] = []
+    for toolset, step, outcome in zip(toolsets, steps, outcomes, strict=True):
+        found += [toolset.tool(listed) for listed in read_outcome(execution, step, outcome)]
+    return found
+
+
+def _listing(toolset: Toolset) -> StepDefinition:
+    return StepDefinition(
+        name=f"tools of {toolset.name}",
+        function=toolset.list_tools,
+        is_async=True,
+        output=codec_for(list[ListedTool]),
+        parameters=(),
+        namespace={},
+        retry=toolset.retry,
+        effect=Effect.READ,
+    )

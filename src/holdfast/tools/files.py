@@ -1,0 +1,213 @@
+"""Tools with which a model reads and changes the files of one folder, and no others.
+
+What keeps them inside is ``agents/confined``. Whatever a file holds, what one call hands to the model is bounded, and
+so is the memory that it takes.
+
+Reading may be repeated freely, and so may writing a whole file. Replacing a part of one may not: after a crash, the
+text that was to be replaced may be gone because it was replaced. So an edit keeps, durably and before it touches the
+file, what the file was and what it will be (``StepContext.keep``), as digests. An attempt that comes after it looks
+which of the two the file is. If it is neither, somebody else has changed it since, and the model is told to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from typing import Annotated, cast
+
+from pydantic import Field
+
+from holdfast.agents.confined import Entry, Root, shown
+from holdfast.agents.tools import Tool, tool
+from holdfast.core.states import Effect
+from holdfast.engine.steps import StepContext, current
+from holdfast.errors import DefinitionError, ModelRetry
+from holdfast.tools.reading import is_binary, read_lines
+from holdfast.tools.searching import Search, search
+
+MAX_BYTES = 64 * 1024
+MAX_FILE_BYTES = 1024 * 1024
+MOST_ENTRIES = 500
+_EDIT_TRIES = 20
+
+_Positive = Annotated[int, Field(ge=1)]
+
+
+def file_tools(
+    root: str | os.PathLike[str],
+    *,
+    write: bool = True,
+    max_bytes: int = MAX_BYTES,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> list[Tool]:
+    """Tools for the files under a folder: ``read_file``, ``list_dir``, ``search_files``, ``write_file``, ``edit_file``.
+
+    Nothing outside of the folder can be reached with them, and symbolic links in it are not followed.
+
+    Args:
+        root: the folder. It must be there when a tool is called. A relative path is meant from where the process is
+            when this is called.
+        write: whether there are ``write_file`` and ``edit_file``.
+        max_bytes: the most that one call hands to the model.
+        max_file_bytes: the largest file that is searched, written or edited.
+    """
+    for name, value in (("max_bytes", max_bytes), ("max_file_bytes", max_file_bytes)):
+        if value < 1:
+            raise DefinitionError(f"file_tools: {name} is {value}, and has to be at least 1")
+    files = _Files(Root(root), max_bytes, max_file_bytes)
+    reading = tool(effect=Effect.READ)
+    tools: list[Tool] = [reading(files.read_file), reading(files.list_dir), reading(files.search_files)]
+    return [*tools, tool(files.write_file), tool(files.edit_file)] if write else tools
+
+
+class _Files:
+    """The tools of one folder. The docstrings are what the model is shown."""
+
+    def __init__(self, root: Root, max_bytes: int, max_file_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        self._max_file_bytes = max_file_bytes
+
+    def read_file(self, path: str, offset: _Positive = 1, limit: _Positive = 2000) -> str:
+        """Read a text file. You get its lines as they are, without numbers.
+
+        Args:
+            path: the path from the folder that you work in, as in "notes/plan.txt".
+            offset: the first line that you want; 1 is the first of the file.
+            limit: the most lines that you want.
+        """
+        with self._root.open(path) as file:
+            return read_lines(file, path, offset, limit, self._max_bytes)
+
+    def list_dir(self, path: str = ".", depth: _Positive = 1) -> str:
+        """List what is in a folder: a line for each file, with its size, and for each folder, with a / at its end.
+
+        Args:
+            path: the path from the folder that you work in, which is ".".
+            depth: how many levels to list; 1 is the folder alone.
+        """
+        lines: list[str] = []
+        room = self._max_bytes
+        for entry in self._root.walk(path, depth=depth):
+            line = _line_of(entry)
+            room -= len(line.encode()) + 1
+            if len(lines) == MOST_ENTRIES or room < 0:
+                lines.append("[There is more. List a folder in it, or with a smaller depth.]")
+                break
+            lines.append(line)
+        return "\n".join(lines) or f"{shown(path)} is empty."
+
+    def search_files(self, pattern: str, path: str = ".", glob: str | None = None) -> str:
+        """Search text files for lines that match a regular expression. You get path:line: text.
+
+        Folders called .git, .venv, node_modules and __pycache__ are left out, unless you name one as the path.
+
+        Args:
+            pattern: a regular expression as in Python. It is matched against one line at a time.
+            path: the folder, or the one file, to search, from the folder that you work in, which is ".".
+            glob: search only files of which the name, as in "*.py", or the path, as in "src/*.py", fits this.
+        """
+        return search(self._root, Search(pattern, path, glob, self._max_bytes, self._max_file_bytes))
+
+    def write_file(self, path: str, content: str) -> str:
+        """Make this the whole content of a file. Folders that are missing are made.
+
+        Args:
+            path: the path from the folder that you work in, as in "notes/plan.txt".
+            content: all of what the file shall hold.
+        """
+        encoded = self._encoded(content, path)
+        self._root.write(path, encoded)
+        return f"Wrote {len(encoded):,} bytes to {shown(path)}."
+
+    async def edit_file(self, path: str, old: str, new: str, all: bool = False) -> str:
+        """Replace a piece of a text file.
+
+        Args:
+            path: the path from the folder that you work in, as in "notes/plan.txt".
+            old: the text to be replaced, exactly as it is in the file, with enough around it to be there only once.
+            new: what takes its place.
+            all: replace it wherever it is, however often.
+        """
+        if old == new or not old:
+            raise ModelRetry("old and new are the same: there is nothing to do." if old else "old is empty.")
+        step = current.get(None)
+        done = f"Replaced it in {shown(path)}."
+        earlier = None if step is None else cast("dict[str, str] | None", step.progress)
+        for _ in range(_EDIT_TRIES):
+            before = await asyncio.to_thread(self._root.read, path, self._max_file_bytes)
+            if earlier is not None and _digest(before) == earlier["after"]:
+                return done
+            if earlier is not None and _digest(before) != earlier["before"]:
+                raise ModelRetry(
+                    f"The process stopped while it edited {shown(path)}, and the file has been changed since. The edit "
+                    f"may have been made or not: read the file, and decide anew."
+                )
+            after = self._edited(before, path, old, new, all)
+            if step is not None:
+                await step.keep({"before": _digest(before), "after": _digest(after)})
+            if await asyncio.to_thread(_exchange, self._root, step, path, before, after):
+                return done
+            earlier = None  # somebody has changed it meanwhile, and our edit was not made: once more, as it is now
+        raise ModelRetry(f"{shown(path)} was not edited: somebody else keeps changing it.")
+
+    def _edited(self, before: bytes, path: str, old: str, new: str, all: bool) -> bytes:
+        if is_binary(before):
+            raise ModelRetry(f"{shown(path)} is no text, and cannot be edited.")
+        sought = self._encoded(old, path)
+        found = before.count(sought)
+        if not found:
+            ends = " Its lines end with \\r\\n: write them so." if b"\r\n" in before and "\n" in old else ""
+            raise ModelRetry(
+                f"{shown(path)} was not edited: the text to be replaced is not in it. It has to be exactly as it is "
+                f"there, with all its spaces and line ends.{ends}"
+            )
+        if found > 1 and not all:
+            raise ModelRetry(
+                f"{shown(path)} was not edited: the text to be replaced is in it {found} times. Give more of what is "
+                f"around it, or all=true to replace them all."
+            )
+        after = before.replace(sought, self._encoded(new, path))
+        if len(after) > self._max_file_bytes:
+            raise self._too_large(path, len(after))
+        return after
+
+    def _encoded(self, text: str, path: str) -> bytes:
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            raise ModelRetry(f"{shown(path)} was not written: {text[error.start]!r} is no character.") from None
+        if len(encoded) > self._max_file_bytes:
+            raise self._too_large(path, len(encoded))
+        return encoded
+
+    def _too_large(self, path: str, size: int) -> ModelRetry:
+        return ModelRetry(
+            f"{shown(path)} was not written: it would have {size:,} bytes, and {self._max_file_bytes:,} are allowed. "
+            f"Write several smaller files."
+        )
+
+
+def _exchange(root: Root, step: StepContext | None, path: str, before: bytes, after: bytes) -> bool:
+    if step is not None:
+        step.heartbeat()  # raises in a worker that has lost the run
+    return root.exchange(path, before, after)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _line_of(entry: Entry) -> str:
+    if entry.is_cut:
+        return f"[{entry.path} has more than are listed.]"
+    match entry.kind:
+        case "folder":
+            return f"{entry.path}/"
+        case "file":
+            return f"{entry.path} ({entry.size:,} bytes)"
+        case "link":
+            return f"{entry.path} (a symbolic link, never followed)"
+        case "other":
+            return f"{entry.path} (no plain file)"

@@ -1,0 +1,96 @@
+"""What a call of an MCP tool gave, as plain data: that is what is recorded, and what a model is shown.
+
+Structured content is preferred to the text that most servers send along with it. One text becomes a string, several
+things a list. Images are kept, as ``agents.files`` writes them; of other binary data only is told that it was there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+)
+
+from holdfast.agents.files import SHOWABLE, image
+from holdfast.agents.refusals import cut
+
+LARGEST = 100_000
+"""The most characters of a result that are recorded, images aside: a model reads them in every turn that follows."""
+
+LARGEST_IMAGE = 5_000_000
+"""The most characters of an image, as base64."""
+
+MOST_IMAGES = 8
+
+
+def plain(result: CallToolResult) -> Any:
+    """The result of a call that has succeeded."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    others = [block for block in result.content if not isinstance(block, TextContent)]
+    images, notes = _kept(others)
+    found: list[Any] = []
+    if result.structured_content is not None:
+        found.append(result.structured_content)
+    elif texts:
+        found.append("\n".join(texts))
+    found += notes
+    said: Any = None if not found else found[0] if len(found) == 1 else found
+    said = _bounded(said)
+    if not images:
+        return said
+    return images[0] if said is None and len(images) == 1 else [*([] if said is None else [said]), *images]
+
+
+def words(result: CallToolResult) -> str:
+    """What a server says of a call that has failed, in its own words."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    if not any(text.strip() for text in texts) and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    return cut("\n".join(texts).strip() or "the server does not say why", LARGEST)
+
+
+def _kept(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
+    """The images that a model can be shown, and what else there is, in words."""
+    images: list[Any] = []
+    notes: list[Any] = []
+    for block in blocks:
+        match block:
+            case ImageContent():
+                if block.mime_type in SHOWABLE and len(block.data) <= LARGEST_IMAGE and len(images) < MOST_IMAGES:
+                    images.append(image(block.mime_type, block.data))
+                else:
+                    notes.append(_left_out("image", block.mime_type, block.data))
+            case AudioContent():
+                notes.append(_left_out("audio", block.mime_type, block.data))
+            case ResourceLink():
+                link = {"resource": block.uri, "name": block.name, "description": block.description}
+                notes.append({key: value for key, value in link.items() if value})
+            case EmbeddedResource(resource=BlobResourceContents() as blob):
+                notes.append({"resource": blob.uri, **_left_out("resource", blob.mime_type, blob.blob)})
+            case EmbeddedResource():
+                notes.append({"resource": block.resource.uri, "text": getattr(block.resource, "text", "")})
+            case TextContent():
+                pass
+    return images, notes
+
+
+def _left_out(what: str, kind: str | None, data: str) -> dict[str, str]:
+    return {"left out": f"{what} of type {kind or 'unknown'}, {len(data) * 3 // 4:,} bytes"}
+
+
+def _bounded(value: Any) -> Any:
+    """The value, or as much of it as may be recorded, with a note."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= LARGEST:
+        return value
+    return f"{text[:LARGEST]}\n[cut: the result has {len(text):,} characters, of which these are the first {LARGEST:,}]"

@@ -1,0 +1,88 @@
+"""One tool of an MCP server, as an agent's tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agents.approving import RequiresApproval
+from holdfast.agents.tools import Tool
+from holdfast.agents.toolsets import ListedTool
+from holdfast.codec import codec_for
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.states import Effect
+from holdfast.engine.definitions import StepDefinition
+from holdfast.errors import McpUnavailable, StepOutcomeUnknown, StepTimedOut
+from holdfast.tools.mcp.schemas import SchemaParameters
+
+BACKOFF = 0.5
+LONGEST_BACKOFF = 20.0
+
+Call = Callable[[str, dict[str, Any], Callable[[Awaitable[Any]], Awaitable[Any]]], Awaitable[Any]]
+"""Calls a tool by its name on the server. What it is handed bounds the time that the call itself takes."""
+
+
+def retry_policy(retries: int) -> RetryPolicy:
+    """When the server is asked again: if it could not be reached, and what was asked may be asked twice."""
+    return RetryPolicy(
+        retries=retries,
+        backoff=BACKOFF,
+        max_backoff=LONGEST_BACKOFF,
+        retry_on=(McpUnavailable,),
+        wait_of=lambda error: error.wait if isinstance(error, McpUnavailable) else None,
+    )
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What the code says of a tool, and not the server."""
+
+    effect: Effect
+    requires_approval: RequiresApproval
+    timeout: float | None
+    retries: int
+
+
+def mcp_tool(server: str, listed: ListedTool, behaviour: Behaviour, call: Call) -> Tool:
+    """The tool itself: a call of it is a step that asks the server."""
+    name = str(listed.notes["name"])
+    is_once = behaviour.effect is Effect.ONCE
+
+    async def bounded(asking: Awaitable[Any]) -> Any:
+        scope = asyncio.timeout(behaviour.timeout)
+        try:
+            async with scope:
+                return await asking
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise StepTimedOut(
+                f"the MCP server {server!r} took longer than its time-out of {behaviour.timeout:g} s", listed.name
+            ) from None
+
+    async def ask(arguments: dict[str, Any]) -> Any:
+        try:
+            return await call(name, arguments, bounded)
+        except McpUnavailable as error:
+            if not is_once or not error.sent:
+                raise
+            raise StepOutcomeUnknown(
+                f"{error}: the call of {name!r} may or may not have happened, and its effect is `once`, so it is not "
+                f"made again. Check first, then act on what you find.",
+                listed.name,
+            ) from error
+
+    definition = StepDefinition(
+        name=listed.name,
+        function=ask,
+        is_async=True,
+        output=codec_for(Any),
+        parameters=(),
+        namespace={},
+        retry=retry_policy(behaviour.retries),
+        effect=behaviour.effect,
+    )
+    parameters = SchemaParameters(listed.name, listed.schema)
+    return Tool(definition, listed.description, parameters, None, behaviour.requires_approval)

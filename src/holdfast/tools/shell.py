@@ -1,0 +1,212 @@
+"""A tool with which a model runs programs: only those that were allowed, and never through a shell.
+
+This is no sandbox. What an allowed program can do, the model can do: ``git`` runs any command with
+``-c core.pager=...``, ``python`` runs anything, and all of them read whatever this user may read. What is kept here is
+which programs they are, what they are told of this process (a few variables), how long they run, and how much they say
+(``running``).
+
+A program is looked for once, when the tool is made, in the folders of ``PATH`` that are absolute and not below the
+working folder, so that nothing that the model writes there is ever run in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+
+from holdfast.agents.approving import RequiresApproval
+from holdfast.agents.refusals import cut
+from holdfast.agents.tools import Tool, tool
+from holdfast.authoring.durations import Duration, seconds
+from holdfast.core.states import Effect
+from holdfast.errors import DefinitionError, ModelRetry, UsageError
+from holdfast.tools.running import Ended, run_program
+
+MAX_OUTPUT = 32 * 1024
+LONGEST_COMMAND = 100_000
+"""The most characters of a command with all its arguments."""
+
+_DESCRIPTION = """Run a program, and get what it writes. There is no shell: no pipes, no redirection, no variables, no \
+wildcards; every argument is passed on as it is. It has no input, and is stopped after {timeout:g} seconds.
+Allowed are these, and nothing else:
+{allowed}"""
+
+
+def shell_tool(
+    *,
+    allow: Sequence[str | Sequence[str]],
+    cwd: str | os.PathLike[str],
+    timeout: Duration = 30,
+    max_output: int = MAX_OUTPUT,
+    env: Iterable[str] = (),
+    requires_approval: RequiresApproval = True,
+    effect: Effect | str = Effect.ONCE,
+) -> Tool:
+    """A tool named ``shell`` that runs the allowed programs. No sandbox: what they can do, the model can do.
+
+    Args:
+        allow: the programs: a name (``"ls"``) allows it with any arguments, a list (``["python", "-m", "pytest"]``)
+            with arguments that begin so. Names are looked for in ``PATH``, once; an absolute path is taken as it is.
+        cwd: the folder in which they run.
+        timeout: how long one may run.
+        max_output: the most bytes of what it writes that the model is told: the beginning and the end of it.
+        env: the names of this process's variables that it gets, besides ``PATH`` and ``LANG``.
+        requires_approval: whether a person is asked before each call, as with ``@tool``.
+        effect: ``once``, unless all that is allowed may run again after a crash.
+    """
+    if os.name != "posix":
+        raise UsageError("shell_tool needs sessions and signals, which this system does not have: use Linux or macOS")
+    limit = seconds(timeout, "the timeout of shell_tool")
+    assert limit is not None
+    if max_output < 1:
+        raise DefinitionError(f"shell_tool: max_output is {max_output}, and has to be at least 1")
+    shell = _Shell(allow, os.path.realpath(cwd), limit, max_output, env)
+    description = _DESCRIPTION.format(timeout=limit, allowed=shell.allowed)
+    approval = shell.needs_approval if requires_approval is True else requires_approval
+    return tool(description=description, requires_approval=approval, effect=effect)(shell.shell)
+
+
+class _Shell:
+    """The programs that are allowed, and how they are run."""
+
+    def __init__(
+        self,
+        allow: Sequence[str | Sequence[str]],
+        cwd: str,
+        timeout: float,
+        max_output: int,
+        env: Iterable[str],
+    ) -> None:
+        self._cwd = cwd
+        self._timeout = timeout
+        self._max_output = max_output
+        self._env = tuple(_env_names(env))
+        self._path = os.pathsep.join(_folders_outside(cwd))
+        if not self._path:
+            raise DefinitionError(f"shell_tool: every folder of PATH is below cwd ({cwd}): choose a smaller cwd")
+        self._beginnings = [_beginning(one) for one in _refuse_text(allow)]
+        if not self._beginnings:
+            raise DefinitionError("shell_tool: allow is empty: name the programs that may be run, as in allow=['ls']")
+        self._programs = {one[0]: self._find(one[0]) for one in self._beginnings}
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, for the model."""
+        return "\n".join(f"- {' '.join(one)} …" for one in self._beginnings)
+
+    def needs_approval(self, argv: list[str]) -> bool:
+        """Every call does; but nobody is asked for what is refused anyway."""
+        self._program_for(argv)
+        return True
+
+    async def shell(self, argv: Annotated[list[str], Field(min_length=1)]) -> str:
+        """Run a program.
+
+        Args:
+            argv: the program, and then its arguments, one by one, as in ["ls", "-l", "some folder"].
+        """
+        program = self._program_for(argv)
+        environment = self._environment()
+        try:
+            ended = await run_program(
+                [program, *argv[1:]],
+                cwd=self._cwd,
+                env=environment,
+                timeout=self._timeout,
+                max_output=self._max_output,
+            )
+        except OSError as error:
+            # The words of the system would tell where it all is.
+            raise ModelRetry(
+                f"{argv[0]!r} was not started: {os.strerror(error.errno or 0)}. The program, or the folder that it is "
+                f"to run in, may be gone."
+            ) from None
+        return self._told(ended)
+
+    def _program_for(self, argv: list[str]) -> str:
+        if any("\0" in one for one in argv) or sum(map(len, argv)) > LONGEST_COMMAND:
+            raise ModelRetry("The command was not run: it is too long, or has a character \\0.")
+        if not any(tuple(argv[: len(one)]) == one for one in self._beginnings):
+            raise ModelRetry(
+                f"{cut(' '.join(argv), 200)!r} was not run: it is not allowed. What is allowed has to begin, word by "
+                f"word, with one of these:\n{self.allowed}"
+            )
+        program = self._programs[argv[0]]
+        if program is None:
+            raise ModelRetry(f"{argv[0]!r} was not run: it is allowed, but not installed here.")
+        return program
+
+    def _find(self, name: str) -> str | None:
+        if os.path.isabs(name):
+            return name
+        found = shutil.which(name, path=self._path)
+        return None if found is None or _is_below(found, self._cwd) else found
+
+    def _environment(self) -> dict[str, str]:
+        given = {name: os.environ[name] for name in self._env if name in os.environ}
+        return {"LANG": os.environ.get("LANG", "C.UTF-8"), **given, "PATH": self._path}
+
+    def _told(self, ended: Ended) -> str:
+        if ended.stopped == "time":
+            status = f"stopped, with all that it had started, after {self._timeout:g} seconds"
+        elif ended.stopped == "output":
+            status = f"stopped because it wrote too much ({ended.written:,} bytes)"
+        elif ended.code < 0:
+            status = f"ended by signal {_signal_name(-ended.code)}"
+        else:
+            status = f"exit code {ended.code}"
+        return f"[{status}]\n{ended.output}" if ended.output else f"[{status}, no output]"
+
+
+def _refuse_text(given: Any) -> Sequence[Any]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise DefinitionError(f"shell_tool: allow is a list of programs, as in allow=['ls'], and not {given!r}")
+    return cast("Sequence[Any]", given)
+
+
+def _beginning(given: Any) -> tuple[str, ...]:
+    """What a command must begin with."""
+    words: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
+    if not words or not all(isinstance(word, str) and word for word in words):
+        raise DefinitionError(f"shell_tool: {given!r} in allow is neither a program's name nor a list that begins so")
+    program = cast("tuple[str, ...]", words)[0]
+    if os.sep in program and not os.path.isabs(program):
+        raise DefinitionError(
+            f"shell_tool: {program!r} in allow is a relative path: give a name, which is looked for in PATH, or an "
+            f"absolute path"
+        )
+    if " " in program and not os.path.isabs(program):
+        raise DefinitionError(f"shell_tool: {program!r} in allow is one word to the system: write {program.split()!r}")
+    return words
+
+
+def _env_names(given: Any) -> Iterator[str]:
+    if isinstance(given, str):
+        raise DefinitionError(f"shell_tool: env is a list of names, as in env=['HOME'], and not {given!r}")
+    for name in given:
+        if name == "PATH" or not isinstance(name, str) or "=" in name:
+            raise DefinitionError(f"shell_tool: {name!r} in env is no name of a variable that can be passed on")
+        yield name
+
+
+def _folders_outside(cwd: str) -> Iterator[str]:
+    """The folders of ``PATH`` in which nobody who works in ``cwd`` can put a program."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        if os.path.isabs(folder) and not _is_below(folder, cwd):
+            yield folder
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.realpath(path), folder]) == folder
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,55 @@
+"""Agents that make the calls that a test asks for, with the tools of an MCP server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pydantic_ai.messages import ToolReturnPart
+
+from holdfast import Agent
+from holdfast.agents.handles import AgentHandle
+from holdfast.testing import ScriptedModel
+from holdfast.testing.models import Call
+from holdfast.tools import McpServer
+
+_numbers = itertools.count()
+
+
+class Told(NamedTuple):
+    """What the model was told of a call."""
+
+    outcome: str
+    content: Any
+
+
+async def start(server: McpServer, *calls: Call) -> tuple[AgentHandle[str], list[Told]]:
+    """A run that makes these calls at once. When it has ended, the list has what the model was told of each."""
+    told: list[Told] = []
+
+    def last(messages: list[Any]) -> str:
+        parts = messages[-1].parts
+        told.extend(Told(part.outcome, part.content) for part in parts if isinstance(part, ToolReturnPart))
+        return "done"
+
+    script: list[Any] = [list(calls), last] if calls else ["done"]
+    agent = Agent(ScriptedModel(script), name=f"mcp-{server.name}-{next(_numbers)}", tools=[server])
+    return await agent.start("go"), told
+
+
+async def told_of(server: McpServer, *calls: Call) -> list[Told]:
+    """What the model is told of each of these calls, which are made at once."""
+    handle, told = await start(server, *calls)
+    assert (await handle.result()).output == "done"
+    return told
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition outside of this process."""
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"waited in vain: {what}")

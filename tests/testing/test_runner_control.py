@@ -143,7 +143,7 @@ async def test_a_cancel_that_is_never_come_to_is_told() -> None:
         await runner.crash_everywhere(ordering, "tea")
     with pytest.raises(UsageError, match="never came to the simulated cancel after step 'pikc'; its steps: 1"):
         await runner.run(ordering, "tea")
-    with pytest.raises(UsageError, match="cancel_after: name one of step=, signal=, timer= and child="):
+    with pytest.raises(UsageError, match="cancel_after: name one of step=, signal=, approval=, timer= and child="):
         runner.cancel_after()
 
 

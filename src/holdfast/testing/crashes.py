@@ -1,7 +1,8 @@
 """Where a simulated process dies, in words and as code.
 
 A run's life is a row of *events*: its start is written, a step begins, the intent of a ``once`` step is written, the
-outcome of a step (or a timer, a signal, the deadline) is written, its end is written. A process can die *before* an
+outcome of a step (or a timer, a signal, the deadline) is written, its end is written. A question to a person is written
+when it is asked, and the answer is recorded (an *approval*). A process can die *before* an
 event is written, or *after* it was written but before anybody in the process knew. For a step there is one more place,
 *during*: it has run to its end, and its outcome was not written. (Before a step is therefore before it begins.) So it
 is for a compensation, which is a step, and for a child: before it is started, when it has ended and the run that waits
@@ -25,9 +26,12 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.errors import UsageError
 
 Moment = Literal["before", "during", "after"]
-What = Literal["start", "step", "intent", "compensation", "child", "timer", "signal", "cancel", "deadline", "end"]
+What = Literal[
+    "start", "step", "intent", "compensation", "child", "timer", "signal", "question", "approval", "cancel", "deadline",
+    "end",
+]  # fmt: skip
 
-NUMBERED = ("step", "intent", "compensation", "child", "timer", "signal")
+NUMBERED = ("step", "intent", "compensation", "child", "timer", "signal", "question", "approval")
 CARRIED_OUT = ("step", "compensation", "child")
 """What takes its time between its beginning and its record: it has a *during*."""
 
@@ -122,7 +126,7 @@ class CrashPoint:
         if self.moment == "during":
             verb = "has ended" if self.what == "child" else "has run"
             return f"the process dies when {subject} {verb}, before its outcome is recorded"
-        outcome = "" if self.what == "intent" else " the outcome of"
+        outcome = "" if self.what in ("intent", "question") else " the outcome of"
         verb = "is" if self.moment == "before" else "was"
         return f"the process dies {self.moment}{outcome} {subject} {verb} recorded"
 
@@ -145,19 +149,19 @@ def point_of(moment: Moment, given: Mapping[What, Any], occurrence: int, run: st
     run_id = run or ""
     if what in _BARE:
         return CrashPoint(moment, what, 0, run_id=run_id)
-    if isinstance(target, str) and what != "timer":
+    if isinstance(target, str) and what not in ("timer", "approval"):
         return CrashPoint(moment, what, None, target, occurrence, run_id=run_id)
     if isinstance(target, int) and not isinstance(target, bool):
         if target < 1:
             raise UsageError(f"{call}: {what}={target!r}, but numbers begin with 1")
         return CrashPoint(moment, what, target, is_declared=True, run_id=run_id)
-    how = "its number" if what == "timer" else "its number or its name"
-    raise UsageError(f"{call}: {what}={target!r}; a {what} is told by {how}")
+    how = "its number" if what in ("timer", "approval") else "its number or its name"
+    raise UsageError(f"{call}: {what}={target!r}; {'an' if what == 'approval' else 'a'} {what} is told by {how}")
 
 
 # As a failure prints it
 
-_NUMBERED = r"intent of step|step|compensation|child|timer|signal"
+_NUMBERED = r"intent of step|step|compensation|child|timer|signal|question|approval"
 _POINT = re.compile(
     r"(?P<moment>before|during|after) (?:the )?"
     rf"(?:(?P<bare>{'|'.join(_BARE)})"

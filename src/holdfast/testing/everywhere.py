@@ -175,10 +175,10 @@ class Everywhere:
         if result.status == "waiting":
             # The last of them, if it waits for one that it has started.
             waits = [seen.journal.run for seen in trial.runs.values() if seen.journal.run.state is RunState.WAITING]
-            raise UsageError(
-                f"run {waits[-1].id!r} waits for {waits[-1].waits_for}, and nobody sends it: say what to send with "
-                f"`runner.answer(name, value)`"
-            )
+            how = "say what to send with `runner.answer(name, value)`"
+            if "approval " in waits[-1].waits_for:
+                how = "say what people answer with `runner.answer_question(question, answer)`"
+            raise UsageError(f"run {waits[-1].id!r} waits for {waits[-1].waits_for}, and nobody sends it: {how}")
         await _call_each(self._settings.after_each, result)
         return trial
 

@@ -1,14 +1,17 @@
 """A model that answers by a script: for tests, demos and examples that are the same every time.
 
 Which turn of the script is next is told by the conversation alone: as many answers of a model as it holds, so many
-turns are over. So the script goes on where it was in another process and after a crash, and one model may serve any
-number of conversations at once.
+turns are over; where it was compacted, the summary tells for how many answers it stands. So the script goes on where it
+was in another process and after a crash, and one model may serve any number of conversations at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,18 +21,23 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
     ModelResponsePart,
+    ModelResponseStreamEvent,
     TextPart,
     ToolCallPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
+from holdfast.agents.models.summaries import answers_in, is_request, kept_in
 from holdfast.errors import UsageError
 
 CHARACTERS_PER_TOKEN = 4
 """The rule of thumb by which usage is told that a test does not give."""
+
+SUMMARY = "This is a summary of what was said."
+"""What a model says when it is asked for one, unless a test tells otherwise."""
 
 _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 """When every answer was given, so that the same script makes the same journal."""
@@ -86,7 +94,7 @@ class Asked(NamedTuple):
     """What a scripted model was asked once."""
 
     turn: int
-    """Which turn of the script it took, from 1."""
+    """Which turn of the script it took, from 1; 0: it was asked for a summary of the conversation."""
     messages: int
     """How many messages it was sent."""
     tools: list[str]
@@ -112,8 +120,10 @@ class ScriptedModel(Model[None]):
         script: the turns of a conversation.
         name: the model's name; a name that ``genai-prices`` knows, with its provider, gives answers a price.
         provider: the provider's name.
+        summary: what it does when it is asked to summarise a conversation that became too long: a turn, too.
         usage: input and output tokens of every call, or a function of the messages and the answer that tells them; a
             token for every four characters unless given.
+        pause: seconds before each word of an answer that is asked for as a stream.
     """
 
     def __init__(
@@ -122,7 +132,9 @@ class ScriptedModel(Model[None]):
         *,
         name: str = "scripted",
         provider: str = "holdfast",
+        summary: Turn | TurnFunction = SUMMARY,
         usage: tuple[int, int] | UsageFunction | None = None,
+        pause: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(script, str) or not isinstance(script, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -132,7 +144,9 @@ class ScriptedModel(Model[None]):
         """What it was asked in this process, in order."""
         self._name = name
         self._system = provider
+        self._summary = summary
         self._usage = usage
+        self._pause = pause
 
     @property
     def model_name(self) -> str:
@@ -152,14 +166,14 @@ class ScriptedModel(Model[None]):
     ) -> ModelResponse:
         """Take the next turn of the script."""
         _, offered = self.prepare_request(model_settings, model_request_parameters)
-        number = 1 + [type(message) for message in messages].count(ModelResponse)
+        number = 0 if is_request(messages) else 1 + answers_in(messages)
         self.calls.append(_asked(number, messages, offered))
         if number > len(self.script):
             raise UsageError(
                 f"the scripted model {self._name!r} was asked for turn {number} of a conversation, and its script has "
                 f"{len(self.script)}. The newest message: {_in_words(messages[-1])}"
             )
-        turn = self.script[number - 1]
+        turn = self.script[number - 1] if number else self._summary
         if callable(turn):
             turn = await _decide(turn, messages, offered)
         if isinstance(turn, BaseException):
@@ -171,12 +185,70 @@ class ScriptedModel(Model[None]):
             response.usage = RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens)
         return response
 
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """The same, word by word."""
+        response = await self.request(messages, model_settings, model_request_parameters)
+        yield _Spoken(model_request_parameters, response, self._pause)
+
     def _tokens(self, messages: Sequence[ModelMessage], response: ModelResponse) -> tuple[int, int]:
         if callable(self._usage):
             return self._usage(messages, response)
         if self._usage is not None:
             return self._usage
         return _input_tokens(messages), _tokens_of(response)
+
+
+@dataclass
+class _Spoken(StreamedResponse):
+    """An answer, word by word."""
+
+    answer: ModelResponse
+    pause: float
+
+    def get(self) -> ModelResponse:
+        """The whole answer, as it is without a stream."""
+        return self.answer
+
+    async def close_stream(self) -> None:
+        """There is nothing to close."""
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        for index, part in enumerate(self.answer.parts):
+            if not isinstance(part, TextPart):
+                yield self._parts_manager.handle_part(vendor_part_id=index, part=part)
+                continue
+            for word in re.findall(r"\s*\S+|\s+$", part.content):
+                if self.pause:
+                    await asyncio.sleep(self.pause)
+                for event in self._parts_manager.handle_text_delta(vendor_part_id=index, content=word):
+                    yield event
+
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+        return self.answer.model_name or ""
+
+    @property
+    def provider_name(self) -> str | None:
+        """The provider's name."""
+        return self.answer.provider_name
+
+    @property
+    def provider_url(self) -> str | None:
+        """It has no address."""
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the answer was given."""
+        return self.answer.timestamp
 
 
 def _asked(turn: int, messages: list[ModelMessage], offered: ModelRequestParameters) -> Asked:
@@ -226,10 +298,12 @@ def _plain(value: Any) -> Any:
 
 def _input_tokens(messages: Sequence[ModelMessage]) -> int:
     """What all of the messages come to; an earlier answer tells it of those before it."""
+    older = 1 + kept_in(messages)  # an answer from before a compaction tells it of what is not there any more
     tokens = 0
-    for message in reversed(messages):
+    for index in reversed(range(len(messages))):
+        message = messages[index]
         tokens += _tokens_of(message)
-        if isinstance(message, ModelResponse) and message.usage.input_tokens:
+        if isinstance(message, ModelResponse) and message.usage.input_tokens and index >= older:
             return tokens + message.usage.input_tokens
     return tokens
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, NoReturn, Protocol
 
 from holdfast.core.records import Kind
+from holdfast.stores.approvals import AskApproval
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     Answer,
@@ -186,6 +187,7 @@ _WHATS: dict[Kind, What] = {
     Kind.START: "child",
     Kind.TIMER: "timer",
     Kind.SIGNAL: "signal",
+    Kind.APPROVAL: "approval",
     Kind.DEADLINE: "deadline",
     Kind.CANCEL: "cancel",
 }
@@ -202,9 +204,12 @@ def event_of(op: Op) -> Event | None:
         case AppendRecord(record=record):
             if record.kind in (Kind.DEADLINE, Kind.CANCEL):
                 return Event(what_is(record.kind))
-            return Event(what_is(record.kind), record.position + 1, record.name)
+            name = "" if record.kind is Kind.APPROVAL else record.name
+            return Event(what_is(record.kind), record.position + 1, name)
         case NoteAttempt(attempt=attempt) if attempt.intent and attempt.progress is None:
             return Event("intent", attempt.position + 1, attempt.name)
+        case AskApproval(position=position):
+            return Event("question", position + 1)
         case StartRun():
             return Event("start")
         case FinishRun():
@@ -215,7 +220,7 @@ def event_of(op: Op) -> Event | None:
 
 def _key_of(op: Op) -> int:
     """The run that an operation is about; 0 for one that is not there yet."""
-    return op.key if isinstance(op, AppendRecord | NoteAttempt | FinishRun) else 0
+    return op.key if isinstance(op, AppendRecord | NoteAttempt | AskApproval | FinishRun) else 0
 
 
 def _new_run_of(op: Op) -> NewRun | None:

@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.agents.models.choosing import instead
 from holdfast.authoring.registry import definitions
+from holdfast.client.approvals import approve, deny, find_approval
 from holdfast.codec import codec_for
 from holdfast.core.records import Kind
+from holdfast.engine.asking import ApprovalCall
 from holdfast.engine.definitions import StepDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
 from holdfast.errors import UsageError
+from holdfast.stores.approvals import ApprovalState, Question
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import CancelRun, NewRun, Op, Run, SendSignal
 from holdfast.testing.clock import VirtualClock
+from holdfast.testing.controlling import TESTER, StoreReach
 from holdfast.testing.crashes import CrashPoint, Event, Moment, Place
 from holdfast.testing.mocks import Mock
 from holdfast.testing.mortal import Life, Mortal, MortalStore, what_is
@@ -66,7 +70,9 @@ class RunTrace:
         self.ran_again: list[Event] = []
         """Steps that were begun although their outcome was recorded."""
         self.answered: Counter[str] = Counter()
-        """How many signals of a name were sent by ``World.answers``."""
+        """How many signals of a name were sent by ``World.answers``, and how often a question was answered."""
+        self.looked_at: set[str] = set()
+        """The ids of the questions that were answered by ``World.people``, or left open."""
 
 
 class World:
@@ -80,6 +86,8 @@ class World:
         self.mocks: dict[str, Mock] = {}
         self.answers: dict[str, list[Any]] = {}
         """Values for runs that wait for a signal, by its name."""
+        self.people: dict[str, list[Any]] = {}
+        """Answers to questions, by their text, or by the tool that is to be called."""
         self.armed: list[CrashPoint] = []
         """Where the next process may die; each point is used once."""
         self.then: deque[CrashPoint] = deque()
@@ -209,6 +217,8 @@ class Process:
             if not trace.lives or trace.lives[-1].loop.closing:
                 continue
             for command in list(trace.lives[-1].open.values()):
+                if isinstance(command.call, ApprovalCall):
+                    sent |= await self._answer_question(trace, command.call)
                 if command.kind is not Kind.SIGNAL:
                     continue
                 values = self.world.answers.get(command.name, [])
@@ -223,6 +233,26 @@ class Process:
         if sent:
             self.engine.nudge()
         return sent
+
+    async def _answer_question(self, trace: RunTrace, call: ApprovalCall) -> bool:
+        question = call.question
+        key = next((one for one in self.world.people if _is_asked(one, question)), None)
+        if key is None or call.id in trace.looked_at or trace.answered[key] >= len(self.world.people[key]):
+            return False
+        reach = StoreReach(self.world.store, self.world.clock.now)
+        if (await find_approval(reach, call.id)).state is not ApprovalState.OPEN:
+            return False
+        trace.looked_at.add(call.id)
+        answer = self.world.people[key][trace.answered[key]]
+        trace.answered[key] += 1
+        if answer is None:
+            return False
+        if answer is False:
+            return await deny(reach, call.id, by=TESTER)
+        if question.tool:
+            return await approve(reach, call.id, arguments=None if answer is True else answer, by=TESTER)
+        is_plain = not (question.choices or question.form)
+        return await approve(reach, call.id, None if is_plain and answer is True else answer, by=TESTER)
 
     # What the engine calls
 
@@ -285,6 +315,11 @@ class Process:
             event = event._replace(name=trace.lives[-1].issued[event.number - 1].name)
         numbers = definitions[trace.workflow].numbers
         return Place(event, trace.run_id, bool(trace.parent), partial(_occurrence, trace, event), numbers)
+
+
+def _is_asked(key: str, question: Question) -> bool:
+    """Whether this is what is asked. When it is asked again, what was wrong with the answer follows the text."""
+    return key in (question.text, question.tool) or question.text.startswith(f"{key}\n\n")
 
 
 def _occurrence(trace: RunTrace, event: Event) -> int:

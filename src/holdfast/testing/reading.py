@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.agents.answers import Unfit
 from holdfast.authoring.classes.graph import fan_outs_of
 from holdfast.authoring.registry import definitions
+from holdfast.client.approvals import ApprovalInfo
 from holdfast.client.outcome import unsuccessful
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.records import Kind, Record
@@ -15,6 +16,7 @@ from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import BudgetExceeded, CodecError, StepFailed
+from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.operations import Run
 from holdfast.testing.process import RunTrace, World
 from holdfast.testing.results import Children, RunResult, StepResult, Steps
@@ -37,6 +39,7 @@ async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collect
         error = error.__cause__ or error
     [history] = await world.store.histories([run.key])
     usages = await world.store.usages([run.id])
+    asked = await world.store.approvals(ApprovalFilter(run.id, only_open=False))
     records = {record.position: record for record in history.records if record.kind in _STEPS}
     return RunResult(
         run_id=run.id,
@@ -50,6 +53,7 @@ async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collect
         children=await _children(world, trace, crashed, [*above, run.id]),
         is_paused=run.paused_at is not None and not run.state.is_terminal,
         usage=usages[run.id].used if run.id in usages else Usage(),
+        approvals=[ApprovalInfo.of(row) for row in asked],
     )
 
 
@@ -113,6 +117,8 @@ def _steps(trace: RunTrace, records: Mapping[int, Record], definition: WorkflowD
 def _in_words(command: Issued) -> str:
     if command.kind is Kind.SIGNAL:
         return f"the wait for signal {command.name!r}"
+    if command.kind is Kind.APPROVAL:
+        return "a question to a person (see `.approvals`)"
     return f"a run of workflow {command.name!r} (see `.children`)"
 
 

@@ -34,6 +34,7 @@ from holdfast.core.execution import Command, Ending
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
+from holdfast.engine.asking import ApprovalCall
 from holdfast.engine.definitions import ChildCall, WorkflowDefinition
 from holdfast.engine.ending import end_of
 from holdfast.errors import (
@@ -273,6 +274,8 @@ def _wait_in_words(command: Command) -> str:
         return f"signal {command.name!r}"
     if command.kind is Kind.CHILD and isinstance(command.call, ChildCall):
         return f"run {command.call.run_id!r}"
+    if isinstance(command.call, ApprovalCall):
+        return f"an answer to {command.call.question.text!r}"
     return f"{command.kind.label} {command.name!r} (#{command.position + 1})"
 
 

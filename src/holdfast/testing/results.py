@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from holdfast.client.approvals import ApprovalInfo
 from holdfast.core.usage import Usage
 
 
@@ -197,6 +198,8 @@ class RunResult:
     is_paused: bool = False
     usage: Usage = field(default_factory=Usage)
     """What its model calls have used, and those of the runs that it has started."""
+    approvals: list[ApprovalInfo] = field(default_factory=list["ApprovalInfo"], repr=False)
+    """The questions that it has asked people, in the order in which they were asked, and what has become of them."""
 
     def __repr__(self) -> str:
         if self.status == "completed":

@@ -8,7 +8,7 @@ a process that takes over does.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,21 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.models.choosing import check_model
 from holdfast.authoring.registry import definitions
-from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
+from holdfast.client.approvals import approve, deny, list_approvals
 from holdfast.client.client import run_sync
-from holdfast.client.control import Reach, cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
+from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
+from holdfast.client.events import Event, events_so_far
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.starting import accept, new_run
 from holdfast.core.chance import SEED
 from holdfast.core.usage import Budget
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.operations import Change, Run, Verdict
+from holdfast.stores.operations import Run
+from holdfast.testing.arranging import Arranged
 from holdfast.testing.clock import VirtualClock
-from holdfast.testing.crashes import What, parse_schedule, point_of
+from holdfast.testing.controlling import TESTER, StoreReach
+from holdfast.testing.crashes import parse_schedule
 from holdfast.testing.elsewhere import stop_if_elsewhere
 from holdfast.testing.everywhere import AfterEach, BeforeEach, Everywhere, Fresh, Report, Settings
-from holdfast.testing.mocks import MISSING, Mock
+from holdfast.testing.mocks import MISSING
 from holdfast.testing.process import Process, World
 from holdfast.testing.reading import result_of_run
 from holdfast.testing.results import Children, RunResult, Steps
@@ -38,11 +41,8 @@ from holdfast.testing.results import Children, RunResult, Steps
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-AnyStep = Step[..., Any] | int | str
-AnyWorkflow = Workflow[..., Any] | int | str
 
-
-class Runner:
+class Runner(Arranged):
     """Runs workflows in memory and in virtual time, and lets their process die where you say.
 
     Args:
@@ -67,7 +67,7 @@ class Runner:
             check_model(model, "Runner(model=...)")
         if isinstance(model, str):
             raise UsageError(f"Runner(model={model!r}): give it a model object, such as a ScriptedModel")
-        self._world = World(model)
+        super().__init__(World(model))
         schedule = None if only is None else parse_schedule(only)
         self._settings = Settings(pairs, processes, same_result, schedule)
         self._is_trial = False
@@ -106,6 +106,35 @@ class Runner:
         With an ``id``, sending it again changes nothing.
         """
         return await self._change(run_id, lambda reach: send_signal(reach, run_id, name, value, id))
+
+    async def approve(
+        self,
+        run_id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str = TESTER,
+        reason: str = "",
+        id: str | None = None,
+    ) -> RunResult:
+        """Say yes to the open question of the run, and let it go as far as it gets without time passing.
+
+        Args:
+            run_id: the run that asks; one that it has started asks for itself.
+            value: the choice, or what is filled into the form, if the question is not answered with yes or no.
+            arguments: for the call of a tool, arguments in place of those that it was called with.
+            by: who answers.
+            reason: why.
+            id: which question, if several are open: see ``result.approvals``.
+        """
+        asked = await self._open_question(run_id, id)
+        call = partial(approve, value=value, arguments=arguments, by=by, reason=reason, of=run_id)
+        return await self._change(run_id, lambda reach: call(reach, asked))
+
+    async def deny(self, run_id: str, *, by: str = TESTER, reason: str = "", id: str | None = None) -> RunResult:
+        """Say no to the open question of the run, and let it go as far as it gets without time passing."""
+        asked = await self._open_question(run_id, id)
+        return await self._change(run_id, lambda reach: deny(reach, asked, by=by, reason=reason, of=run_id))
 
     async def cancel(self, run_id: str) -> RunResult:
         """Ask for the run to be cancelled, and let it go as far as it gets without time passing.
@@ -173,6 +202,11 @@ class Runner:
         """How the run stands now."""
         return await self._result(run_id, crashed=False)
 
+    async def events(self, run_id: str, after: str | None = None) -> list[Event]:
+        """What has happened in the run so far, or behind the event with the offset ``after``: see ``Handle.events``."""
+        await self._read(run_id)
+        return await events_so_far(self._world.store, run_id, after)
+
     async def crash_everywhere(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> Report:
         """Run the workflow once for every point at which its process can die, and see that nothing is lost or repeated.
 
@@ -196,104 +230,6 @@ class Runner:
         """Call this with the result after every trial of ``crash_everywhere``: to check what must hold outside."""
         self._settings.after_each.append(call)
         return call
-
-    # Mocks, answers and crashes
-
-    def mock(
-        self,
-        step: Step[..., Any] | str,
-        *,
-        return_value: Any = MISSING,
-        side_effect: Any = MISSING,
-        raises: Any = MISSING,
-    ) -> Mock:
-        """Let a step return this value, call this function (or take these outcomes one by one), or raise this.
-
-        The step's retries and its recording stay as they are. Returns the mock, whose ``calls`` tell how it was called.
-        """
-        if not isinstance(step, Step | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"mock takes a step or the name of one, not {step!r}: put @step on it")
-        name = step.name if isinstance(step, Step) else step
-        made = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)
-        return made
-
-    def answer(self, signal: str, *values: Any) -> None:
-        """Whenever a run waits for this signal, send it the next of these values."""
-        self._world.answers[signal] = list(values)
-
-    def cancel_after(
-        self,
-        step: AnyStep | None = None,
-        *,
-        occurrence: int = 1,
-        signal: int | str | None = None,
-        timer: int | None = None,
-        child: AnyWorkflow | None = None,
-        run: str | None = None,
-    ) -> None:
-        """Ask for the run to be cancelled as soon as the step's outcome (or the signal, the timer) is recorded.
-
-        What is meant is told as for ``simulate_crash_after``. In ``crash_everywhere`` this is done in every trial.
-        """
-        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "child": child}
-        self._world.cancels.append(point_of("after", given, occurrence, run, "cancel_after"))
-
-    def simulate_crash_before(
-        self,
-        step: AnyStep | None = None,
-        *,
-        occurrence: int = 1,
-        signal: int | str | None = None,
-        timer: int | None = None,
-        compensation: AnyStep | None = None,
-        child: AnyWorkflow | None = None,
-        cancel: bool = False,
-        end: bool = False,
-        run: str | None = None,
-    ) -> None:
-        """Let the process die before the step begins (or before the signal, the timer or the run's end is recorded).
-
-        A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant. In a
-        class workflow the number is the declared one; for a fan-out it means the first item. So are a compensation, and
-        a child by its workflow: before a child is before it is started.
-
-        A name is looked for in every run; anything else is meant of the runs that the test has started itself. With
-        ``run``, it is meant of the run with that id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
-        """
-        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "compensation": compensation}
-        given |= {"child": child, "cancel": cancel, "end": end}
-        self._world.armed.append(point_of("before", given, occurrence, run))
-
-    def simulate_crash_during(
-        self,
-        step: AnyStep | None = None,
-        *,
-        occurrence: int = 1,
-        compensation: AnyStep | None = None,
-        child: AnyWorkflow | None = None,
-        run: str | None = None,
-    ) -> None:
-        """Let the process die when the step has run (or the child has ended), before its outcome is recorded."""
-        given: dict[What, Any] = {"step": step, "compensation": compensation, "child": child}
-        self._world.armed.append(point_of("during", given, occurrence, run))
-
-    def simulate_crash_after(
-        self,
-        step: AnyStep | None = None,
-        *,
-        occurrence: int = 1,
-        signal: int | str | None = None,
-        timer: int | None = None,
-        compensation: AnyStep | None = None,
-        child: AnyWorkflow | None = None,
-        cancel: bool = False,
-        end: bool = False,
-        run: str | None = None,
-    ) -> None:
-        """Let the process die when the step's outcome (or the signal, the timer, the run's end) has been recorded."""
-        given: dict[What, Any] = {"step": step, "signal": signal, "timer": timer, "compensation": compensation}
-        given |= {"child": child, "cancel": cancel, "end": end}
-        self._world.armed.append(point_of("after", given, occurrence, run))
 
     # Inside
 
@@ -340,12 +276,28 @@ class Runner:
             await process.drive(until=until, stop=partial(self._is_over, eldest))
 
     async def _change(
-        self, run_id: str, change: Callable[[Reach], Awaitable[object]], *, until: float | None = MISSING
+        self, run_id: str, change: Callable[[StoreReach], Awaitable[object]], *, until: float | None = MISSING
     ) -> RunResult:
         """Change a run from outside, and let it go on; without time passing unless told otherwise."""
         await self._read(run_id)  # who is not there is told with those that are
-        await change(_Reach(self._world, self._read))
+        await change(self._reach)
         return await self._go_on(run_id, until=self.clock.now() if until is MISSING else until)
+
+    @property
+    def _reach(self) -> StoreReach:
+        return StoreReach(self._world.store, self.clock.now)
+
+    async def _open_question(self, run_id: str, id: str | None) -> str:
+        """The question that is meant: the only one of the run that is open, unless it is named."""
+        await self._read(run_id)
+        asked = await list_approvals(self._reach, run_id)
+        if id is not None:
+            return id
+        if len(asked) != 1:
+            open_ones = ", ".join(f"{one.id} ({one.question!r})" for one in asked)
+            told = f"has {len(asked)} open questions: say which with id=: {open_ones}" if asked else "asks nothing now"
+            raise UsageError(f"run {run_id!r} {told}")
+        return asked[0].id
 
     def _place_of_step(self, run: Run, at: int | str | None) -> int | str | None:
         """What the store must be told: it counts steps as they were called, not as a class declares them."""
@@ -363,6 +315,7 @@ class Runner:
         runner = Runner(model=self._world.model)
         runner._is_trial = True
         runner._world.mocks, runner._world.answers = self._world.mocks, self._world.answers
+        runner._world.people = self._world.people
         runner._world.cancels = list(self._world.cancels)
         for mock in self._world.mocks.values():
             mock.rewind()
@@ -415,6 +368,23 @@ class Runner:
         """``signal`` in a plain test function."""
         return run_sync(self.signal(run_id, name, value, id=id))
 
+    def approve_sync(
+        self,
+        run_id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str = TESTER,
+        reason: str = "",
+        id: str | None = None,
+    ) -> RunResult:
+        """``approve`` in a plain test function."""
+        return run_sync(self.approve(run_id, value, arguments=arguments, by=by, reason=reason, id=id))
+
+    def deny_sync(self, run_id: str, *, by: str = TESTER, reason: str = "", id: str | None = None) -> RunResult:
+        """``deny`` in a plain test function."""
+        return run_sync(self.deny(run_id, by=by, reason=reason, id=id))
+
     def cancel_sync(self, run_id: str) -> RunResult:
         """``cancel`` in a plain test function."""
         return run_sync(self.cancel(run_id))
@@ -445,6 +415,10 @@ class Runner:
         """``advance`` in a plain test function."""
         run_sync(self.advance(by))
 
+    def events_sync(self, run_id: str, after: str | None = None) -> list[Event]:
+        """``events`` in a plain test function."""
+        return run_sync(self.events(run_id, after))
+
     def crash_everywhere_sync(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> Report:
         """``crash_everywhere`` in a plain test function."""
         __tracebackhide__ = True  # pytest: the message is the story, not our stack
@@ -472,22 +446,3 @@ def _never_came_to(what: str, result: RunResult) -> str:
 
 async def _never() -> bool:
     return False
-
-
-class _Reach:
-    """How runs are changed from outside (see ``client.control``): straight in the store."""
-
-    def __init__(self, world: World, read: Callable[[str], Awaitable[Run]]) -> None:
-        self._world = world
-        self._read = read
-
-    async def read(self, run_id: str) -> Run:
-        return await self._read(run_id)
-
-    async def change(self, op: Change) -> Verdict:
-        [verdict] = await self._world.store.commit([op])
-        assert isinstance(verdict, Verdict)
-        return verdict
-
-    def now(self) -> float:
-        return self._world.clock.now()

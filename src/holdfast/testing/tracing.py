@@ -20,6 +20,7 @@ from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import UNREAD, Execution, Outcome
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import user_frame, waiting_at
+from holdfast.engine.asking import ApprovalCall
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError, RunParked
 
@@ -31,7 +32,8 @@ class Issued(NamedTuple):
     position: int
     name: str
     arguments: bytes | None
-    """The encoded arguments of the call of a step or of a workflow; ``None`` for anything else."""
+    """The encoded arguments of the call of a step or of a workflow, or the question that is asked; ``None`` for
+    anything else."""
     run_id: str = ""
     """The run that the command starts, or waits for."""
 
@@ -75,6 +77,8 @@ class TracedExecution(Execution):
                 self.calls[position] = call.step
             elif isinstance(call, ChildCall):
                 arguments, run_id = None if call.make is None else call.make(0.0).inputs, call.run_id
+            elif isinstance(call, ApprovalCall):
+                arguments = repr((call.id, call.question, call.time)).encode()
             if kind is Kind.COMPENSATION:
                 self.undoes[position] = self._undoing
             self.issued_after.append(len(self.delivered))

@@ -5,8 +5,9 @@ from cli_project import Project
 
 import holdfast
 
-CHANGING = ["cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
-COMMANDS = ["demo", "worker", "runs", "show", "signal", *CHANGING, "export", "replay", "check", "doctor"]
+CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
+READING = ["runs", "show", "agents", "approvals"]
+COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, "export", "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):

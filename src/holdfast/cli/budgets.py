@@ -24,11 +24,11 @@ from holdfast.cli.spending import (
     left_in_words,
     shares,
     tell_shares,
-    usage_as_json,
     usage_of,
 )
 from holdfast.cli.wording import STATE_STYLES, command, console, counted, listed, one_line, printable
 from holdfast.client.client import Client
+from holdfast.client.recorded_reply import usage_as_json
 from holdfast.core.states import RunState
 from holdfast.core.usage import NANO, Budget, Limits
 from holdfast.errors import BudgetExceeded, HoldfastError, UsageError

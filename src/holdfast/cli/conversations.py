@@ -1,7 +1,7 @@
 """``holdfast show --conversation``: what was said in an agent's run, from what is recorded, without the agent's code.
 
-Every answer of a model is one record, and every call that it asks for is one more, at the positions behind it and in
-the order of the calls. What the model is told of a call is made from that record (see ``agents.conversation``).
+Every answer of a model is one record, and the records of the calls that it asks for stand behind it: see
+``agents.calling``. What the model is told of a call is made from these (see ``agents.conversation``).
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any, cast
 
+from holdfast.agents.calling import Called, Decision, settle
 from holdfast.agents.conversation import INSTRUCTIONS
-from holdfast.agents.models.reply import PlainCall, PlainReply
-from holdfast.agents.observations import failure_of_child, observation_of_failure
+from holdfast.agents.observations import failure_of_child, observation_of_denial, observation_of_failure
 from holdfast.agents.output import ANSWER
 from holdfast.cli.recorded import failure_of, value_of
 from holdfast.cli.replies import (
     answer_in,
-    arguments_of,
+    compacted_in_words,
+    fullness_of,
     is_final,
     is_turn,
     reason_of,
     refusal_of,
-    reply_as_json,
     reply_of,
 )
+from holdfast.cli.wording import command
+from holdfast.client.recorded_reply import Compacted, PlainCall, PlainReply
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.errors import CodecError
@@ -36,8 +39,8 @@ class Said:
     """One piece of a conversation."""
 
     role: str
-    """``system``, ``user``, ``model``, ``tool`` (what came of a call), ``correction`` (what is wrong with an answer)
-    or ``note`` (what only people are told)."""
+    """``system``, ``user``, ``model``, ``tool`` (what came of a call), ``correction`` (what is wrong with an answer),
+    ``summary`` (which is sent in place of what was said before) or ``note`` (what only people are told)."""
     text: str
     number: int | None = None
     """Of the record, as the journal numbers it."""
@@ -53,24 +56,28 @@ class Said:
     """The id of the run that carried out a call."""
     content: Any = field(default=None, compare=False)
     """What a tool returned, as data."""
+    decision: Decision | None = None
+    """What has come of the question whether the call may be made."""
+    changed: dict[str, Any] | None = None
+    """The arguments that a person has put in the place of the model's."""
 
 
 def conversation(inputs: bytes, records: Sequence[Record]) -> list[Said]:
     """What was said in a run, from its inputs and its journal."""
-    by_position = {record.position: record for record in records if record.kind.has_position}
+    ordered = sorted((one for one in records if one.kind.has_position), key=lambda one: one.position)
     given = _read(inputs)
     said = [*_history(given.get("message_history"))]
-    position = 0
-    while (record := by_position.get(position)) is not None and not is_turn(record):
-        position += 1
+    for record in takewhile(lambda one: not is_turn(one), ordered):
         if record.kind is Kind.STEP and record.name == INSTRUCTIONS and record.ok:
             said.append(Said("system", _text(value_of(record.payload)), record.position + 1))
     said.append(Said("user", _prompt(given.get("prompt"))))
-    while (record := by_position.get(position)) is not None:
-        position += 1
-        if not is_turn(record):
-            continue  # the wait for a higher budget
+    for index, record in enumerate(ordered):
         reply = reply_of(record)
+        if reply is not None and reply.compaction is not None:
+            said.append(_summary(record, reply, reply.compaction))
+            continue
+        if not is_turn(record):
+            continue  # what came of calls, and the wait for a higher budget
         if reply is None:
             said.append(_no_answer(record))
             continue
@@ -78,9 +85,11 @@ def conversation(inputs: bytes, records: Sequence[Record]) -> list[Said]:
         if reply.complaint is not None:
             said.append(Said("correction", reply.complaint))
         elif not is_final(reply):
-            for call in reply.calls:
-                said.append(_outcome(call, position, by_position.get(position)))
-                position += 1
+            behind = list(takewhile(lambda one: not is_turn(one), islice(ordered, index + 1, None)))
+            position = record.position + 1
+            settled = settle(len(reply.calls), position, behind)
+            for place, call in enumerate(reply.calls):
+                said.append(_outcome(call, settled[place], position + place))
     return said
 
 
@@ -93,17 +102,27 @@ def _read(inputs: bytes) -> Mapping[str, Any]:
 
 
 def _answer(record: Record, reply: PlainReply) -> Said:
-    calls = [(call.name, arguments_of(call)) for call in reply.calls if call.name != ANSWER]
+    calls = [(call.name, call.arguments) for call in reply.calls if call.name != ANSWER]
     text = reply.text
     if reply.complaint is not None or any(call.name == ANSWER for call in reply.calls):
-        calls = [] if is_final(reply) else [(call.name, arguments_of(call)) for call in reply.calls]
+        calls = [] if is_final(reply) else [(call.name, call.arguments) for call in reply.calls]
     if is_final(reply):
         answer = answer_in(reply)
         text = "\n".join(part for part in (reply.text if answer != reply.text else "", _text(answer)) if part)
     return Said("model", text, record.position + 1, reply.model, reply=reply, calls=calls)
 
 
+def _summary(record: Record, reply: PlainReply, done: Compacted) -> Said:
+    if reply.complaint is not None:
+        return Said("note", f"no summary: {reply.complaint}", record.position + 1, ok=False)
+    if not done.summarised:
+        return Said("note", compacted_in_words(done), record.position + 1)
+    return Said("summary", reply.text, record.position + 1, reply.model, reply=reply)
+
+
 def _no_answer(record: Record) -> Said:
+    if (full := fullness_of(record)) is not None:
+        return Said("note", str(full), record.position + 1)
     if (refusal := refusal_of(record)) is not None:
         return Said("note", f"the model was not asked: {reason_of(refusal)}", record.position + 1, ok=False)
     error = failure_of(record)
@@ -111,21 +130,54 @@ def _no_answer(record: Record) -> Said:
     return Said("note", f"no model has answered: {why}", record.position + 1, ok=False)
 
 
-def _outcome(call: PlainCall, position: int, record: Record | None) -> Said:
+def _outcome(call: PlainCall, called: Called | None, position: int) -> Said:
     """What came of a call."""
-    if record is None:
+    if called is None:
         return Said("note", f"{call.name}: no outcome yet", position + 1)
-    run = record.preview if record.kind is Kind.CHILD else ""
+    record, decision, number = called.record, called.decision, called.record.position + 1
+    if not called.has_ended:
+        return Said("note", f"{call.name}: {_waiting(called)}", number)
     payload = record.payload or b"null"
-    if record.ok:
-        content = value_of(payload)
-        return Said("tool", _text(content), position + 1, call.name, run=run, content=content)
+    content: Any
     try:
-        told = failure_of_child if record.kind is Kind.CHILD else observation_of_failure
-        text = told(payload, call.name)
+        if decision is not None and not decision.approved:
+            content = observation_of_denial(call.name, decision.answer, decision.within)
+        elif record.ok:
+            content = value_of(payload)
+        else:
+            content = (failure_of_child if record.kind is Kind.CHILD else observation_of_failure)(payload, call.name)
     except (CodecError, ValueError) as error:
-        text = str(error)
-    return Said("tool", text, position + 1, call.name, ok=False, run=run, content=text)
+        content = str(error)
+    return Said(
+        "tool",
+        _text(content),
+        number,
+        call.name,
+        ok=record.ok,
+        run=record.preview if record.kind is Kind.CHILD else "",
+        content=content,
+        decision=decision,
+        changed=called.changed,
+    )
+
+
+def _waiting(called: Called) -> str:
+    """What a call waits for that needs an approval, or needed one."""
+    if called.decision is not None:
+        return f"{decided_in_words(called.decision, called.changed)}; no outcome yet"
+    if called.required is None:
+        return "no outcome yet"
+    why = f" ({called.required.reason})" if called.required.reason else ""
+    return f"waits for a person's approval{why}: `{command('approvals')}`"
+
+
+def decided_in_words(decision: Decision, changed: dict[str, Any] | None) -> str:
+    """Who has approved of a call, or denied it."""
+    said = "approved" if decision.approved else "denied"
+    if decision.answer is None:
+        return f"{said}: nobody answered in time"
+    by = f"{said} by {decision.answer.by or 'a person'}"
+    return by if changed is None else f"{by}, who changed the arguments"
 
 
 def _text(value: Any) -> str:
@@ -162,7 +214,7 @@ def _history(messages: Any) -> Iterator[Said]:
 
 def _call(part: Mapping[str, Any]) -> tuple[str, Any]:
     call = PlainCall(str(part["call"]), part.get("args"), "")
-    return call.name, arguments_of(call)
+    return call.name, call.arguments
 
 
 def _prompt(prompt: Any) -> str:
@@ -192,10 +244,22 @@ def said_as_json(one: Said) -> dict[str, Any]:
     """A piece of a conversation, under stable names."""
     told: dict[str, Any] = {"role": one.role, "number": one.number, "before_this_run": one.before}
     if one.reply is not None:
-        return {**told, "final": is_final(one.reply), **reply_as_json(one.reply)}
+        return {**told, "final": is_final(one.reply), **one.reply.as_json()}
     if one.role == "model":
         calls = [{"name": name, "arguments": arguments} for name, arguments in one.calls]
         return {**told, "model": one.name, "text": one.text, "calls": calls}
     if one.role == "tool":
-        return {**told, "name": one.name, "ok": one.ok, "run": one.run or None, "content": one.content}
+        approval = None if one.decision is None else _decision_as_json(one.decision, one.changed)
+        outcome = {"name": one.name, "ok": one.ok, "run": one.run or None, "content": one.content}
+        return {**told, **outcome, "approval": approval}
     return {**told, "text": one.text}
+
+
+def _decision_as_json(decision: Decision, changed: dict[str, Any] | None) -> dict[str, Any]:
+    answer = decision.answer
+    return {
+        "approved": decision.approved,
+        "by": None if answer is None else answer.by,
+        "reason": "" if answer is None else answer.reason,
+        "changed_arguments": changed,
+    }

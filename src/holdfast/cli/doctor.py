@@ -24,7 +24,7 @@ from rich.text import Text
 
 from holdfast import __version__
 from holdfast.cli.liveness import how_to_switch_on, is_alive, place_of
-from holdfast.cli.providers import installed_providers
+from holdfast.cli.providers import installed_providers, mcp_version
 from holdfast.cli.sqlite_file import (
     FileFacts,
     commit_times,
@@ -86,6 +86,7 @@ def _checks(url: str | None) -> Iterator[Check]:
     yield Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
     yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
     yield _models()
+    yield _mcp()
     yield _origin(url)
     try:
         store = open_store(store_url(url))
@@ -106,6 +107,15 @@ def _models() -> Check:
         return Check("models", OK, f"packages for {', '.join(known)}")
     advice = "an agent needs one of its model's provider: pip install 'holdfast[openai]', or [anthropic], [google]…"
     return Check("models", OK, "no provider's package is installed", advice)
+
+
+def _mcp() -> Check:
+    found = mcp_version()
+    if found is not None:
+        return Check("mcp", OK, f"the package for MCP servers is installed ({found})")
+    return Check(
+        "mcp", OK, "the package for MCP servers is not installed", "to use their tools: pip install 'holdfast[mcp]'"
+    )
 
 
 def _origin(url: str | None) -> Check:

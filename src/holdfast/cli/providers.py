@@ -1,4 +1,5 @@
-"""Which model providers can be asked from here: whose package is installed, and whose key is in the environment.
+"""Which model providers can be asked from here: whose package is installed, and whose key is in the environment; and
+whether MCP servers can be.
 
 Nothing is imported for it, nobody is asked, and a key itself is never told.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -34,6 +36,11 @@ _PROVIDERS = (
 def installed_providers() -> list[str]:
     """Those whose package is here, with what is known of their keys: ``openai (OPENAI_API_KEY is set)``."""
     return [f"{one.name}{_key(one.keys)}" for one in _PROVIDERS if _is_installed(one.package)]
+
+
+def mcp_version() -> str | None:
+    """The version of the package that speaks to MCP servers, if it is here."""
+    return version("mcp") if _is_installed("mcp") else None
 
 
 def _is_installed(package: str) -> bool:

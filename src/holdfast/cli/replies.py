@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, cast
 
-from pydantic_core import from_json
-
 from holdfast.agents.models.calls import STEP as MODEL_CALL
-from holdfast.agents.models.reply import FailedModel, PlainCall, PlainReply, plain_reply
 from holdfast.agents.output import ANSWER
-from holdfast.cli.spending import usage_as_json
 from holdfast.cli.wording import counted, one_line
+from holdfast.client.recorded_reply import Compacted, FailedModel, PlainReply, plain_reply
 from holdfast.codec import decode_error
 from holdfast.core.records import Kind, Record
-from holdfast.errors import BudgetExceeded, CodecError
+from holdfast.errors import BudgetExceeded, CodecError, ContextFull
 
 _WRAPPED = "response"
 """The one argument of an answer that is no object: see ``agents.output``."""
@@ -37,7 +33,9 @@ def is_turn(record: Record) -> bool:
 
 def is_final(reply: PlainReply) -> bool:
     """Whether this answer is the agent's."""
-    return reply.complaint is None and (not reply.calls or any(call.name == ANSWER for call in reply.calls))
+    if reply.complaint is not None or reply.compaction is not None:
+        return False
+    return not reply.calls or any(call.name == ANSWER for call in reply.calls)
 
 
 def answer_in(reply: PlainReply) -> Any:
@@ -45,18 +43,8 @@ def answer_in(reply: PlainReply) -> Any:
     given = next((call for call in reply.calls if call.name == ANSWER), None)
     if given is None:
         return reply.text
-    arguments = cast("dict[str, Any]", arguments_of(given))
+    arguments = cast("dict[str, Any]", given.arguments)
     return arguments[_WRAPPED] if list(arguments) == [_WRAPPED] else arguments
-
-
-def arguments_of(call: PlainCall) -> Any:
-    """What a tool was called with; text that is no JSON as it is."""
-    if not isinstance(call.args, str):
-        return call.args or {}
-    try:
-        return from_json(call.args) if call.args else {}
-    except ValueError:
-        return call.args
 
 
 def failed_in_words(model: FailedModel) -> str:
@@ -65,17 +53,13 @@ def failed_in_words(model: FailedModel) -> str:
     return one_line(f"{model.model} gave no answer{tried}: {model.error}")
 
 
-def reply_as_json(reply: PlainReply) -> dict[str, Any]:
-    """Who answered, what it said, and what it took, under stable names."""
-    return {
-        "model": reply.model,
-        "text": reply.text,
-        "thinking": reply.thinking,
-        "calls": [{"id": call.id, "name": call.name, "arguments": arguments_of(call)} for call in reply.calls],
-        "complaint": reply.complaint,
-        "failed": [asdict(model) for model in reply.failed],
-        "usage": usage_as_json(reply.usage),
-    }
+def compacted_in_words(done: Compacted) -> str:
+    """What a compaction has done to the conversation."""
+    cut = "" if done.excerpt is None else f"results of tools were cut to {done.excerpt:,} characters"
+    if not done.summarised:
+        return cut or "nothing was left to compact"
+    told = f"{counted(done.summarised, 'message')} summarised, the newest {done.kept:,} kept"
+    return f"{told}; {cut}" if cut else told
 
 
 # Calls that were not made
@@ -83,13 +67,23 @@ def reply_as_json(reply: PlainReply) -> dict[str, Any]:
 
 def refusal_of(record: Record) -> BudgetExceeded | None:
     """Why a model call was not made, if a budget did not allow it."""
+    error = _error_of(record)
+    return error if isinstance(error, BudgetExceeded) else None
+
+
+def fullness_of(record: Record) -> ContextFull | None:
+    """Why a model call was not made, or not answered, if the conversation had to be compacted first."""
+    error = _error_of(record) if is_turn(record) else None
+    return error if isinstance(error, ContextFull) else None
+
+
+def _error_of(record: Record) -> Exception | None:
     if record.ok or record.kind is not Kind.STEP or record.payload is None:
         return None
     try:
-        error = decode_error(record.payload, ())
+        return decode_error(record.payload, ())
     except CodecError:
         return None
-    return error if isinstance(error, BudgetExceeded) else None
 
 
 def reason_of(refusal: BudgetExceeded) -> str:

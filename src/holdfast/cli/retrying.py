@@ -27,6 +27,7 @@ _IN_WORDS = {
     Kind.START: "the start {number} ({name})",
     Kind.COMPENSATION: "undoing {number} ({name})",
     Kind.CANCEL: "the cancel",
+    Kind.APPROVAL: "the answer to question {number}",
 }
 
 

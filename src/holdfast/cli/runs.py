@@ -23,15 +23,19 @@ from holdfast.cli.liveness import (
 )
 from holdfast.cli.opening import existing_store, find_run
 from holdfast.cli.recorded import error_of
-from holdfast.cli.spending import brief_cost, usage_as_json, usage_of
+from holdfast.cli.spending import brief_cost, usage_of
 from holdfast.cli.wording import STATE_STYLES, ago, command, console, duration, echo_json, iso, one_line
+from holdfast.client.recorded_reply import usage_as_json
 from holdfast.core.states import RunState
-from holdfast.stores.contract import RunFilter, RunUsage
+from holdfast.stores.approvals import ApprovalFilter
+from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
 
 _HEAD = ("id", "workflow", "state", "started", "took")
 _DETAIL_HEAD = "waiting for / error"
 _DETAIL, _LEAST_DETAIL = 120, 30
+_APPROVAL = "approval "
+"""So the wait for an answer is told: see ``engine.driver``."""
 
 _ROUNDING = 0.6e-6
 """Half a microsecond, and what a float loses: a time that was copied from ``--json`` is that of its run."""
@@ -100,6 +104,8 @@ class _Page:
     has_more: bool
     around: Surroundings
     usages: Mapping[str, RunUsage]
+    questions: Mapping[str, str]
+    """What people are asked by those that wait for an answer, by their ids."""
 
 
 def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
@@ -113,6 +119,8 @@ def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
         out.print("no run matches" if wanted.is_narrowed else "no runs yet")
     else:
         _tell(out, page)
+    if page.questions:
+        out.print(Text(f"answers are waited for: see `{command('approvals')}`", "yellow"), soft_wrap=True)
     if page.has_more:
         more = f"more: {wanted.next_page(page.runs[-1].id, url)}"
         out.print(Text(more, "dim"), soft_wrap=True)
@@ -127,7 +135,14 @@ async def _read(url: str | None, wanted: Wanted) -> _Page:
         found = await store.list_runs(wanted.where, limit=wanted.limit + 1, before=before)
         runs, around = found[: wanted.limit], await look_around(store)
         usages = await usage_of(store, [run.id for run in runs])
-        return _Page(runs, len(found) > wanted.limit, around, usages)
+        return _Page(runs, len(found) > wanted.limit, around, usages, await _questions(store, runs))
+
+
+async def _questions(store: Store, runs: Sequence[Run]) -> dict[str, str]:
+    """What people are asked, by the ids of the runs that wait for an answer."""
+    asking = {run.id for run in runs if run.state is RunState.WAITING and _APPROVAL in run.waits_for}
+    rows = await store.approvals(ApprovalFilter()) if asking else []
+    return {row.run_id: f"{_APPROVAL}{row.id}: {row.question.text}" for row in rows if row.run_id in asking}
 
 
 def _tell(out: Console, page: _Page) -> None:
@@ -145,7 +160,7 @@ def _tell(out: Console, page: _Page) -> None:
         line = Text()
         for title, cell, width in zip(head, row, widths, strict=True):
             line.append(cell.ljust(width), STATE_STYLES[run.state] if title == "state" else "").append("  ")
-        detail, style = _detail(run, page.around)
+        detail, style = _detail(run, page.around, page.questions.get(run.id))
         if beside:
             line.append(one_line(detail, min(room, _DETAIL)), style)
         line.rstrip()
@@ -159,12 +174,13 @@ def _row(run: Run, now: float) -> tuple[str, ...]:
     return one_line(run.id), one_line(run.workflow), run.state.value, ago(now - run.created_at), took
 
 
-def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
+def _detail(run: Run, around: Surroundings, question: str | None) -> tuple[str, str]:
     """What the run waits for, what keeps it from going on, or why it ended without a result; with its style."""
     if error := error_of(run.error):
         return error.in_short, "red"
     now = around.now
     hindrances = ["cancelling"] if is_cancelling(run) else []
+    asks = [question] if question is not None else []
     if is_short(run):
         hindrances.append("waits for a higher budget")
     if run.paused_at is not None and is_paused(run):
@@ -173,8 +189,10 @@ def _detail(run: Run, around: Surroundings) -> tuple[str, str]:
     elif stall := stall_of(run, around):
         hindrances.append(stall.short)
     if hindrances:
-        return "; ".join(hindrances), "yellow"
+        return "; ".join([*asks, *hindrances]), "yellow"
     if run.state is RunState.WAITING:
+        if asks:
+            return asks[0], ""
         return run.waits_for + ("" if run.wake_at is None else f" ({ago(now - run.wake_at)})"), ""
     if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
         return f"its start, {ago(now - run.wake_at)}", ""

@@ -7,9 +7,11 @@ import asyncio
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.approvals import tell_question
 from holdfast.cli.budgets import how_to_go_on
 from holdfast.cli.liveness import is_held, is_paused, is_short, place_of
 from holdfast.cli.opening import existing_store
+from holdfast.cli.plans import plan_as_json, tell_plan
 from holdfast.cli.recorded import (
     RecordedError,
     brief,
@@ -51,7 +53,7 @@ _TRACEBACK_LINES = 14
 _LABEL = 11
 _OF_MODEL_CALL = "PassingFault: "
 """So the errors of attempts begin that asked a model: see ``agents.models.calls``."""
-_FORKABLE = (Kind.STEP, Kind.CHILD, Kind.SIGNAL)
+_FORKABLE = (Kind.STEP, Kind.CHILD, Kind.SIGNAL, Kind.APPROVAL)
 """What ``fork --at`` can name."""
 
 
@@ -59,9 +61,9 @@ def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     """Print what is known of a run."""
     story = asyncio.run(_read(url, run_id))
     if as_json:
-        echo_json(story_as_json(story))
+        echo_json({**story_as_json(story), "plan": plan_as_json(story)})
     else:
-        _tell(console(), story)
+        _tell(console(), story, url)
 
 
 async def _read(url: str | None, run_id: str) -> Story:
@@ -72,10 +74,12 @@ async def _read(url: str | None, run_id: str) -> Story:
 # For people
 
 
-def _tell(out: Console, story: Story) -> None:
+def _tell(out: Console, story: Story, url: str | None) -> None:
     _tell_header(out, story)
+    tell_plan(out, story)
     tell_journal(out, story)
     _tell_in_flight(out, story)
+    _tell_questions(out, story, url)
     tell_family(out, story)
     _tell_usage(out, story)
     _tell_signals(out, story)
@@ -227,6 +231,15 @@ def _tell_in_flight(out: Console, story: Story) -> None:
             out.print(Text(f"      progress {one_line(brief(attempt.progress))}", "dim"), soft_wrap=True)
 
 
+def _tell_questions(out: Console, story: Story, url: str | None) -> None:
+    """What people are asked, with the command that answers it."""
+    if not story.questions:
+        return
+    out.print("\nwaits for an answer", style="bold yellow")
+    for asked in story.questions:
+        tell_question(out, asked, story.now, url, indent=2)
+
+
 def _tell_usage(out: Console, story: Story) -> None:
     """What the model calls took, here and in the runs below, and what is left of the budgets for them."""
     told = story.usage
@@ -247,6 +260,9 @@ def _tell_signals(out: Console, story: Story) -> None:
     if story.ends:
         waits = listed([f"#{(end.position or 0) + 1} ({end.name})" for end in story.ends])
         out.print(Text(f"\nends of runs that are there, and not recorded yet: {waits}"), soft_wrap=True)
+    if story.answers:
+        waits = listed([f"#{(answer.position or 0) + 1}" for answer in story.answers])
+        out.print(Text(f"\nanswers that are there, and not recorded yet: {waits}"), soft_wrap=True)
     if not story.signals:
         return
     out.print("\nsignals that nothing has taken yet", style="bold")

@@ -10,10 +10,9 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.agents.models.reply import PlainReply
-from holdfast.cli.conversations import Said, conversation, said_as_json
+from holdfast.cli.conversations import Said, conversation, decided_in_words, said_as_json
 from holdfast.cli.opening import existing_store, find_run
-from holdfast.cli.replies import MODEL_CALL, failed_in_words, is_final, is_turn
+from holdfast.cli.replies import MODEL_CALL, compacted_in_words, failed_in_words, is_final, is_turn
 from holdfast.cli.spending import tokens_and_cost
 from holdfast.cli.wording import (
     STATE_STYLES,
@@ -26,6 +25,7 @@ from holdfast.cli.wording import (
     printable,
     wrapped,
 )
+from holdfast.client.recorded_reply import PlainReply
 from holdfast.errors import UsageError
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
@@ -113,6 +113,8 @@ class _Telling:
             self._line(_head(one))
         else:
             self._tell_reply(_head(one), one.reply)
+        if one.changed is not None:
+            self._call(one.name, one.changed)
         if one.text:
             self._body(one.text, "" if one.ok else "red")
         for name, arguments in one.calls:
@@ -185,10 +187,20 @@ def _head(one: Said) -> Text:
             (f"{_number(one)}{one_line(one.name)}", "bold"), ("  answers" if final else "", "bold green")
         )
         return head.append(earlier, "dim")
+    if one.reply is not None and one.reply.compaction is not None:
+        done = compacted_in_words(one.reply.compaction)
+        return Text.assemble((f"{_number(one)}{one_line(one.name)}  compacts", "bold"), (f"  {done}", "dim"))
     if one.role == "tool":
         run = f"  run {printable(one.run)!r}" if one.run else ""
-        failed = ("" if one.ok else "  failed", "red")
-        return Text.assemble((f"{_number(one)}{one_line(one.name)}", "bold blue"), failed, (run + earlier, "dim"))
+        was_denied = one.decision is not None and not one.decision.approved
+        failed = ("" if one.ok or was_denied else "  failed", "red")
+        decided = "" if one.decision is None else f"  {one_line(decided_in_words(one.decision, one.changed))}"
+        return Text.assemble(
+            (f"{_number(one)}{one_line(one.name)}", "bold blue"),
+            failed,
+            (decided, "red" if was_denied else "green"),
+            (run + earlier, "dim"),
+        )
     return Text.assemble((f"{_number(one)}{one.role}", "bold"), (earlier, "dim"))
 
 

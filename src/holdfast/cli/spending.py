@@ -57,19 +57,6 @@ def in_words(used: Usage) -> str:
     return f"{counted(used.calls, 'model call')}: {tokens_and_cost(used)}" if used.calls else "no model calls"
 
 
-def usage_as_json(used: Usage) -> dict[str, Any]:
-    """What was used, under stable names. ``usd`` is null where no price is known."""
-    return {
-        "calls": used.calls,
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cached_tokens": used.cached_tokens,
-        "usd": None if used.cost is None else float(used.cost),
-        "unpriced_calls": used.unpriced,
-        "seconds": round(used.seconds, 6),
-    }
-
-
 # Budgets
 
 

@@ -11,19 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.agents.models.reply import PlainReply
+from holdfast.cli.approvals import approval_as_json
 from holdfast.cli.liveness import Surroundings, is_alive, is_paused, is_short, look_around, why_stalled
 from holdfast.cli.opening import find_run
 from holdfast.cli.recorded import error_of, failure_of, value_of
-from holdfast.cli.replies import answer_in, is_final, is_turn, refusal_of, reply_as_json, reply_of
+from holdfast.cli.replies import answer_in, is_final, is_turn, refusal_of, reply_of
 from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
 from holdfast.cli.runs import run_as_json
 from holdfast.cli.spending import budget_as_json, budgets_over, left_as_json, usage_of
 from holdfast.cli.wording import iso
+from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.recorded_reply import PlainReply
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.errors import BudgetExceeded
+from holdfast.stores.approvals import ApprovalFilter, ApprovalState, is_answer
 from holdfast.stores.contract import History, RunFilter, RunUsage, Store, Worker
 from holdfast.stores.operations import Cancel, Run
 
@@ -49,6 +52,8 @@ class Story:
     """What the run has used, with those below it; and each of its family, unless there are many."""
     budgets: Mapping[str, RunUsage]
     """The budgets that it has to keep to: its own, and those of runs above it."""
+    approvals: Sequence[ApprovalInfo]
+    """What it has asked people, the longest open first."""
 
     @property
     def now(self) -> float:
@@ -98,7 +103,23 @@ class Story:
     @property
     def ends(self) -> Sequence[Signal]:
         """The ends of runs that it waits for, which are not recorded yet."""
-        return [signal for signal in self.history.signals if signal.position is not None]
+        return [one for one in self.history.signals if one.position is not None and not is_answer(one.name)]
+
+    @property
+    def answers(self) -> Sequence[Signal]:
+        """The answers of people, which are not recorded yet."""
+        return [one for one in self.history.signals if one.position is not None and is_answer(one.name)]
+
+    @property
+    def questions(self) -> Sequence[ApprovalInfo]:
+        """What it waits for people to answer."""
+        return [one for one in self.approvals if one.state is ApprovalState.OPEN and not self.run.state.is_terminal]
+
+    def asked(self, record: Record) -> ApprovalInfo | None:
+        """The question that this record has the answer to; a fork shares its origin's answers, not the questions."""
+        if record.kind is not Kind.APPROVAL:
+            return None
+        return next((one for one in self.approvals if one.id == record.preview), None)
 
     @property
     def usage(self) -> RunUsage:
@@ -134,7 +155,9 @@ async def read_story(store: Store, run_id: str) -> Story:
     family = await _family(store, run, history.records)
     usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])
     budgets = dict(await budgets_over(store, run))
-    return Story(run, history, around, {worker.id: worker for worker in workers}, family, usages, budgets)
+    rows = await store.approvals(ApprovalFilter(run.id, only_open=False))
+    asked = [ApprovalInfo.of(row) for row in rows]
+    return Story(run, history, around, {worker.id: worker for worker in workers}, family, usages, budgets, asked)
 
 
 async def _family(store: Store, run: Run, records: Sequence[Record]) -> dict[str, Run]:
@@ -202,6 +225,7 @@ def story_as_json(story: Story) -> dict[str, Any]:
             {"number": (signal.position or 0) + 1, "state": signal.name, "sent_at": iso(signal.sent_at)}
             for signal in story.ends
         ],
+        "approvals": [approval_as_json(one) for one in story.approvals],
         "workers": [
             {
                 "id": worker.id,
@@ -250,7 +274,7 @@ def _record_as_json(story: Story, record: Record) -> dict[str, Any]:
         "seconds": round(record.at - record.started_at, 6) if record.kind in TIMED else None,
         "arguments": "" if has_run else record.preview,
         "output": _output_as_json(record, reply) if record.ok else None,
-        "model_call": None if reply is None else reply_as_json(reply),
+        "model_call": None if reply is None else reply.as_json(),
         "error": None if error is None else asdict(error),
     }
 

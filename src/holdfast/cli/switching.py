@@ -76,8 +76,8 @@ def _switched_off(workflow: str, runs: int, running: int, changed: bool) -> str:
     still = f"{counted(runs, 'run')} {'stands' if runs == 1 else 'stand'} still" if runs else "no run stands still"
     if not changed:
         return f"workflow {workflow!r} was switched off before: nothing changed, {still}; {lift}"
-    interrupted = f" (what {'it was' if runs == 1 else 'they were'} doing is interrupted)" if running else ""
-    return f"workflow {workflow!r} is switched off: {still}{interrupted}, and none is started; {lift}"
+    ends = f" once what {'it is' if running == 1 else 'they are'} doing is recorded" if running else ""
+    return f"workflow {workflow!r} is switched off: {still}{ends}, and none is started; {lift}"
 
 
 # Listing

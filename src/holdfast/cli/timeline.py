@@ -10,14 +10,27 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.agents.models.reply import PlainReply
+from holdfast.agents.calling import is_cleared, required_by
 from holdfast.agents.output import ANSWER
+from holdfast.cli.approvals import answer_in_words
 from holdfast.cli.liveness import is_short
 from holdfast.cli.recorded import RecordedError, failure_of, is_large
-from holdfast.cli.replies import answer_in, failed_in_words, is_final, is_turn, reason_of, refusal_of, reply_of
+from holdfast.cli.replies import (
+    answer_in,
+    compacted_in_words,
+    failed_in_words,
+    fullness_of,
+    is_final,
+    is_turn,
+    reason_of,
+    refusal_of,
+    reply_of,
+)
 from holdfast.cli.spending import brief_cost, tokens_and_cost
 from holdfast.cli.story import MANY, MOST, TIMED, Story
 from holdfast.cli.wording import command, counted, duration, listed, one_line, size, wrapped
+from holdfast.client.approvals import Answer
+from holdfast.client.recorded_reply import PlainReply
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
@@ -65,22 +78,44 @@ def tell_journal(out: Console, story: Story) -> None:
 
 
 def _tell_below(out: Console, story: Story, record: Record, limit: int | None) -> None:
-    below = "" if is_turn(record) else record.preview
+    reply = reply_of(record)
+    is_compaction = reply is not None and reply.compaction is not None
+    below = "" if is_turn(record) or is_compaction else record.preview
     if below and record.kind in (Kind.CHILD, Kind.START):
         below = _run_in_words(record, story.family.get(below))
-    if below:
+    if record.kind is Kind.APPROVAL:
+        _tell_answer(out, story, record)
+    elif below:
         out.print(Text("      " + one_line(below, limit), "dim"), soft_wrap=True)
-    if (reply := reply_of(record)) is not None:
+    if reply is not None:
         _tell_reply(out, reply, limit)
     elif refusal := refusal_of(record):
         _tell_in_lines(out, reason_of(refusal), "yellow")
-    elif error := failure_of(record):
+    elif full := fullness_of(record):
+        _tell_in_lines(out, str(full), "yellow")
+    elif required := required_by(record):
+        _tell_in_lines(out, required.reason, "yellow")
+    elif not is_cleared(record) and (error := failure_of(record)):
         out.print(Text("      " + one_line(_failed_with(error), limit), "red"), soft_wrap=True)
+
+
+def _tell_answer(out: Console, story: Story, record: Record) -> None:
+    """What people were asked, and who answered what."""
+    if (asked := story.asked(record)) is not None:
+        _tell_in_lines(out, f"“{asked.question}”", "dim")
+        if asked.arguments is not None:
+            _tell_in_lines(out, f"{asked.tool}({json.dumps(asked.arguments, ensure_ascii=False)})", "dim")
+    if record.ok and record.payload is not None:
+        answer = Answer.of(record.payload)
+        _tell_in_lines(out, answer_in_words(answer, story.now), "green" if answer.approved else "yellow")
 
 
 def _tell_reply(out: Console, reply: PlainReply, limit: int | None) -> None:
     """Who answered, what it took, who did not answer before, and what came of it."""
-    _tell_in_lines(out, f"{reply.model}: {tokens_and_cost(reply.usage)}", "dim")
+    if reply.model:
+        _tell_in_lines(out, f"{reply.model}: {tokens_and_cost(reply.usage)}", "dim")
+    if reply.compaction is not None:
+        _tell_in_lines(out, compacted_in_words(reply.compaction), "dim")
     for model in reply.failed:
         out.print(Text(f"      {one_line(failed_in_words(model), limit)}", "yellow"), soft_wrap=True)
     if is_final(reply):
@@ -158,20 +193,33 @@ def _offset(record: Record, run: Run) -> str:
 def _what(record: Record) -> str:
     if record.kind in (Kind.DEADLINE, Kind.CANCEL):
         return record.kind.label
+    if record.kind is Kind.APPROVAL:
+        return one_line(record.name)
     if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
         return "another budget"
     if record.kind is Kind.COMPENSATION:
         return one_line(f"undoing: {record.name}")
-    return one_line(record.name if record.kind is Kind.STEP else f"{record.kind.label} {record.name}")
+    if record.kind is Kind.STEP or record.name.startswith(f"{record.kind.label} "):  # "approval of #3"
+        return one_line(record.name)
+    return one_line(f"{record.kind.label} {record.name}")
 
 
 def _style(kind: Kind) -> str:
     return {Kind.STEP: "", Kind.COMPENSATION: "magenta", Kind.CANCEL: "magenta"}.get(kind, "blue")
 
 
+def _failure(record: Record) -> tuple[str, str]:
+    if refusal_of(record) is not None:
+        return "refused", "yellow"
+    if required_by(record) is not None:
+        return "needs an approval", "yellow"
+    if is_cleared(record):
+        return "needs no approval", "green"
+    return ("context full", "yellow") if fullness_of(record) is not None else ("failed", "red")
+
+
 def _outcome(record: Record, story: Story) -> list[tuple[str, str]]:
-    refused = not record.ok and refusal_of(record) is not None
-    parts = [("ok", "green") if record.ok else ("refused", "yellow") if refused else ("failed", "red")]
+    parts = [("ok", "green") if record.ok else _failure(record)]
     if not record.worker:
         parts.append((", given to the fork", ""))
     if record.attempts > 1:

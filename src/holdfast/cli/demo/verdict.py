@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.agents.models.reply import plain_reply
 from holdfast.cli.demo.effects import Trace
+from holdfast.client.recorded_reply import plain_reply
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage

@@ -1,0 +1,288 @@
+"""``holdfast approvals``, ``approve`` and ``deny``: what runs ask people, and the answers.
+
+Whoever decides must see what the decision is about. So a question is shown with all that belongs to it, the arguments
+of a call in full, and with the command that answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.liveness import is_held, look_around
+from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.outcomes import Outcome, report
+from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, jsonable, one_line, printable
+from holdfast.cli.wording import wrapped as wrapped_words
+from holdfast.client.approvals import Answer, ApprovalInfo, find_approval, form_fields
+from holdfast.client.client import Client
+from holdfast.errors import HoldfastError
+from holdfast.stores.approvals import Approval, ApprovalState, Question
+from holdfast.stores.contract import Store
+
+_LABEL = 11
+_INDENT = 4
+
+# The list
+
+
+def show_approvals(
+    url: str | None,
+    run_id: str | None,
+    *,
+    workflow: str | None,
+    asked_of: str | None,
+    all: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Print what people are asked."""
+    found, now = asyncio.run(_read(url, run_id, workflow, asked_of, all, limit + 1))
+    asked = found[:limit]
+    if as_json:
+        echo_json([approval_as_json(one) for one in asked])
+        return
+    out = console()
+    if not asked:
+        narrowed = run_id is not None or workflow is not None or asked_of is not None
+        out.print("no approval matches" if narrowed else "no approvals yet" if all else "nobody is asked for anything")
+    for index, one in enumerate(asked):
+        if index:
+            out.print()
+        tell_question(out, one, now, url)
+    if len(found) > limit:
+        more = "there are more: name a run, --workflow or --for, or give a higher --limit"
+        out.print(Text(f"\n{more}", "dim"), soft_wrap=True)
+
+
+async def _read(
+    url: str | None, run_id: str | None, workflow: str | None, asked_of: str | None, all: bool, limit: int
+) -> tuple[list[ApprovalInfo], float]:
+    async with existing_store(url) as store, Client(url) as client:
+        if run_id is not None:
+            await find_run(store, run_id)
+        found = await client.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit)
+        return found, store.now()
+
+
+def tell_question(out: Console, asked: ApprovalInfo, now: float, url: str | None = None, indent: int = 0) -> None:
+    """Print all that a person must see to decide, and how to answer."""
+    telling = _Telling(out, indent)
+    style = "bold" if asked.state is ApprovalState.OPEN else ""
+    first, *rest = wrapped_words(out, asked.question, indent + 14) or [""]
+    telling.line(f"{asked.id}  ", first, style)
+    for line in rest:
+        telling.line(" " * (len(asked.id) + 2), line, style)
+    telling.field("run", f"{one_line(asked.run_id)} ({one_line(asked.workflow)}), number {asked.number}")
+    since = asked.asked_at.timestamp()
+    whom = f" of {one_line(asked.asked_of)}" if asked.asked_of else ""
+    again = f", told again {_times(asked.reminders)}" if asked.reminders else ""
+    telling.field("asked", f"{ago(now - since)} ({clock_time(since)}){whom}{again}")
+    if asked.expires_at is not None and asked.state is ApprovalState.OPEN:
+        until = asked.expires_at.timestamp()
+        telling.field("until", f"{ago(now - until)} ({clock_time(until)})")
+    if asked.tool:
+        telling.field("tool", one_line(asked.tool))
+    if asked.reason:
+        telling.field("reason", asked.reason)
+    if asked.arguments is not None:
+        telling.block("arguments", json.dumps(asked.arguments, indent=2, ensure_ascii=False))
+    if asked.choices:
+        telling.field("choices", "\n".join(asked.choices))
+    if asked.form is not None and not asked.tool:
+        telling.field("form", "\n".join(form_fields(asked.form)))
+    if asked.state is ApprovalState.ANSWERED and asked.answer is not None:
+        telling.field("answered", answer_in_words(asked.answer, now), "green" if asked.answer.approved else "yellow")
+    elif asked.state is ApprovalState.WITHDRAWN:
+        telling.field("closed", "nobody waits for the answer any more", "dim")
+    else:
+        telling.field("answer", "\n".join(_commands(asked, url)), "cyan")
+
+
+def answer_in_words(answer: Answer, now: float) -> str:
+    """What was said, by whom, and when."""
+    return f"{answer.in_words()}, by {answer.by or 'somebody'} {ago(now - answer.at)} ({clock_time(answer.at)})"
+
+
+def _commands(asked: ApprovalInfo, url: str | None) -> list[str]:
+    """What to type."""
+    where = ["--url", url] if url is not None else []
+    if asked.choices:
+        yes = [command("approve", asked.id, choice, *where) for choice in asked.choices]
+    elif asked.form is not None and not asked.tool:
+        yes = [f"{command('approve', asked.id, *where)} --value JSON"]
+    else:
+        yes = [command("approve", asked.id, *where)]
+    if asked.tool:
+        yes.append(f"{command('approve', asked.id, *where)} --arguments JSON")
+    return [*yes, command("deny", asked.id, *where)]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else "twice" if count == 2 else counted(count, "time")
+
+
+class _Telling:
+    """Fields below a question. Recorded text is wrapped, and never cut: somebody decides by it."""
+
+    def __init__(self, out: Console, indent: int) -> None:
+        self._out = out
+        self._indent = indent
+
+    def line(self, before: str, text: str, style: str) -> None:
+        self._out.print(Text.assemble(" " * self._indent, before, (text, style)), soft_wrap=True)
+
+    def field(self, label: str, value: str, style: str = "") -> None:
+        indent = self._indent + _INDENT
+        for index, line in enumerate(wrapped_words(self._out, value, indent + _LABEL)):
+            head = label if index == 0 else ""
+            self._out.print(Text.assemble(" " * indent, (head.ljust(_LABEL), "dim"), (line, style)), soft_wrap=True)
+
+    def block(self, label: str, value: str) -> None:
+        indent = self._indent + _INDENT
+        self._out.print(Text.assemble(" " * indent, (label, "dim")), soft_wrap=True)
+        for line in printable(value).splitlines():
+            self._out.print(Text(" " * (indent + 2) + line), soft_wrap=True)
+
+
+def approval_as_json(asked: ApprovalInfo) -> dict[str, Any]:
+    """All of it, under stable names."""
+    answer = asked.answer
+    return {
+        "id": asked.id,
+        "run": asked.run_id,
+        "workflow": asked.workflow,
+        "number": asked.number,
+        "state": asked.state.value,
+        "question": asked.question,
+        "choices": list(asked.choices),
+        "form": asked.form,
+        "tool": asked.tool or None,
+        "arguments": asked.arguments,
+        "reason": asked.reason or None,
+        "asked_at": asked.asked_at.isoformat(),
+        "asked_of": asked.asked_of or None,
+        "expires_at": None if asked.expires_at is None else asked.expires_at.isoformat(),
+        "reminders": asked.reminders,
+        "answered_by": asked.answered_by or None,
+        "answered_at": None if asked.answered_at is None else asked.answered_at.isoformat(),
+        "answer": None
+        if answer is None
+        else {
+            "approved": answer.approved,
+            "value": jsonable(answer.value),
+            "arguments": answer.arguments,
+            "reason": answer.reason or None,
+        },
+    }
+
+
+# Answering
+
+
+def approve(
+    url: str | None,
+    id: str,
+    text: str | None,
+    *,
+    value: str | None,
+    arguments: str | None,
+    by: str | None,
+    reason: str,
+    as_json: bool,
+) -> int:
+    """Say yes, and tell to what."""
+    if text is not None and value is not None:
+        raise click.UsageError("the answer is given once: as VALUE or with --value.")
+    edited: Any = None if arguments is None else _json(arguments, "--arguments")
+    if edited is not None and not isinstance(edited, dict):
+        raise click.UsageError(f"--arguments is a JSON object with a value for each argument, not {arguments}.")
+    given: Any = None if value is None else _json(value, "--value")
+
+    async def answer(client: Client, row: Approval) -> bool:
+        said = given if text is None else _said(text, row.question)
+        return await client.approve(row.id, said, arguments=cast("Mapping[str, Any]", edited), by=by, reason=reason)
+
+    return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
+
+
+def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool) -> int:
+    """Say no, and tell to what."""
+
+    async def answer(client: Client, row: Approval) -> bool:
+        return await client.deny(row.id, by=by, reason=reason)
+
+    return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option} is no JSON ({error}): {text}") from None
+
+
+def _said(text: str, question: Question) -> Any:
+    """What somebody typed as an answer: a choice as it stands; for a form, JSON, or else a text."""
+    if question.choices:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+async def _answer(url: str | None, id: str, answer: Any) -> Outcome:
+    async with existing_store(url) as store, Client(url) as client:
+        reach = _Reach(store)
+        try:
+            row = await find_approval(reach, id)
+        except HoldfastError as error:
+            return Outcome("", None, error=error, more={"approval": id})
+        try:
+            changed = await answer(client, row)
+        except HoldfastError as error:
+            return Outcome(row.run_id, await store.get(row.run_id), error=error, more={"approval": row.id})
+        now = ApprovalInfo.of(await find_approval(reach, row.id))
+        run, around = await find_run(store, row.run_id), await look_around(store)
+        goes_on = "it goes on" if is_held(run, around) else "it goes on when a worker takes it up"
+        told = _told(now) if changed else f"{_told(now)}\nyou had said so before: nothing changed"
+        return Outcome.of(
+            run,
+            around,
+            changed=changed,
+            message=f"{told}\nrun {run.id!r}: {goes_on}" if changed else told,
+            approval=row.id,
+            answer=approval_as_json(now)["answer"],
+        )
+
+
+def _told(asked: ApprovalInfo) -> str:
+    """What was answered, and to what."""
+    answer = asked.answer
+    assert answer is not None
+    verb = "approved" if answer.approved else "denied"
+    what = f"{verb} as {answer.by or 'somebody'}: {asked.question!r} (approval {asked.id})"
+    if answer.approved and asked.tool:
+        shown = asked.arguments if answer.arguments is None else answer.arguments
+        edited = " instead of what was asked for" if answer.arguments is not None else ""
+        what += f"\n{asked.tool}({json.dumps(shown, ensure_ascii=False)}){edited}"
+    elif answer.value is not None:
+        what += f"\nwith {json.dumps(answer.value, ensure_ascii=False)}"
+    return what
+
+
+class _Reach:
+    """Finds approvals in an open store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def store(self) -> Store:
+        return self._store

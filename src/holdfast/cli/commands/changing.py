@@ -1,0 +1,152 @@
+"""Commands that change runs, or what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.cli.declaring import example, json_option, run_ids, url_option
+
+
+@click.command(epilog=example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
+@run_ids
+@click.option(
+    "--wait", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Until they have ended; exits with 1 if not."
+)
+@json_option
+@url_option
+def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str | None) -> None:
+    """Cancel runs.
+
+    A run that nobody has begun is cancelled at once. Else its worker interrupts what it is doing, its `finally` blocks
+    run, and steps with a compensation are undone. A paused run goes on, to be cancelled.
+    """
+    from holdfast.cli.control import cancel_runs
+
+    sys.exit(cancel_runs(url, run_ids, wait=wait, as_json=as_json))
+
+
+@click.command(epilog=example("holdfast pause etl-acme"))
+@run_ids
+@json_option
+@url_option
+def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
+    """Keep runs from going on, until they are resumed.
+
+    Steps in flight may end, and are recorded. Signals are kept, and timers that pass meanwhile are seen to afterwards.
+    """
+    from holdfast.cli.control import pause_runs
+
+    sys.exit(pause_runs(url, run_ids, as_json=as_json))
+
+
+@click.command(epilog=example("holdfast resume etl-acme"))
+@run_ids
+@json_option
+@url_option
+def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
+    """Let paused runs go on."""
+    from holdfast.cli.control import resume_runs
+
+    sys.exit(resume_runs(url, run_ids, as_json=as_json))
+
+
+@click.command(epilog=example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
+@click.argument("run_id", metavar="ID")
+@click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="What it may cost.")
+@click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Input and output tokens.")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Model calls.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="S",
+    help="Time at work, in model calls and tools; the time that a run waits does not count.",
+)
+@json_option
+@url_option
+def budget(
+    run_id: str,
+    usd: float | None,
+    tokens: int | None,
+    turns: int | None,
+    seconds: float | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Tell what a run has used of its budget, or give it another one.
+
+    A budget holds for a run together with all the runs below it, from the run's start on: what is used already counts.
+    What is not given stays as it is. Runs whose next model call was refused ask again, and go on.
+    """
+    from holdfast.cli.budgets import set_budget, show_budget
+
+    limits = {"usd": usd, "tokens": tokens, "turns": turns, "seconds": seconds}
+    given = {name: most for name, most in limits.items() if most is not None}
+    sys.exit(set_budget(url, run_id, given, as_json=as_json) if given else show_budget(url, run_id, as_json=as_json))
+
+
+@click.command(epilog=example("holdfast retry etl-acme"))
+@click.argument("run_id", metavar="ID")
+@click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
+@json_option
+@url_option
+def retry(run_id: str, run_again: bool, as_json: bool, url: str | None) -> None:
+    """Let a failed, cancelled or dead run go on.
+
+    The records that ended it are taken back, with what came of them; the rest is kept, and does not run again.
+    `holdfast show ID` tells what that would be. A `once` step is run a second time only if you say that it may.
+    """
+    from holdfast.cli.retrying import retry_run
+
+    sys.exit(retry_run(url, run_id, run_again=run_again, as_json=as_json))
+
+
+@click.command(
+    epilog=example(
+        "holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b"
+    )
+)
+@click.argument("run_id", metavar="ID")
+@click.option("--at", metavar="STEP", help="Go on from this step: its number in `show`, or its name. It runs again.")
+@click.option("--output", metavar="JSON", help="What that step is taken to have returned; then it does not run.")
+@click.option("--id", "new_id", metavar="NEW", help="The id of the new run; made up unless given.")
+@json_option
+@url_option
+def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as_json: bool, url: str | None) -> None:
+    """Start a new run that shares what was recorded of another.
+
+    All that was recorded before STEP is shared, and does not run again; without STEP, all that there is. The other run
+    is left as it is.
+    """
+    from holdfast.cli.forks import fork
+
+    sys.exit(fork(url, run_id, at=at, output=output, new_id=new_id, as_json=as_json))
+
+
+@click.command(epilog=example("holdfast kill researcher", "holdfast kill researcher --lift", "holdfast kill"))
+@click.argument("workflow", required=False)
+@click.option("--lift", is_flag=True, help="Switch it on again: its runs go on.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
+    "WORKFLOW, an array of what is switched off.",
+)
+@url_option
+def kill(workflow: str | None, lift: bool, as_json: bool, url: str | None) -> None:
+    """Switch a workflow or an agent off, everywhere.
+
+    Its runs stop at the next recorded point: a step in flight ends and is recorded, nothing else begins (`holdfast
+    cancel` interrupts a step as well). None is started or taken up until the switch is lifted. Nothing that was
+    recorded is lost. Without a WORKFLOW, tells what is switched off.
+    """
+    from holdfast.cli.switching import show_switched_off, switch
+
+    if workflow is not None:
+        switch(url, workflow, on=lift, as_json=as_json)
+    elif lift:
+        raise click.UsageError("--lift needs the name of a WORKFLOW; `holdfast kill` lists what is switched off.")
+    else:
+        show_switched_off(url, as_json=as_json)

@@ -1,0 +1,68 @@
+"""What the declarations of commands share: the group that shows errors, options, and the form of examples."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.errors import HoldfastError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled", "dead")
+
+
+class Group(click.Group):
+    """Shows errors of Holdfast in red on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out a command."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a narrow terminal encoding is no reason to fail
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            show_error(error)
+            ctx.exit(1)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all."""
+        return list(self.commands)  # in the order in which one meets them
+
+
+def show_error(error: HoldfastError) -> None:
+    """One message, without a traceback."""
+    from holdfast.cli.wording import tell_error
+
+    tell_error(error)
+
+
+def url_option(command: F) -> F:
+    """For a command that needs the store."""
+    option = click.option("--url", metavar="URL", help="The store; HOLDFAST_URL or ./.holdfast/runs.db unless given.")
+    return option(command)
+
+
+def json_option(command: F) -> F:
+    """For a command that changes runs."""
+    option = click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="A JSON object for each run, one to a line: id, workflow, state, changed, paused, cancelling, stalled "
+        "(why it does not go on), message, error, and what only this command has to tell.",
+    )
+    return option(command)
+
+
+run_ids = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+
+
+def example(*lines: str) -> str:
+    """An example for the end of a help text, as it stands."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

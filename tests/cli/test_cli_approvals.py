@@ -1,0 +1,255 @@
+"""``holdfast approvals``, ``approve`` and ``deny``, and how ``show`` and ``runs`` tell of questions and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from approvals_project import go_on, make_office
+from cli_project import Project
+
+from holdfast.client.approvals import user
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Two runs that wait for people. Only for reading."""
+    return make_office(tmp_path_factory.mktemp("office") / "project")
+
+
+@pytest.fixture
+def office(desk: Project, tmp_path: Path) -> Project:
+    """The same, to be changed."""
+    return Project(shutil.copytree(desk.folder, tmp_path / "office"))
+
+
+def listed(project: Project, *args: str) -> list[dict[str, Any]]:
+    return project.here("approvals", "--json", *args).json
+
+
+def id_of(project: Project, run: str) -> str:
+    [one] = listed(project, run)
+    return one["id"]
+
+
+# Listing
+
+
+def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
+    done = desk.here("approvals")
+    assert done.code == 0
+    first, second = done.out.split("\n\n")
+    ship, mail = id_of(desk, "shipping-vase"), id_of(desk, "mailing")
+    lines = first.splitlines()
+    assert lines[0] == f"{ship}  Ship vase?"
+    assert lines[1] == " " * 14 + "It is \\x1b[31mfragile.", "nothing that is recorded steers the terminal"
+    assert lines[2] == "    run        shipping-vase (shipping), number 1"
+    assert re.fullmatch(r"    asked      (now|\d+ s ago) \(.*\) of ann", lines[3])
+    assert re.fullmatch(r"    until      in 1 d \(.*\)", lines[4])
+    assert lines[5:] == [
+        f"    answer     holdfast approve {ship}",
+        f"               holdfast deny {ship}",
+    ]
+    assert "    tool       send_mail\n    reason     it leaves the house\n    arguments\n      {\n" in second
+    assert '        "to": "customer@example.org",\n        "text": "first line\\nsecond line"\n      }\n' in second
+    assert f"holdfast approve {mail} --arguments JSON" in second
+
+
+def test_questions_are_listed_for_programs(desk: Project):
+    ship, mail = listed(desk)
+    assert (ship["run"], ship["workflow"], ship["number"], ship["state"]) == ("shipping-vase", "shipping", 1, "open")
+    assert (ship["asked_of"], ship["choices"], ship["form"], ship["answer"]) == ("ann", [], None, None)
+    assert ship["expires_at"] > ship["asked_at"]
+    assert mail["arguments"] == {"to": "customer@example.org", "text": "first line\nsecond line"}
+    assert (mail["tool"], mail["reason"], mail["asked_of"]) == ("send_mail", "it leaves the house", None)
+
+
+@pytest.mark.parametrize(
+    ("args", "runs"),
+    [
+        ([], ["shipping-vase", "mailing"]),
+        (["mailing"], ["mailing"]),
+        (["--workflow", "shipping"], ["shipping-vase"]),
+        (["--for", "ann"], ["shipping-vase"]),
+        (["--for", "bob"], []),
+        (["mailing", "--all"], ["mailing"]),
+    ],
+    ids=lambda value: " ".join(value) or "none",
+)
+def test_questions_are_chosen_by_run_workflow_and_person(desk: Project, args: list[str], runs: list[str]):
+    assert [one["run"] for one in listed(desk, *args)] == runs
+
+
+def test_an_empty_list_says_so(desk: Project, seeded: Project):
+    assert desk.here("approvals", "--for", "bob").out == "no approval matches\n"
+    assert seeded.here("approvals").out == "nobody is asked for anything\n"
+    assert seeded.here("approvals", "--all").out == "no approvals yet\n"
+    unknown = desk.here("approvals", "shipping-vas")
+    assert unknown.code == 1
+    assert "Did you mean shipping-vase?" in unknown.err
+
+
+def test_a_long_list_is_cut_and_says_so(desk: Project):
+    out = desk.here("approvals", "--limit", "1").out
+    assert out.endswith("\n\nthere are more: name a run, --workflow or --for, or give a higher --limit\n")
+    assert "Send the mail?" not in out
+    assert len(listed(desk, "--limit", "1")) == 1
+
+
+def test_the_commands_in_a_list_lead_to_the_store_that_was_asked(desk: Project):
+    out = desk.here("approvals", "mailing", "--url", desk.url).out
+    assert f"holdfast deny {id_of(desk, 'mailing')} --url {desk.url}\n" in out
+
+
+# Answering
+
+
+def test_from_question_to_question_to_the_end(office: Project):
+    ship = id_of(office, "shipping-vase")
+    done = office.here("approve", ship[:6], "--by", "ann", "--reason", "paid")
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        f"approved as ann: 'Ship vase?\\nIt is \\x1b[31mfragile.' (approval {ship})",
+        "run 'shipping-vase': it goes on when a worker takes it up",
+        "no live worker serves workflow 'shipping': start one with `holdfast worker module:shipping`",
+    ]
+    assert "answers that are there, and not recorded yet: #1" in office.here("show", "shipping-vase").out
+    go_on(office, "shipping-vase", 2)
+
+    how = id_of(office, "shipping-vase")
+    shown = office.here("approvals", "shipping-vase").out
+    assert "    choices    by sea\n               by air\n" in shown
+    assert f"    answer     holdfast approve {how} 'by sea'\n" in shown
+    wrong = office.here("approve", how, "by bike")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "cannot be answered with 'by bike': choose one of by sea, by air" in wrong.err
+    assert f"with {json.dumps('by air')}" in office.here("approve", how, "by air").out
+    go_on(office, "shipping-vase", 3)
+
+    what = id_of(office, "shipping-vase")
+    shown = office.here("approvals", "shipping-vase").out
+    assert '    form       weight (number): in kilograms\n               colour ("red" or "blue", may be left' in shown
+    wrong = office.here("approve", what, "--value", '{"weight": "much"}')
+    assert "$.weight: 'much' is not of type 'number'" in wrong.err
+    assert office.here("approve", what, '{"weight": 2.5}').code == 0
+    go_on(office, "shipping-vase", 4)
+
+    told = office.here("show", "shipping-vase").out
+    assert "state      completed" in told
+    assert re.search(r"^ +1  approval +.*ok", told, re.M)
+    assert re.search(r"^ +yes \(paid\), by ann (now|\d+ s ago) \(.*\)$", told, re.M)
+    assert re.search(rf"^ +by air, by {re.escape(user())} (now|\d+ s ago)", told, re.M)
+    assert "“How?”" in told
+    assert "waits for an answer" not in told
+    whole = office.here("show", "shipping-vase", "--json").json
+    assert [one["answer"]["value"] for one in whole["approvals"]] == [None, "by air", {"weight": 2.5}]
+    assert [one["kind"] for one in whole["journal"] if one["name"] == "approval"] == ["approval"] * 3
+    closed = office.here("approvals", "shipping-vase", "--all").out
+    assert re.search(r"^    answered   yes \(paid\), by ann (now|\d+ s ago) \(", closed, re.M)
+    assert "holdfast approve" not in closed
+
+    prospect = office.here("fork", "shipping-vase", "--at", "9")
+    assert "no recorded step 9" in prospect.err
+    fork = office.here("fork", "shipping-vase", "--at", "1", "--output", "false", "--id", "kept")
+    assert fork.code == 0
+    go_on(office, "kept", 1)
+    assert office.here("show", "kept", "--json").json["output"] == "kept"
+
+
+def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
+    mail = id_of(office, "mailing")
+    for args, words in [
+        (["--arguments", "{"], "--arguments is no JSON"),
+        (["--arguments", "[1]"], "--arguments is a JSON object"),
+        (["yes", "--value", "1"], "the answer is given once"),
+    ]:
+        done = office.here("approve", mail, *args)
+        assert (done.code, done.out) == (2, "")
+        assert words in done.err
+    refused = office.here("approve", mail, "--arguments", '{"to": 3}')
+    assert "do not fit tool 'send_mail': $.to: 3 is not of type 'string'. The question is still open." in refused.err
+    assert "approve of it without a value" in office.here("approve", mail, "yes").err
+    done = office.here("approve", mail, "--arguments", '{"to": "me@example.org"}')
+    assert 'send_mail({"to": "me@example.org"}) instead of what was asked for\n' in done.out
+    go_on(office, "mailing", 2)
+    shown = office.here("show", "mailing").out
+    assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})' in shown
+    assert 'yes, with {"to": "me@example.org"}' in shown
+
+
+def test_what_was_approved_is_printed_with_the_arguments_that_were_shown(office: Project):
+    done = office.here("approve", id_of(office, "mailing"), "--by", "ann")
+    assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})\n' in done.out
+
+
+def test_who_comes_second_is_told_and_the_very_same_is_harmless(office: Project):
+    ship = id_of(office, "shipping-vase")
+    assert office.here("deny", ship, "--by", "ann", "--reason", "not paid").out.startswith("denied as ann: ")
+    again = office.here("deny", ship, "--by", "ann", "--reason", "not paid")
+    assert again.code == 0
+    assert "you had said so before: nothing changed\n" in again.out
+    second = office.here("approve", ship, "--by", "bob")
+    assert (second.code, second.out) == (1, "")
+    assert "is closed: ann answered it at" in second.err
+    assert ": no (not paid). That answer counts" in second.err
+
+
+def test_answers_are_told_to_programs(office: Project):
+    ship = id_of(office, "shipping-vase")
+    told = office.here("approve", ship, "--by", "ann", "--json").json
+    assert (told["id"], told["workflow"], told["state"], told["changed"]) == (
+        "shipping-vase", "shipping", "waiting", True
+    )  # fmt: skip
+    assert told["approval"] == ship
+    assert told["answer"] == {"approved": True, "value": None, "arguments": None, "reason": None}
+    assert "no live worker" in told["stalled"]
+    closed = office.here("deny", ship, "--json").json
+    assert (closed["id"], closed["changed"], closed["error"]["type"]) == ("shipping-vase", False, "ApprovalClosed")
+    unknown = office.here("deny", "nope", "--json")
+    assert unknown.code == 1
+    assert (unknown.json["approval"], unknown.json["error"]["type"]) == ("nope", "UnknownApproval")
+
+
+# Elsewhere
+
+
+def test_a_run_that_waits_is_shown_with_its_question_and_how_to_answer(desk: Project):
+    ship = id_of(desk, "shipping-vase")
+    out = desk.here("show", "shipping-vase").out
+    assert f"waits for  approval {ship} or a timer (due in 1 d)" in out
+    assert f"\nwaits for an answer\n  {ship}  Ship vase?\n" in out
+    assert f"holdfast approve {ship}\n" in out
+    assert desk.here("show", "shipping-vase", "--json").json["approvals"][0]["state"] == "open"
+
+
+def test_a_list_of_runs_tells_what_is_asked(desk: Project):
+    out = desk.here("runs").out
+    assert f"approval {id_of(desk, 'shipping-vase')}: Ship vase? It is \\x1b[31mfragile.; no live worker" in out
+    assert "answers are waited for: see `holdfast approvals`\n" in out
+    assert "see `holdfast approvals`" not in desk.here("runs", "--state", "failed").out
+
+
+def test_a_question_fits_a_narrow_terminal(desk: Project):
+    told = desk.on_a_terminal("approvals", "mailing")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    assert f"holdfast approve {id_of(desk, 'mailing')}" in plain
+    assert all(len(line) <= 80 for line in plain.splitlines())
+
+
+def test_a_retry_tells_that_an_answer_is_taken_back(office: Project):
+    ship = id_of(office, "shipping-vase")
+    office.here("approve", ship, "--by", "ann")
+    go_on(office, "shipping-vase", 2)
+    office.here("deny", id_of(office, "shipping-vase"), "--by", "bob", "--reason", "neither")
+    go_on(office, "shipping-vase", 3)
+    shown = office.here("show", "shipping-vase").out
+    assert "ApprovalDenied: bob said no to 'How?'" in shown
+    assert re.search(r"takes back .*the answer to question \d+", shown)
+    assert office.here("retry", "shipping-vase").code == 0
+    go_on(office, "shipping-vase", 3)
+    [again] = listed(office, "shipping-vase")
+    assert (again["question"], again["state"]) == ("How?", "open")

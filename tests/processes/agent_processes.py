@@ -35,6 +35,7 @@ from provider_server import ProviderServer, Script, count_calls  # noqa: E402
 
 RUN = "the-run"
 MODEL_CALL = "model call"
+COMPACTION = "compaction"
 
 
 def turn(text: str = "", *calls: tuple[str, dict[str, Any]], used: tuple[int, int] = (100, 10)) -> dict[str, Any]:
@@ -200,10 +201,10 @@ class Scene(World):
 
     # The provider
 
-    def hold(self, agent: str, turn: int) -> None:
-        """Let the provider be silent about this turn, until it is released."""
+    def hold(self, agent: str, turn: int, **after: int) -> None:
+        """Let the provider be silent about this turn, until it is released; ``after`` so many events of a stream."""
         place = self.folder / f"{agent}-{turn}"
-        self.script[agent][turn]["hold"] = {"touch": f"{place}-held", "until": f"{place}-released"}
+        self.script[agent][turn]["hold"] = {"touch": f"{place}-held", "until": f"{place}-released", **after}
 
     def wait_until_held(self, agent: str, turn: int) -> None:
         held = self.folder / f"{agent}-{turn}-held"
@@ -248,11 +249,12 @@ class Scene(World):
 
 def recorded_turns(journals: Mapping[str, Journal]) -> Counter[Asked]:
     """The turns of which the journals have the answer. Several runs of one agent are taken to be one session."""
+    scripts = {MODEL_CALL: "", COMPACTION: "~summary"}
     answers = Counter(
-        journal.workflow
+        f"{journal.workflow}{scripts[record.name]}"
         for journal in journals.values()
         for record in journal.of_kind(STEP)
-        if record.name == MODEL_CALL and record.ok
+        if record.name in scripts and record.ok
     )
     return Counter(Asked(agent, turn) for agent, turns in answers.items() for turn in range(turns))
 

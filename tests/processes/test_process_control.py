@@ -150,20 +150,25 @@ def test_of_a_cancel_and_an_end_that_come_together_one_wins_and_the_other_is_tol
 def test_a_workflow_that_is_switched_off_stands_still_in_all_processes(world: World):
     world.worker()
     world.worker()
-    runs = [world.client.start_sync("short", f"x-{number}") for number in range(4)]
+    runs = [world.client.start_sync("held_then", f"x-{number}") for number in range(4)]
     for run in runs:
         world.wait_for_line("hold", "start", run=run)
-    assert world.client.switch_off_sync("short")
-    until(lambda: len(world.lines("hold", "stopped")) == len(runs), "all steps are stopped", seen=world.describe)
+    assert world.client.switch_off_sync("held_then")
+    other = world.client.start_sync("sequential")
+    world.wait_for_end(other)  # by now both workers have looked
+    assert {world.journal(run).state for run in runs} == {"running"}
     for number in range(len(runs)):
         world.open_gate(f"x-{number}")
-    other = world.client.start_sync("sequential")
-    world.wait_for_end(other)
-    assert {world.journal(run).state for run in runs} == {"pending"}
-    assert not world.lines("hold", "finish")
-    assert world.client.switch_on_sync("short")
     for run in runs:
-        assert world.wait_for_end(run).output == run.removeprefix("short-")
+        standing = world.wait_for_run(run, lambda journal: journal.state == "pending", "stands still")
+        assert [record.name for record in standing.records] == ["hold"]
+    assert len(world.lines("hold", "finish")) == len(runs)
+    assert not world.lines("hold", "stopped")
+    assert world.client.switch_on_sync("held_then")
+    for run in runs:
+        name = run.removeprefix("then-")
+        assert world.wait_for_end(run).output == [name, f"{name} after"]
+    assert len(world.lines("hold", "start")) == len(runs)
 
 
 def test_a_pause_outlives_the_worker(world: World):

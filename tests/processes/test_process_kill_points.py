@@ -20,8 +20,18 @@ RESULTS: dict[str, Any] = {
     "signalled": ["before", "signal 0", "after 0", "signal 1", "after 1"],
     "retried": ["before", 3, "after"],
     "paying": ["before", "paid", "after"],
+    "remembering": ["before", 2, "after"],
 }
-FEWEST_COMMITS = {"sequential": 5, "gathered": 5, "timed": 5, "parked": 6, "signalled": 7, "retried": 7, "paying": 6}
+FEWEST_COMMITS = {
+    "sequential": 5,
+    "gathered": 5,
+    "timed": 5,
+    "parked": 6,
+    "signalled": 7,
+    "retried": 7,
+    "paying": 6,
+    "remembering": 9,
+}
 """Start, outcomes, notes and end; more when outcomes of one moment do not share a commit."""
 
 

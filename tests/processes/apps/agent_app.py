@@ -5,7 +5,8 @@ output which process was born for which order, and later how it died. Importing 
 seconds, a fork takes milliseconds. When it forks, it has no other threads, no event loop, and nothing open.
 
 What a process may do: ``program`` starts the run and waits for its result, as a user's script does, ``session`` does so
-with two runs of a session; ``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop.
+with two runs of a session; ``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop;
+``reader`` follows the run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import ssl
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any, cast
 
 import agent_flows
@@ -31,18 +33,22 @@ from agent_flows import Script, Who
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
 
-from holdfast import Agent, AgentResult, Client, Runtime
+from holdfast import Agent, AgentResult, Client, RunNotFound, Runtime
 
 # The provider is reached without TLS; reading all the certificates would be half of what a short life takes.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 RUN = "the-run"
 GLANCE = 0.005
-PATIENCE = 25.0
 
 
 def setting(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
+
+
+def patience() -> float:
+    """Seconds that a run may take."""
+    return float(setting("PATIENCE", "25"))
 
 
 def told(result: AgentResult[Any]) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def told(result: AgentResult[Any]) -> dict[str, Any]:
 async def program() -> dict[str, Any]:
     """Start it under its id (or join it), and wait for its result."""
     handle = await chosen().options(id=RUN).start("Go.", deps=deps())
-    return told(await handle.result(timeout=PATIENCE))
+    return told(await handle.result(timeout=patience()))
 
 
 async def session() -> dict[str, Any]:
@@ -61,7 +67,7 @@ async def session() -> dict[str, Any]:
     results: list[AgentResult[str]] = []
     for id, prompt in (("first", "I am Ada."), ("second", "Who am I?")):
         handle = await chosen().options(id=id).start(prompt, session="ada")
-        results.append(await handle.result(timeout=PATIENCE))
+        results.append(await handle.result(timeout=patience()))
         await Script.go_on()
     return {"outputs": [result.output for result in results], "messages": len(results[-1].messages)}
 
@@ -69,12 +75,30 @@ async def session() -> dict[str, Any]:
 async def peer() -> dict[str, Any]:
     """Be there until the run has ended."""
     async with Runtime(), Client() as client:
-        return told(await client.wait(RUN, timeout=PATIENCE))
+        return told(await client.wait(RUN, timeout=patience()))
 
 
 async def worker() -> dict[str, Any]:
     """Serve the agent and its family until SIGTERM."""
     await chosen().run_worker(deps=deps(), concurrency=int(setting("CONCURRENCY", "1000")))
+    return {}
+
+
+async def reader() -> dict[str, Any]:
+    """Follow the run, and write down each event; go on behind the last one that a reader before has written down."""
+    notes = Path(setting("NOTES"))
+    known = notes.read_text().splitlines(keepends=True) if notes.exists() else []
+    after = json.loads(known[-1])["offset"] if known else None
+    async with Client() as client:
+        while True:
+            try:
+                await client.get(RUN)
+                break
+            except RunNotFound:
+                await asyncio.sleep(GLANCE)
+        async for event in client.events(RUN, after):
+            with notes.open("a") as file:
+                file.write(f"{json.dumps(event.as_json())}\n")  # at once, or not at all
     return {}
 
 
@@ -95,7 +119,8 @@ def live(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     killing.arm()
-    main = {"program": program, "session": session, "peer": peer, "worker": worker}[order["main"]]
+    lives = {"program": program, "session": session, "peer": peer, "worker": worker, "reader": reader}
+    main = lives[order["main"]]
     print(json.dumps(asyncio.run(main())), flush=True)
 
 

@@ -6,14 +6,19 @@ them can be struck before, in the middle of and after what it does (``PLACES``).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import killing
 from ledger import effect
 
-from holdfast import Agent, RunContext, tool
-from holdfast.agents.models import calls
+from holdfast import Agent, Compaction, RunContext, skill, tool
+from holdfast.agents import compaction
+from holdfast.agents.conversation import Conversation
+from holdfast.agents.models import calls, context
+from holdfast.tools import mcp_stdio
 
 asked = calls.request
 
@@ -64,6 +69,9 @@ killing.PLACES |= {
     "change_plain": Outside,
     "half_way_plain": Outside,
     "go_on": Script,
+    "cut_of": context,  # type: ignore[dict-item]
+    "Work": compaction,  # type: ignore[dict-item]
+    "compacted": Conversation,
 }
 
 
@@ -95,6 +103,20 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(requires_approval=lambda amount: f"more than {amount - 1}")
+async def transfer(amount: int) -> str:
+    """Transfers money, if somebody approves."""
+    await Outside.change(f"{amount} transferred")
+    return f"transferred {amount}"
+
+
+@tool(requires_approval=lambda amount: amount > 1, effect="once")
+async def wire(amount: int) -> str:
+    """Wires money, and not twice; much of it only if somebody approves."""
+    await Outside.change(f"{amount} wired")
+    return f"wired {amount}"
+
+
 @tool
 async def ask_who(ctx: RunContext[Who]) -> str:
     """Tells whose deps it was handed."""
@@ -119,6 +141,31 @@ payer = agent("killed-payer", tools=[pay])
 talker = agent("killed-talker", tools=[look])
 asker = agent("killed-asker", tools=[ask_who], deps_type=Who)
 asking_chief = agent("killed-asking-chief", tools=[ask_who], subagents=[asker], deps_type=Who)
+
+# One that plans, and loads a skill
+
+
+@skill(tools=[look])
+async def looking() -> str:
+    """How to look at places."""
+    await Outside.change("the skill")
+    return "Look twice."
+
+
+planner = agent("killed-planner", planning=True, skills=[looking])
+
+# A long conversation
+
+long_talker = agent("killed-long-talker", tools=[look], max_turns=200, compaction=Compaction(window=1000))
+
+# One with the tools of an MCP server, which is a process of its own, with a ledger of its own
+
+SERVER = Path(__file__).parents[2] / "tools" / "mcp_servers.py"
+clerk = agent("killed-clerk", tools=[mcp_stdio(sys.executable, str(SERVER), "desk", name="desk")])
+
+# One with tools that need an approval
+
+cashier = agent("killed-cashier", tools=[transfer, wire])
 
 # A family with a budget
 

@@ -56,6 +56,11 @@ async def short(name: str) -> str:
     return await hold(name)
 
 
+@workflow(id="then-{name}")
+async def held_then(name: str) -> list[str]:
+    return [await hold(name), await call(f"{name} after")]
+
+
 # Children
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ledger import effect
 
-from holdfast import StepOutcomeUnknown, current_step, step, wait_for_signal, workflow
+from holdfast import StepOutcomeUnknown, current_step, memory, step, wait_for_signal, workflow
 
 
 def is_open(gate: str) -> bool:
@@ -118,6 +118,16 @@ async def paying() -> list[str]:
     except StepOutcomeUnknown:
         paid = "unknown"
     return [before, paid, await call("after")]
+
+
+@workflow
+async def remembering() -> list[Any]:
+    """Counts in memory: a put that was made without its record, or the other way round, would give another number."""
+    counted = [await call("before")]
+    for _ in range(2):
+        await memory.put("counts", "n", await memory.get("counts", "n", 0) + 1)
+    counted.append(await memory.get("counts", "n"))
+    return [*counted, await call("after")]
 
 
 # Runs for workers

@@ -18,6 +18,7 @@ import threading
 from typing import Any
 
 from holdfast.engine.writer import Writer
+from holdfast.stores.operations import TellNotices
 from holdfast.stores.sqlite import SqliteStore
 
 PLACES = {
@@ -76,6 +77,8 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
 
     async def trapped_async(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
+        if method == "commit" and all(isinstance(op, TellNotices) for op in args[1]):
+            return await inner(*args, **kwargs)  # how many of these there are depends on how slow the machine is
         calls += 1
         number = calls  # others may be called before this one has its answer
         if is_now("before", number):

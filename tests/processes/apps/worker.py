@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 
-import control_flows  # noqa: F401 - makes the workflows known
+import asking_flows  # noqa: F401 - makes the workflows known
+import control_flows  # noqa: F401
 import flows  # noqa: F401
 import killing
 

@@ -1,0 +1,131 @@
+"""People are asked by processes that die: each is told once, an answer counts once, and giving up happens once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from app_processes import PATIENCE, World, until
+from ledger import Journal, check_crash, check_end
+
+from holdfast import ApprovalClosed
+from holdfast.core.records import Kind
+
+SILENT = ("approval begins", "approval reminder", "approval time-out")
+
+
+def command(world: World, *args: str) -> subprocess.Popen[str]:
+    """``holdfast ...``, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *args, "--json"],
+        env={**os.environ, "HOLDFAST_URL": world.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(process: subprocess.Popen[str]) -> tuple[int, object]:
+    """Its exit code, and what it told as JSON."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert out, err
+    return process.returncode, json.loads(out)
+
+
+def named(journal: Journal, name: str) -> int:
+    """How many records of this name there are."""
+    return sum(record.name == name for record in journal.records)
+
+
+def told(world: World) -> Counter[str]:
+    """What people were told, to the end."""
+    return Counter(line.label for line in world.lines("approval notice", "finish"))
+
+
+def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_carried_out_once(world: World):
+    first = world.worker()
+    run = world.client.start_sync("painting", "x")
+    world.wait_for_run(run, lambda journal: named(journal, "approval notice"), "has told people")
+    before = world.moment()
+    first.kill()
+
+    code, listed = said(command(world, "approvals"))
+    assert code == 0
+    [asked] = listed  # type: ignore[misc]
+    assert (asked["question"], asked["choices"], asked["run"]) == (
+        "Which colour for x?", ["red", "green", "blue"], run
+    )  # fmt: skip
+    answers = [command(world, "approve", asked["id"], colour, "--by", by) for colour, by in
+               (("red", "ann"), ("blue", "bob"))]  # fmt: skip
+    (ann, by_ann), (bob, by_bob) = [said(one) for one in answers]
+    assert sorted([ann, bob]) == [0, 1]
+    winner, loser, colour = ("ann", by_bob, "red") if ann == 0 else ("bob", by_ann, "blue")
+    assert loser["error"]["type"] == "ApprovalClosed"  # type: ignore[index]
+    assert f"{winner} answered it" in loser["error"]["message"]  # type: ignore[index]
+
+    world.worker()
+    journal = world.wait_for_end(run)
+    assert journal.output == f"painted {colour}"
+    assert [line.label for line in world.lines("paint", "start")] == [colour]
+    assert told(world) == {"asked ann 0": 1}
+    assert len(journal.of_kind(Kind.APPROVAL)) == 1
+    assert not journal.signals
+    [closed] = world.client.approvals_sync(all=True)
+    assert (closed.id, closed.answered_by, closed.asked_at.isoformat()) == (asked["id"], winner, asked["asked_at"])
+    check_crash(before, world.moment(), at_once=0)
+    check_end(world.moment(), killed=[first.pid], silent=SILENT)
+
+
+def test_reminders_go_on_over_deaths_and_each_is_sent_once(world: World):
+    victim = world.worker()
+    run = world.client.start_sync("reminding", "x")
+    for number in (1, 2):  # each dies with a reminder on its way
+        label = f"reminder {number}"
+        until(lambda label=label: [one for one in world.lines() if one.label == label], label, seen=world.describe)
+        before = world.moment()
+        victim.kill()
+        world.open_gate(label)
+        victim = world.worker()
+        until(lambda label=label: told(world)[label], f"{label} is sent", seen=world.describe)
+        check_crash(before, world.moment())
+    [asked] = world.client.approvals_sync()
+    assert asked.reminders in (2, 3)
+    assert world.client.approve_sync(asked.id, by="ann")
+    journal = world.wait_for_end(run)
+    assert journal.output is True
+    sent = world.lines("approval notice", "finish")
+    assert [line.label for line in sent] == ["asked 0", "reminder 1", "reminder 2"]
+    assert {line.key for line in sent} == {key for key, record in journal.steps.items() if record.name == sent[0].step}
+    assert Counter(line.label for line in world.lines("approval notice", "start"))["asked 0"] == 1
+
+
+def test_passing_a_question_on_and_giving_up_happen_once_over_deaths(world: World):
+    victims = [world.worker()]
+    run = world.client.start_sync("giving_up", "x")
+    world.wait_for_run(run, lambda journal: named(journal, "approval notice") == 1, "has told ann")
+    victims[-1].kill()
+    victims.append(world.worker())
+    world.wait_for_run(run, lambda journal: named(journal, "approval notice") == 2, "has told bob")
+    victims[-1].kill()
+    [asked] = world.client.approvals_sync()
+    assert asked.asked_of == "bob"
+    victims.append(world.worker())
+    world.wait_for_line("give_up", "start", run=run)
+    before = world.moment()
+    victims[-1].kill()
+    world.open_gate("x")
+    world.worker()
+    journal = world.wait_for_end(run)
+    assert journal.output == "gave x up"
+    assert told(world) == {"asked ann 0": 1, "escalated bob 1": 1}
+    assert named(journal, "approval time-out") == 1
+    assert not journal.of_kind(Kind.APPROVAL)
+    with pytest.raises(ApprovalClosed):
+        world.client.approve_sync(asked.id)
+    assert Counter(line.phase for line in world.lines("give_up")) == {"start": 2, "finish": 1}
+    check_crash(before, world.moment())
+    check_end(world.moment(), killed=[one.pid for one in victims], silent=SILENT)

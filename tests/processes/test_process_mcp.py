@@ -1,0 +1,71 @@
+"""A worker is killed while it waits for an MCP server: another one starts its own, and no server is left behind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from agent_processes import RUN, ForkServer, Scene, call, turn
+from app_processes import HERE, until
+
+TOOLS = str(HERE.parent / "tools")
+if TOOLS not in sys.path:
+    sys.path.insert(0, TOOLS)  # the servers are those of the tools' tests
+
+from mcp_ledger import is_alive, ledger  # noqa: E402
+
+SCRIPT = {
+    "killed-clerk": [
+        turn("", call("add", a=1, b=2)),
+        turn("", call("look", name="held"), call("put", name="held"), call("book", name="held")),
+        turn("{results}"),
+    ]
+}
+HELD = ("look", "put", "book")
+
+
+def test_a_worker_killed_while_mcp_tools_run_is_followed_by_one_that_repeats_what_may_be_repeated(
+    folder: Path, agent_forks: ForkServer
+):
+    with Scene(folder, agent_forks, SCRIPT) as scene:
+        desk = scene.folder / "desk"
+        desk.mkdir()
+        (desk / "held.hold").touch()
+
+        def calls() -> list[dict[str, Any]]:
+            return [one for one in ledger(desk) if one["name"] == "held" and not one.get("cancelled")]
+
+        def pids() -> list[int]:
+            return [one["pid"] for one in ledger(desk) if one["tool"] == "start"]
+
+        life = scene.live("program", AGENT="clerk")
+        until(lambda: len(calls()) == len(HELD), "all three calls are in flight", seen=scene.describe)
+        [first] = pids()
+        life.kill()
+        until(lambda: not is_alive(first), "the server of a killed worker ends by itself", seen=lambda: ledger(desk))
+        (desk / "held.hold").unlink()
+
+        worker = scene.serve("clerk")
+        output = scene.wait_for_end(RUN).output["output"]
+        [_, second] = pids()
+        assert "look: held, put: held, " in output
+        assert "The process stopped while the tool 'book' ran; it may or may not have happened" in output
+        assert Counter((one["tool"], one["pid"]) for one in calls()) == {
+            **{(tool, first): 1 for tool in HELD},
+            ("look", second): 1,
+            ("put", second): 1,
+        }
+        # What was recorded is not asked for again: neither what there is, nor what came of the first call.
+        asked = Counter((one["tool"], one["pid"]) for one in ledger(desk))
+        assert (asked["tools/list", first], asked["tools/list", second]) == (3, 0)
+        assert (asked["add", first], asked["add", second]) == (1, 0)
+        assert set(scene.asked().values()) == {1}
+
+        worker.send(signal.SIGTERM)
+        worker.ends()
+        assert not is_alive(second), "a worker that stops in good order takes its servers along"
+        assert "Traceback" not in worker.complaints
+        assert "Task was destroyed" not in worker.complaints

@@ -9,11 +9,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
@@ -61,6 +73,81 @@ class Instant(Model):
         return ModelResponse([*said, call], usage=usage, model_name="instant")
 
 
+PIECES = 20
+"""In how many pieces an answer comes."""
+
+
+class Speaking(Instant):
+    """The same, with a text of so many pieces, which can be asked for as a stream."""
+
+    def __init__(self, turns: int, *, assembled: bool = False) -> None:
+        super().__init__(turns, words=5 * PIECES)
+        self.assembled = assembled
+        """The library puts the pieces together, as it does for providers; else they cost nothing to make."""
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        response = await self.request(messages, model_settings, model_request_parameters)
+        yield (Assembled if self.assembled else Spoken)(model_request_parameters, response)
+
+
+@dataclass
+class Assembled(StreamedResponse):
+    """An answer in pieces, from which the library makes its events, and the answer."""
+
+    answer: ModelResponse
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        self._usage = self.answer.usage
+        for index, part in enumerate(self.answer.parts):
+            if isinstance(part, TextPart):
+                for at in range(0, len(part.content), 5):
+                    piece = part.content[at : at + 5]
+                    for event in self._parts_manager.handle_text_delta(vendor_part_id=index, content=piece):
+                        yield event
+            else:
+                yield self._parts_manager.handle_part(vendor_part_id=index, part=part)
+
+    @property
+    def model_name(self) -> str:
+        return "instant"
+
+    @property
+    def provider_name(self) -> str:
+        return "benchmarks"
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self.answer.timestamp
+
+
+SAID = [
+    PartStartEvent(index=0, part=TextPart("xxxxx")),
+    *[PartDeltaEvent(index=0, delta=TextPartDelta("xxxxx")) for _ in range(PIECES - 1)],
+]
+
+
+class Spoken(Assembled):
+    """The same, with events that are there already."""
+
+    async def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        for event in SAID if self.answer.text != "done" else ():
+            yield event
+
+    def get(self) -> ModelResponse:
+        return self.answer
+
+
 @tool
 async def look_up(number: int) -> str:
     """Look a number up."""
@@ -77,6 +164,13 @@ def agent(turns: int, name: str = "measured", *, budget: bool = False) -> Agent[
     """An agent that makes so many turns; with a budget that it will not reach, if it is to have one."""
     most = Budget(turns=10 * turns, tokens=10**12) if budget else None
     return Agent(Instant(turns), name=f"{name}-{turns}", tools=[look_up], max_turns=turns, budget=most)
+
+
+def speaking(turns: int, *, stream: bool, assembled: bool = False) -> Agent[str]:
+    """An agent whose model says something in each turn."""
+    name = f"{'assembled' if assembled else 'streamed' if stream else 'whole'}-{turns}"
+    model = Speaking(turns, assembled=assembled)
+    return Agent(model, name=name, tools=[look_up], max_turns=turns, stream=stream)
 
 
 async def together(of: Agent[str], agents: int) -> float:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bare
 from benchmarks.measures import ROOT, Line, median, median_ratio, runtime
-from holdfast import Runtime
+from holdfast import Client, Runtime
 
 
 async def together(folder: Path, rounds: int) -> list[Line]:
@@ -118,6 +119,56 @@ async def _last_of(turns: int, rounds: int) -> Line:
         ratios.append(first / last)
     what = f"one agent, the last {tenth} of {turns:,} turns"
     return Line(what, median(rates), "turns/s", f"{median(ratios):.2f} of its first {tenth}")
+
+
+async def stream(folder: Path, rounds: int) -> list[Line]:
+    """What it costs to have answers as streams of 20 pieces, told in the background; and that somebody reads along.
+
+    The pieces themselves cost nothing here. What the model library does to put an answer together from pieces, whoever
+    streams, is measured apart.
+    """
+    from benchmarks import agent_jobs
+
+    turns = 10
+    whole = agent_jobs.speaking(turns, stream=False)
+    streamed = agent_jobs.speaking(turns, stream=True)
+    assembled = agent_jobs.speaking(turns, stream=True, assembled=True)
+    lines: list[Line] = []
+    async with runtime(folder) as opened, Client(opened.url) as client:
+
+        async def read(run_id: str) -> None:
+            async for _ in client.events(run_id):
+                pass
+
+        async def followed(agents: int) -> float:
+            started = time.perf_counter()
+            handles = [await streamed.options(new=True).start(f"Number {number}") for number in range(agents)]
+            reading = [asyncio.create_task(read(handle.run_id)) for handle in handles[:10]]
+            await asyncio.gather(*[handle.result() for handle in handles])
+            spent = time.perf_counter() - started
+            await asyncio.gather(*reading)
+            return spent
+
+        for one in (whole, streamed, assembled):
+            await agent_jobs.together(one, 1)
+        for agents, what in ((1, "one agent"), (50, "50 agents")):
+            ways: dict[str, Callable[[], Awaitable[float]]] = {
+                "whole": partial(agent_jobs.together, whole, agents),
+                "streamed": partial(agent_jobs.together, streamed, agents),
+                f"streamed to {min(agents, 10)} readers": partial(followed, agents),
+                "put together by the library": partial(agent_jobs.together, assembled, agents),
+            }
+            spent: dict[str, list[float]] = {way: [] for way in ways}
+            # Many short ones in turn: what else the machine does meanwhile meets all of them.
+            for number in range(8 * rounds):
+                for way, take in list(ways.items())[:: 1 if number % 2 else -1]:
+                    spent[way].append(await take())
+            for way in list(ways)[1:]:
+                rate = median([turns * agents / seconds for seconds in spent[way]])
+                kept = median_ratio(spent["whole"], spent[way])
+                aim = (">= 0.9", kept >= 0.9) if way == "streamed" else ("", None)
+                lines.append(Line(f"{what}, {way}", rate, "turns/s", f"{kept:.2f} of whole answers", *aim))
+    return lines
 
 
 async def budget(folder: Path, rounds: int) -> list[Line]:
@@ -279,6 +330,7 @@ async def library(folder: Path, rounds: int) -> list[Line]:
 MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
     "agents": together,
     "agents-long": long,
+    "agents-stream": stream,
     "agents-budget": budget,
     "agents-size": size,
     "agents-resume": resume,

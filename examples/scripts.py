@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic_ai.exceptions import ModelHTTPError
 
 from holdfast.testing import answer, call
@@ -36,3 +38,37 @@ ORDERS = [answer(headline="Oslo leads the week", best_city="Oslo")]
 REFUSED = [ModelHTTPError(401, "claude-sonnet-4-5", {"error": {"message": "invalid x-api-key"}})]
 REASON = ["Oslo"]
 SYNTHESIZE = ["Yes: it is 14 °C in Oslo, so a light coat will do."]
+
+_NOTES = """\
+# Release 2.0
+
+## Breaks
+
+- A date without a year is refused: write the year.
+
+## New
+
+- Exports can be Parquet files, with `--format parquet`.
+
+## Mended
+
+- A file that begins with a byte order mark is read as it is.
+"""
+
+
+def _plan(read: str, write: str, publish: str) -> Any:
+    tasks = {"Read the changes": read, "Write the notes": write, "Publish them": publish}
+    return call("write_plan", items=[{"task": task, "status": status} for task, status in tasks.items()])
+
+
+RELEASE = [
+    [_plan("working", "open", "open"), call("list_changes")],
+    [call("read_change", number=number) for number in ("a1", "b2", "c3", "d4")],
+    [_plan("done", "working", "open"), call("load_skill", name="release-notes")],
+    call("read_skill_file", skill="release-notes", path="template.md"),
+    [_plan("done", "done", "working"), call("load_skill", name="publishing")],
+    call("publish_notes", text=_NOTES),
+    "The notes are published.",  # with a task that is not done: it is sent back
+    _plan("done", "done", "done"),
+    "The notes of release 2.0 are published: one change breaks, one is new, one is mended. c3 is left out.",
+]

@@ -111,6 +111,18 @@ def test_the_class_workflow_tells_who_answered_and_why_the_other_did_not(tmp_pat
     assert "anthropic:claude-sonnet-4-5 gave no answer: status 401: invalid x-api-key" in shown
 
 
+def test_the_release_notes_are_written_by_plan_and_the_plan_is_shown(tmp_path: Path):
+    script = str(EXAMPLES / "release_notes.py")
+    out = run(tmp_path, script, "--pace", "0.1")
+    assert re.search(r"^\[[x>]\] Read the changes$", out, re.M)  # which of its states are seen is a matter of time
+    assert re.search(r"^  publishes RELEASE_NOTES\.md$", out, re.M)
+    assert "9 model calls" in out
+    assert "## Breaks" in (tmp_path / "RELEASE_NOTES.md").read_text()
+    shown = run(tmp_path, "-m", "holdfast.cli", "show", "release-2.0")
+    assert "plan, 3 of 3 done\n  [x] Read the changes\n" in shown
+    assert re.search(r"^ +\d+  load_skill .* ok\n +name='release-notes'$", shown, re.M)
+
+
 def test_only_what_stands_in_for_a_model_comes_from_the_testing_kit():
     users = {path.stem for path in EXAMPLES.rglob("*.py") if "holdfast.testing" in path.read_text()}
     assert users == {"offline", "scripts", "script"}
@@ -121,5 +133,11 @@ def test_the_readme_of_the_examples_has_a_command_for_each_of_them():
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (EXAMPLES / target).exists(), target
     commands = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S))
-    for example in ("research_agent.py", "code_archaeologist", "data_pipeline.py", "class_workflow.py"):
+    for example in (
+        "research_agent.py",
+        "code_archaeologist",
+        "data_pipeline.py",
+        "class_workflow.py",
+        "release_notes.py",
+    ):
         assert example in commands

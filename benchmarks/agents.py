@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import subprocess
@@ -129,7 +130,7 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
     """
     from benchmarks import agent_jobs
 
-    turns = 10
+    turns = 20
     whole = agent_jobs.speaking(turns, stream=False)
     streamed = agent_jobs.speaking(turns, stream=True)
     assembled = agent_jobs.speaking(turns, stream=True, assembled=True)
@@ -162,6 +163,7 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
             # Many short ones in turn: what else the machine does meanwhile meets all of them.
             for number in range(8 * rounds):
                 for way, take in list(ways.items())[:: 1 if number % 2 else -1]:
+                    gc.collect()  # else one way cleans up after another
                     spent[way].append(await take())
             for way in list(ways)[1:]:
                 rate = median([turns * agents / seconds for seconds in spent[way]])

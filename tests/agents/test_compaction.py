@@ -20,8 +20,9 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 
-from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRefused
+from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRefused, Runtime
 from holdfast.agents.compaction import transcript
+from holdfast.agents.conversation import rebuild
 from holdfast.agents.models import request
 from holdfast.agents.models.context import Size, cut_of
 from holdfast.agents.models.prices import size_of
@@ -67,6 +68,25 @@ async def test_a_conversation_that_nears_the_limit_goes_on_with_a_summary() -> N
     # What is kept is the newest, as it was.
     before = model.sent[model.sent.index(begin) - 1]
     assert begin[1 : -2 or None] == before[len(before) - (len(begin) - 3) :]
+
+
+async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
+    def plan(*statuses: str) -> Any:
+        return call("write_plan", items=[{"task": f"part {n}", "status": one} for n, one in enumerate(statuses)])
+
+    script = [plan("working", "open"), *finding(9, plan("done", "working")), *finding(9, plan("done", "done")), "done"]
+    model = Listener(script, summary="Some were found.")
+    agent = Agent(model, name="compact-plan", tools=[find], planning=True, compaction=WINDOW)
+    result = await agent.run("Find twenty.")
+    assert result.output == "done"
+    begins = [texts(one[0])[-1] for one in model.sent]
+    plans = [begin.partition("as you have written it last:\n")[2] for begin in begins if "summarised" in begin]
+    assert list(dict.fromkeys(plans)) == [
+        "- part 0 (working)\n- part 1 (open)",
+        "- part 0 (done)\n- part 1 (working)",
+    ]
+    run, history = await runtime.read_journal(result.run_id)
+    assert rebuild(run.inputs, run.began_at, history.records, agent.guided).context[:-1] == model.sent[-1]
 
 
 async def test_the_summariser_is_shown_all_that_is_left_out_and_no_tools() -> None:

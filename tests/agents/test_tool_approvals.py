@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, SecretStr
 
 from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Client, ModelRetry, RunContext, Runtime, tool, workflow
 from holdfast.agents import deps as handing
+from holdfast.agents.files import image
 from holdfast.errors import ApprovalRequired, DefinitionError, DepsMissing
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 
@@ -455,6 +456,20 @@ async def test_changed_arguments_are_checked_like_a_models() -> None:
         "result": "paid",
     }
     assert [part.outcome for part in model.calls[-1].last.parts] == ["retried", "retried", "success"]
+
+
+async def test_an_image_is_still_one_when_the_arguments_were_changed() -> None:
+    @tool(requires_approval=True)
+    async def draw(size: int) -> list[Any]:
+        """Draws."""
+        return ["a dot", image("image/png", "iVBORw0KGgo=")]
+
+    runner, result, model = await asking("drawn", [call("draw", size=1)], tools=[draw])
+    await runner.approve(result.run_id, arguments={"size": 2}, by="ana")
+    [[note, text, picture]] = told(model)
+    assert note["arguments"] == {"size": 2}
+    assert text == "a dot"
+    assert picture.media_type == "image/png"
 
 
 async def test_each_call_needs_an_approval_of_its_own() -> None:

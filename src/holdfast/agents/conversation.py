@@ -32,6 +32,7 @@ from holdfast.agents.observations import (
 )
 from holdfast.agents.output import ANSWER, correction
 from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.plans import Plan, plan_in
 from holdfast.client.recorded_reply import Compacted
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
@@ -69,6 +70,8 @@ class Conversation:
         self.just_compacted = False
         """Nothing was said since the last compaction."""
         self._prompt: ModelRequest | None = None
+        self._plan: Plan | None = None
+        """As the model has written it last."""
         self.usage = Usage()
         """What this run and the sub-agents that have answered it have used."""
         self.turns = 0
@@ -105,6 +108,8 @@ class Conversation:
         from pydantic_ai.messages import ModelRequest
 
         parts = [self._observation(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        for outcome in outcomes:
+            self._plan = plan_in(outcome.record) or self._plan
         self._add(ModelRequest(parts, timestamp=_time(max(outcome.at for outcome in outcomes))))
 
     def compacted(self, reply: Reply, at: float) -> None:
@@ -151,7 +156,7 @@ class Conversation:
         is_kept = any(message is self._prompt for message in tail)
         task = [] if is_kept else [part for part in self._prompt.parts if isinstance(part, UserPromptPart)]
         told = [one for message in (self._prompt, *reversed(gone)) if (one := getattr(message, "instructions", None))]
-        return summary_message(summary, done, system, task, told[0] if told else None, _time(at))
+        return summary_message(summary, done, system, task, told[0] if told else None, self._plan, _time(at))
 
     def _observation(self, call: ToolCallPart, called: Called) -> ModelRequestPart:
         from pydantic_ai.messages import ToolReturnPart

@@ -29,6 +29,14 @@ def shown(result: Any) -> Any:
     return _shown(result)
 
 
+def pieces_with_images(content: Any) -> list[Any] | None:
+    """What a model is shown, as a list, if there are images in it."""
+    from pydantic_ai.messages import BinaryContent
+
+    pieces = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return pieces if any(isinstance(piece, BinaryContent) for piece in pieces) else None
+
+
 def _shown(value: Any) -> Any:
     if not _is_image(value):
         return value

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any, Literal, cast
 
+from holdfast.agents.files import pieces_with_images
 from holdfast.agents.refusals import cut
 from holdfast.client.approvals import Answer
 from holdfast.codec import describe_error
@@ -82,7 +83,10 @@ def with_changed_arguments(content: Any, answer: Answer | None, arguments: dict[
     who = (answer.by if answer is not None else "") or "a person"
     note = f"Before approving this call, {who} changed its arguments"
     if is_result:
-        return {"note": f"{note}. It was made with these.", "arguments": arguments, "result": content}
+        told = {"note": f"{note}. It was made with these.", "arguments": arguments}
+        pieces = pieces_with_images(content)
+        # An image is one only at the top of a result: within other data the model would read it as text.
+        return {**told, "result": content} if pieces is None else [told, *pieces]
     return f"{note} to {json.dumps(arguments, ensure_ascii=False)}. {content}"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, UserPromptPart
 
+    from holdfast.client.plans import Plan
     from holdfast.client.recorded_reply import Compacted
 
 _KEY = "holdfast"
@@ -46,9 +47,13 @@ def summary_message(
     system: Sequence[ModelRequestPart],
     task: Sequence[UserPromptPart],
     instructions: str | None,
+    plan: Plan | None,
     at: datetime,
 ) -> ModelRequest:
-    """The message that is sent in place of those that were summarised, with the task if that was one of them."""
+    """The message that is sent in place of those that were summarised, with the task if that was one of them.
+
+    The plan, if there is one, is told in its own words, too.
+    """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     still = " The task above still holds." if task else ""
@@ -56,6 +61,9 @@ def summary_message(
         f"[The conversation up to here was summarised, because it became too long: {done.summarised} messages, "
         f"{done.answers} of them answers of yours.{still} Go on from here.]\n\n{summary}"
     )
+    if plan:
+        text += "\n\nYour plan, as you have written it last:\n"
+        text += "\n".join(f"- {item.task} ({item.status})" for item in plan)
     return ModelRequest(
         [*system, *task, UserPromptPart(text, timestamp=at)],
         timestamp=at,

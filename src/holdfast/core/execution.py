@@ -32,7 +32,7 @@ from holdfast.core import stand_ins
 from holdfast.core.chance import Chance
 from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunFuture, RunLoop, running_loop
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.records import WAITS, Kind, Record, Rewind
 from holdfast.core.undoing import Origin, UndoLog, chain_of, origins_of
 from holdfast.core.where import waiting_at
 from holdfast.errors import (
@@ -282,7 +282,7 @@ class Execution:
             command.future.set_result(waiting.popleft())
             return command.future
         self.open[position] = command
-        self.waits += kind.is_wait
+        self.waits += kind in WAITS
         self._new.append(command)
         return command.future
 
@@ -302,7 +302,7 @@ class Execution:
         if self.open.pop(command.position, None) is None:
             return False
         command.task = None
-        self.waits -= command.kind.is_wait
+        self.waits -= command.kind in WAITS
         return True
 
     def draw(self, purpose: str) -> bytes:

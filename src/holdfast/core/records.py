@@ -40,14 +40,13 @@ class Kind(IntEnum):
         return self.name.lower()
 
     @property
-    def is_wait(self) -> bool:
-        """Whether such a command, once it has been begun, needs nobody here."""
-        return self in (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
-
-    @property
     def has_position(self) -> bool:
         """Whether it is the outcome of a command in the stream that all share but timers."""
         return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
+
+
+WAITS = (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
+"""Commands that, once they have been begun, need nobody here."""
 
 
 class Record(NamedTuple):

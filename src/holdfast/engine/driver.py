@@ -27,7 +27,7 @@ from typing import Any
 
 from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.records import WAITS, Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.core.usage import Usage
 from holdfast.engine.asking import Questions
@@ -396,7 +396,7 @@ class Driver:
         self.host.run_busy(self)
         self._timers.stop()
         self.host.telling.tell_now(self)
-        waits = [command for command in self.execution.open.values() if command.kind.is_wait]
+        waits = [command for command in self.execution.open.values() if command.kind in WAITS]
         wake_at = self._timers.next_due()
         op = ParkRun(
             self.run.key,

@@ -37,7 +37,7 @@ class Mailbox:
 
     def answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
         """The waits that can be answered, each with its answer: the oldest signal goes to the oldest wait."""
-        for sent in (self._ends, self._answers):
+        for sent in (self._ends, self._answers) if self._ends or self._answers else ():
             for position in [position for position in sent if position in execution.open]:
                 command = execution.open[position]
                 if self._is_for(sent[position], command) and self._take(position):

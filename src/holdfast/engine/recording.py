@@ -64,7 +64,7 @@ class Recorder:
         self.next_seq += 1
         reset, self._reset_deliveries = self._reset_deliveries, False
         then = partial(self._driver.recorded, record, value)
-        told = kind.has_position and position in self._driver.told
+        told = position in self._driver.told and kind.has_position
         if told:
             self._driver.told.remove(position)
         self._submit(AppendRecord(run.key, record, consume, noted, reset, used, memory, told), then)

@@ -46,7 +46,7 @@ CHILD_PART = "child"
 class Account:
     """What there is to tell of one command in flight."""
 
-    __slots__ = ("_attempt", "_begun", "_command", "_pieces", "_request", "_told", "driver", "due", "is_heard")
+    __slots__ = ("_attempt", "_begun", "_command", "_pieces", "_request", "_told", "driver", "due")
 
     def __init__(self, driver: Driver, command: Command) -> None:
         self.driver = driver
@@ -59,24 +59,26 @@ class Account:
         self._request = 0
         self._told = 0
         """Characters of the answer that have been handed to the writer."""
-        self._pieces: list[str] = []
-        self.is_heard = False
-        """Pieces may come at any time."""
+        self._pieces: list[str] | None = None
+        """Of the answer, since the last time; there are none of most commands."""
 
     def begin(self, attempt: int, at: float) -> None:
         """An attempt begins; what was said in the one before is void."""
         self._attempt, self._request, self._told = attempt, 0, 0
-        self._pieces = []
-        self.is_heard = False
+        self._pieces = None
         self._begun, self.due = at, at + INTERVAL
 
     def listen(self, request: int) -> Callable[[str], None]:
         """What takes the pieces of the answer to one of the attempt's requests: no more than a list's ``append``."""
-        if request != self._request:
+        if request != self._request or self._pieces is None:
             self._request, self._told = request, 0
             self._pieces = []
-        self.is_heard = True
         return self._pieces.append
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether pieces may come at any time."""
+        return self._pieces is not None
 
     def take(self, now: float) -> list[Notice]:
         """The notices of what was not told yet."""
@@ -86,8 +88,7 @@ class Account:
             part = CHILD_PART if not self._attempt else f"{stem}.0"
             notices.append(Notice(position, part, -1, BEGUN, _json(self._beginning()), self._begun))
             self._begun = None
-        text = "".join(self._pieces)
-        if text:
+        if self._pieces and (text := "".join(self._pieces)):
             self._pieces.clear()
             notices.append(Notice(position, f"{stem}.{self._request}", self._told, TEXT, _json(text), now))
             self._told += len(text)

@@ -15,6 +15,7 @@ from holdfast.agents.tools import RunContext, Tool, tool
 from holdfast.client import memories
 from holdfast.engine import steps
 from holdfast.errors import DefinitionError, InputError, ModelRetry
+from holdfast.stores.contract import Store
 
 Namespace = str | Callable[[RunContext[Any]], str]
 
@@ -59,7 +60,8 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         if len(text) > LONGEST:
             raise ModelRetry(f"That is {len(text):,} characters; remember at most {LONGEST:,} under one key.")
         step = steps.current.get()
-        step.remember(_checked(place(ctx), key, text, step.engine.clock.now()))
+        namespace = _checked(place(ctx), key)
+        step.remember(memories.to_put(namespace, key, text, None, step.engine.clock.now()))
         return f"Remembered under {key!r}."
 
     @tool(effect="read")
@@ -69,8 +71,7 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        namespace = place(ctx)
-        found = await _store().get_memory(namespace, _key(namespace, key))
+        found = await _store().get_memory(_checked(place(ctx), key), key)
         return f"Nothing is remembered under {key!r}." if found is None else _told(memories.remembered(found).value)
 
     @tool(effect="read")
@@ -95,29 +96,23 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        namespace = place(ctx)
-        steps.current.get().remember(memories.to_delete(namespace, _key(namespace, key)))
+        steps.current.get().remember(memories.to_delete(_checked(place(ctx), key), key))
         return f"Nothing is remembered under {key!r} any more."
 
     return [remember, recall, search_memory, forget]
 
 
-def _store() -> Any:
+def _store() -> Store:
     return steps.current.get().engine.store
 
 
-def _key(namespace: str, key: str) -> str:
+def _checked(namespace: str, key: str) -> str:
+    """The namespace, if the model's key can be one there."""
     try:
-        return memories.to_delete(namespace, key).key
+        memories.check_place(namespace, key)
     except InputError as error:
         raise ModelRetry(str(error)) from None
-
-
-def _checked(namespace: str, key: str, text: str, at: float) -> Any:
-    try:
-        return memories.to_put(namespace, key, text, f"{text}", at)
-    except InputError as error:
-        raise ModelRetry(str(error)) from None
+    return namespace
 
 
 def _told(value: Any) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
+from holdfast.client.events import POLL
 from holdfast.core.records import Record
 from holdfast.errors import RunNotFound, StoreError, UsageError
 from holdfast.stores.arrivals import Arrivals
@@ -15,9 +16,6 @@ from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell, News
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.urls import open_store
-
-POLL = 0.5
-"""Seconds after which the store is asked again although it told of no change."""
 
 
 class Connections:

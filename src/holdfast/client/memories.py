@@ -37,7 +37,7 @@ class Remembered:
     updated_at: datetime
 
 
-class Reach(Protocol):
+class Shelf(Protocol):
     """What it takes to read and change memory."""
 
     async def store(self) -> Store:
@@ -51,7 +51,7 @@ class Reach(Protocol):
 
 def to_put(namespace: str, key: str, value: Any, text: str | None, at: float, max_value: int = LARGEST) -> PutMemory:
     """The change that keeps a value. Raises ``InputError`` or ``UnrecordableValue``."""
-    place = _check_place(namespace, key)
+    place = check_place(namespace, key)
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"{place}: text is what the value is found by, a str, and not {text!r}")
     is_declared = isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
@@ -63,7 +63,7 @@ def to_put(namespace: str, key: str, value: Any, text: str | None, at: float, ma
 
 def to_delete(namespace: str, key: str) -> DeleteMemory:
     """The change that forgets a value."""
-    _check_place(namespace, key)
+    check_place(namespace, key)
     return DeleteMemory(namespace, key)
 
 
@@ -79,7 +79,7 @@ def remembered(found: Memory) -> Remembered:
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
     """One value, or ``default``."""
-    _check_place(namespace, key)
+    check_place(namespace, key)
     found = await store.get_memory(namespace, key)
     return default if found is None else value_of(found, type)
 
@@ -103,14 +103,14 @@ async def list_values(store: Store, namespace: str, after: str, limit: int) -> l
 class ClientMemory:
     """Memory as a client sees it."""
 
-    def __init__(self, reach: Reach, max_value: int = LARGEST) -> None:
-        self._reach = reach
+    def __init__(self, shelf: Shelf, max_value: int = LARGEST) -> None:
+        self._shelf = shelf
         self._max_value = max_value
 
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
         """Keep a value under a key, in place of the one that is there."""
-        store = await self._reach.store()
-        await self._reach.remember(to_put(namespace, key, value, text, store.now(), self._max_value))
+        store = await self._shelf.store()
+        await self._shelf.remember(to_put(namespace, key, value, text, store.now(), self._max_value))
 
     @overload
     async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
@@ -118,19 +118,19 @@ class ClientMemory:
     async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, or ``default``."""
-        return await read_value(await self._reach.store(), namespace, key, default, type)
+        return await read_value(await self._shelf.store(), namespace, key, default, type)
 
     async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Remembered]:
         """Values that have some of these words in them, the best match first."""
-        return await search(await self._reach.store(), namespace, words, limit)
+        return await search(await self._shelf.store(), namespace, words, limit)
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Remembered]:
         """Values in the order of their keys, those behind the key ``after``."""
-        return await list_values(await self._reach.store(), namespace, after, limit)
+        return await list_values(await self._shelf.store(), namespace, after, limit)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value; harmless if there is none."""
-        await self._reach.remember(to_delete(namespace, key))
+        await self._shelf.remember(to_delete(namespace, key))
 
 
 def check_namespace(namespace: object, what: str = "memory: a namespace") -> str:
@@ -138,7 +138,8 @@ def check_namespace(namespace: object, what: str = "memory: a namespace") -> str
     return _check_name(namespace, what)
 
 
-def _check_place(namespace: object, key: object) -> str:
+def check_place(namespace: object, key: object) -> str:
+    """Refuse what cannot be the place of a memory; else, that place in words."""
     namespace, key = check_namespace(namespace), _check_name(key, "memory: a key")
     return f"memory {key!r} of namespace {namespace!r}"
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
-from holdfast.core.records import WAITS, Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.core.usage import Usage
 from holdfast.engine.asking import Questions
@@ -36,13 +36,14 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import End, end_of
 from holdfast.engine.hosting import Host
 from holdfast.engine.mailbox import Mailbox
+from holdfast.engine.parking import park_of
 from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
 from holdfast.stores.contract import History, Request
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Answer, Cancel, FinishRun, ParkRun, ReleaseRun, Run, Verdict
+from holdfast.stores.operations import Answer, Cancel, FinishRun, ReleaseRun, Run, Verdict
 
 log = logging.getLogger("holdfast.engine")
 
@@ -90,6 +91,7 @@ class Driver:
         self.standing = False
         """Its workflow was switched off: nothing more is begun here."""
         self._left_some = False
+        """Steps were left without an outcome: whoever takes the run up next begins them."""
         self.parked_until: float | None = None
 
     # Coming into memory
@@ -396,18 +398,12 @@ class Driver:
         self.host.run_busy(self)
         self._timers.stop()
         self.host.telling.tell_now(self)
-        waits = [command for command in self.execution.open.values() if command.kind in WAITS]
-        wake_at = self._timers.next_due()
-        op = ParkRun(
-            self.run.key,
-            self.run.epoch,
-            wake_at,
-            tuple(dict.fromkeys(command.name for command in waits if command.kind is Kind.SIGNAL)),
-            _waits_in_words(waits, wake_at),
+        op = park_of(
+            self.run,
+            list(self.execution.open.values()),
+            self._timers.next_due(),
             self.journal.next_seq,
-            tuple(command.position for command in waits if command.kind is Kind.CHILD),
-            self._pausing,
-            tuple(command.call.id for command in waits if command.kind is Kind.APPROVAL),
+            paused=self._pausing,
         )
         self.host.writer.submit(op, self._parked)
 
@@ -543,15 +539,3 @@ class Driver:
         errors, self.execution.stray_errors = self.execution.stray_errors, []
         for context in errors:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))
-
-
-def _waits_in_words(waits: Sequence[Command], wake_at: float | None) -> str:
-    signals = dict.fromkeys(one.call or f"signal {one.name!r}" for one in waits if one.kind is Kind.SIGNAL)
-    words = list(signals)
-    runs = [command.call.run_id for command in waits if command.kind is Kind.CHILD]
-    if runs:
-        words.append(f"run {runs[0]!r}" if len(runs) == 1 else f"{len(runs)} runs, such as {runs[0]!r}")
-    words += [f"approval {command.call.id}" for command in waits if command.kind is Kind.APPROVAL][:3]
-    if wake_at is not None:
-        words.append("a timer")
-    return " or ".join(words)

@@ -31,7 +31,6 @@ What = Literal[
     "end",
 ]  # fmt: skip
 
-NUMBERED = ("step", "intent", "compensation", "child", "timer", "signal", "question", "approval")
 CARRIED_OUT = ("step", "compensation", "child")
 """What takes its time between its beginning and its record: it has a *during*."""
 

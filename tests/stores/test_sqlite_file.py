@@ -420,6 +420,25 @@ async def test_reads_go_on_while_the_database_is_locked(path: Path):
     await store.close()
 
 
+async def test_opening_waits_for_nobody_who_is_writing(path: Path, monkeypatch: pytest.MonkeyPatch):
+    await (await opened(path)).close()
+    keeper = hold_the_lock(path, 0.5)
+    store = await opened(path)
+    assert await store.get("r") is None
+    assert keeper.is_alive()
+    keeper.join()
+    await store.close()
+
+
+async def test_a_new_file_that_another_process_is_writing_is_waited_for(path: Path):
+    sqlite3.connect(path).execute("PRAGMA journal_mode = WAL").connection.close()
+    keeper = hold_the_lock(path, 0.3)
+    store = await opened(path)
+    assert not keeper.is_alive()
+    assert await store.get("r") is None
+    await store.close()
+
+
 async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
     run = await hold(store)

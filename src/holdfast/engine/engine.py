@@ -28,6 +28,7 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
+from holdfast.engine.patience import when_unlocked
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep
 from holdfast.engine.telling import Teller
@@ -118,13 +119,13 @@ class JournalEngine:
         """Connect, register as a worker, and begin to take runs."""
         quiet.install()
         self.loop = asyncio.get_running_loop()
-        await self.store.open()
+        await when_unlocked(self.store.open, self.clock)
         self.writer = Writer(self.store, self.loop, self.clock)
         try:
-            await self._register()
-            await self._publish()
+            await when_unlocked(self._register, self.clock)
+            await when_unlocked(self._publish, self.clock)
             # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
-            await self.store.reap(self.worker)
+            await when_unlocked(partial(self.store.reap, self.worker), self.clock)
         except BaseException:
             await self.store.close()
             raise

@@ -111,11 +111,11 @@ def _connect(database: Path) -> sqlite3.Connection:
     )
 
 
-def _look_first(connection: sqlite3.Connection, database: Path) -> None:
-    """Refuse a foreign database before anything of it is changed (setting the journal mode would be a change)."""
+def _look_first(connection: sqlite3.Connection, database: Path) -> int:
+    """Its version. Refuse a foreign database before anything of it is changed (setting the journal mode would be)."""
     connection.execute("BEGIN")  # one moment: another process may be making the tables right now
     try:
-        _check_identity(connection, database)
+        return _check_identity(connection, database)
     finally:
         roll_back(connection)
 
@@ -152,8 +152,15 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     """Bring the schema up to date.
 
     The version is set even when it is right, and then rolled back: that shows at once whether the file can be written.
+    If somebody is writing to it just then, that is shown already, and nobody need wait for them.
     """
-    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not is_busy(error) or _look_first(connection, database) < VERSION:
+            raise
+        connection.execute(sql.CAN_SEARCH)
+        return
     try:
         version = _check_identity(connection, database)
         for migration in MIGRATIONS[version:]:

@@ -225,8 +225,9 @@ def cursor_skips() -> Iterator[None]:
 
     async def fetch(self: Claims) -> None:
         holder = self._holder
-        for key, signal in await holder.store.new_signals(holder.worker, self._signal_cursor):
-            self._signal_cursor = max(self._signal_cursor, signal.id)
+        found = await holder.store.new_signals(holder.worker, self._signal_cursor)
+        self._signal_cursor = found.cursor
+        for key, signal in found.signals:
             if (driver := holder.driver_of(key)) is not None:
                 driver.add_signals([signal])
 

@@ -14,11 +14,21 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.records import Record, Signal
+from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.contract import History, NewWorker, Reaped, RunFilter, RunUsage, Store, Worker, WorkflowSpec
+from holdfast.stores.contract import (
+    History,
+    NewSignals,
+    NewWorker,
+    Reaped,
+    RunFilter,
+    RunUsage,
+    Store,
+    Worker,
+    WorkflowSpec,
+)
 from holdfast.stores.contract import Request as Asked
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
@@ -190,7 +200,7 @@ class ProcessStore(Store):
     async def histories(self, keys: Sequence[int]) -> list[History]:
         return await self._ask("histories", lambda: at_once(self._database.histories(keys)))
 
-    async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
         return await self._ask("new_signals", lambda: at_once(self._database.new_signals(worker, after)))
 
     async def requests(self, worker: int) -> list[Asked]:

@@ -729,7 +729,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "specs": dict(await store.specs()),
         "requests": {worker: await store.requests(worker) for worker in workers},
         "switches": dict(await store.switched_off()),
-        "signals": {worker: await store.new_signals(worker, 0) for worker in workers},
+        "signals": {worker: list((await store.new_signals(worker, 0)).signals) for worker in workers},
         "approvals": await store.approvals(ApprovalFilter(only_open=False)),
         "open": await store.approvals(ApprovalFilter()),
         "feeds": [await store.feed(run.id, -1, 0) for run in runs],

@@ -32,7 +32,8 @@ from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import INLINE, RunFilter
 from holdfast.stores.operations import ForkRun, ReopenRun, StartRun
-from holdfast.stores.sqlite import SqliteStore, blobs
+from holdfast.stores.sql import blobs
+from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,7 +64,7 @@ async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, p
     [history] = await big.histories([run.key])
     assert [record.payload for record in history.records] == [payload]
     assert [sent.payload for sent in history.signals] == [payload]
-    assert [sent.payload for _, sent in await big.new_signals(run.owner or 0, 0)] == [payload]
+    assert [sent.payload for _, sent in (await big.new_signals(run.owner or 0, 0)).signals] == [payload]
     await do(big, finish(run, RunState.FAILED, output=payload, error=payload))
     ended = await row(big)
     assert (ended.inputs, ended.output, ended.error) == (payload, payload, payload)

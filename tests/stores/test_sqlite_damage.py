@@ -82,7 +82,7 @@ async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(f
     await do(frail, signal("broken", payload=LARGE), signal("whole"))
     damage(frail, "DELETE FROM blobs")
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
-        assert [key for key, _ in await frail.new_signals(run.owner or 0, 0)] == [other.key]
+        assert [key for key, _ in (await frail.new_signals(run.owner or 0, 0)).signals] == [other.key]
     assert "signal 1 ('go') to run 'broken' cannot be read: its large payload is missing" in caplog.text
     with pytest.raises(StoreCorrupt, match="signal 1"):
         await frail.histories([run.key])

@@ -16,7 +16,8 @@ from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendRecord, Notice, TellNotices
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.batch import carry_out
+from holdfast.stores.sql.batch import carry_out
+from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
 
 pytestmark = pytest.mark.asyncio
@@ -269,7 +270,8 @@ async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
             return call if name in ("execute", "executemany") else getattr(real, name)
 
     tells = [TellNotices(run.key, run.epoch, (Notice(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
-    assert carry_out(Watched(), tells, 1.0, store._reader) == [DONE] * 60  # type: ignore[arg-type]
+    database = SqliteDatabase(Watched(), path)  # type: ignore[arg-type]
+    assert carry_out(database, tells, 1.0, store._reader) == [DONE] * 60
     assert prepared == ["BEGIN", "SELECT", "SELECT", "INSERT", "COMMIT"]
     await store.close()
 

@@ -236,7 +236,7 @@ async def look(store: Store) -> list[Any]:
         None if wake is None else max(wake, store.now()),
         await store.workers(),
         await store.count_runs(),
-        [await store.new_signals(worker, 1) for worker in (1, 2, 3)],
+        [list((await store.new_signals(worker, 0)).signals) for worker in (1, 2, 3)],
         [await store.requests(worker) for worker in (1, 2, 3)],
         await store.switched_off(),
         await store.usages(RUNS),

@@ -275,7 +275,7 @@ async def test_the_holder_hears_of_an_answer(store: Store, elsewhere: Store):
     assert run.owner is not None
     await do(store, ask(run))
     await do(elsewhere, answer())
-    [(key, signal)] = await store.new_signals(run.owner, 0)
+    [(key, signal)] = (await store.new_signals(run.owner, 0)).signals
     assert (key, *answers([signal])) == (run.key, (A1, 3, b"true"))
 
 

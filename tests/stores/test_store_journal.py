@@ -135,7 +135,7 @@ async def test_a_seq_that_another_epoch_has_written_is_not_overwritten(store: St
     await do(store, append(run, 1, payload=b"first"), release(run))
     successor = await claim_one(store)
     await do(store, signal())
-    [(_, sent)] = await store.new_signals(successor.owner or 0, 0)
+    [(_, sent)] = (await store.new_signals(successor.owner or 0, 0)).signals
     assert await do(store, append(successor, 1, payload=b"second", consume=sent.id)) == [FENCED]
     [history] = await store.histories([run.key])
     assert [r.payload for r in history.records] == [b"first"]

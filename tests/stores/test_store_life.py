@@ -287,7 +287,7 @@ async def test_parking_is_refused_when_an_awaited_signal_is_there(store: Store):
 async def test_parking_sees_the_signals_sent_and_consumed_in_its_own_batch(store: Store):
     run = await hold(store)
     assert await do(store, signal(), park(run, None, "go")) == [DONE, REFUSED]
-    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
     answers = await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id), park(run, None, "go"), signal())
     assert answers == [DONE, DONE, DONE]
     assert (await claim_one(store, run.owner)).id == "r"
@@ -306,28 +306,32 @@ async def test_signals_to_a_held_run_reach_its_holder_in_order(store: Store, els
     run, other = await hold(store), await hold(store, "other")
     await do(elsewhere, signal(payload=b"1"), signal("other", payload=b"x"), signal(payload=b"2"))
     found = await store.new_signals(run.owner or 0, 0)
-    assert [(key, s.payload) for key, s in found] == [(run.key, b"1"), (run.key, b"2")]
-    assert all(type(s) is Signal for _, s in found)
-    assert await store.new_signals(run.owner or 0, found[-1][1].id) == []
-    assert [s.payload for _, s in await store.new_signals(other.owner or 0, 0)] == [b"x"]
+    assert [(key, s.payload) for key, s in found.signals] == [(run.key, b"1"), (run.key, b"2")]
+    assert all(type(s) is Signal for _, s in found.signals)
+    assert [s.payload for _, s in (await store.new_signals(other.owner or 0, 0)).signals] == [b"x"]
+    await do(elsewhere, signal(payload=b"3"))
+    again = await store.new_signals(run.owner or 0, found.cursor)
+    assert [s.payload for _, s in again.signals][-1] == b"3"
+    last = await store.new_signals(run.owner or 0, again.cursor)
+    assert set(last.signals) <= set(again.signals)  # what was told may be told again
 
 
 async def test_a_consumed_signal_is_gone_and_ids_are_never_used_again(store: Store):
     run = await hold(store)
     await do(store, signal())
-    [(_, first)] = await store.new_signals(run.owner or 0, 0)
+    [(_, first)] = (await store.new_signals(run.owner or 0, 0)).signals
     await do(store, append(run, 1, kind=Kind.SIGNAL, consume=first.id))
     [history] = await store.histories([run.key])
     assert history.signals == []
     await do(store, signal())
-    [(_, second)] = await store.new_signals(run.owner or 0, 0)
+    [(_, second)] = (await store.new_signals(run.owner or 0, 0)).signals
     assert second.id > first.id
 
 
 async def test_a_fenced_record_consumes_nothing(store: Store):
     run = await hold(store)
     await do(store, signal())
-    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
     await do(store, release(run))
     assert await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id)) == [FENCED]
     [history] = await store.histories([run.key])
@@ -337,7 +341,7 @@ async def test_a_fenced_record_consumes_nothing(store: Store):
 async def test_a_deduplicated_signal_is_delivered_once_even_after_it_was_consumed(store: Store):
     run = await hold(store)
     assert await do(store, signal(dedup="k"), signal(dedup="k")) == [DONE, Verdict.DUPLICATE]
-    [(_, sent)] = await store.new_signals(run.owner or 0, 0)
+    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
     await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id))
     assert await do(store, signal(dedup="k")) == [Verdict.DUPLICATE]
     assert await do(store, signal(dedup="other")) == [DONE]

@@ -52,7 +52,7 @@ async def test_the_end_of_a_run_is_put_into_the_mailbox_of_the_one_that_waits(st
     op = finish(child, state)
     assert await do(store, op) == [TOLD]
     assert await told(store, parent) == [(state, op.output or op.error, op.at, 0)]
-    [(key, signal)] = await store.new_signals(parent.owner or 0, 0)
+    [(key, signal)] = (await store.new_signals(parent.owner or 0, 0)).signals
     assert (key, signal.position, signal.name) == (parent.key, 0, state)
 
 

@@ -284,17 +284,16 @@ class Claims:
         holder = self._holder
         if holder.is_empty:
             return
-        cursor = self._signal_cursor
-        unknown: int | None = None
-        for key, signal in await holder.store.new_signals(holder.worker, cursor):
+        unknown = False
+        found = await holder.store.new_signals(holder.worker, self._signal_cursor)
+        for key, signal in found.signals:
             driver = holder.driver_of(key)
             if driver is not None:
                 driver.add_signals([signal])
-            elif unknown is None:
-                unknown = signal.id
-            cursor = max(cursor, signal.id)
-        # A signal for a run that is only just being taken up is asked for again next time.
-        self._signal_cursor = cursor if unknown is None else min(cursor, unknown - 1)
+            else:
+                unknown = True
+        if not unknown:  # a signal for a run that is only just being taken up is asked for again next time
+            self._signal_cursor = found.cursor
 
     # Requests
 

@@ -157,6 +157,16 @@ class Reaped:
     """Ids of runs that have used up their deliveries."""
 
 
+class NewSignals(NamedTuple):
+    """What was sent to held runs."""
+
+    signals: Sequence[tuple[int, Signal]]
+    """With the keys of their runs; those of one run in the order of their ids."""
+    cursor: int
+    """Where to go on the next time. It is no id: databases number signals in the order in which they are written, and
+    show them in the order in which they are committed."""
+
+
 class Request(NamedTuple):
     """What has been asked of a held run and not been carried out yet."""
 
@@ -262,10 +272,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
-        """Unconsumed signals with an id above ``after`` for runs that this worker holds, as ``(run key, signal)``.
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
+        """Unconsumed signals behind the cursor ``after`` (0: all) for runs that this worker holds.
 
-        One whose large payload cannot be read is left out, and named in a warning of the log; ``histories`` raises.
+        None is left out, but some that were told before may be told again. One whose large payload cannot be read is
+        left out, and named in a warning of the log; ``histories`` raises.
         """
 
     @abstractmethod

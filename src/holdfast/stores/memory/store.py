@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.core.records import Record, Signal
+from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import (
     History,
+    NewSignals,
     NewWorker,
     Reaped,
     Request,
@@ -214,7 +215,7 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
                 for key in keys
             ]
 
-    async def new_signals(self, worker: int, after: int) -> list[tuple[int, Signal]]:
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
         with self._lock:
             found = [
                 (run.key, signal)
@@ -222,7 +223,8 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
                 for signal in self._mailboxes.get(run.key, {}).values()
                 if signal.id > after
             ]
-        return sorted(found, key=lambda pair: pair[1].id)
+        found.sort(key=lambda pair: pair[1].id)
+        return NewSignals(found, found[-1][1].id if found else after)
 
     async def requests(self, worker: int) -> list[Request]:
         with self._lock:

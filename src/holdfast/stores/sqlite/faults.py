@@ -78,14 +78,6 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
     return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
 
 
-def unreadable(database: Path, row: str, problem: str) -> StoreCorrupt:
-    """A row that this version of Holdfast cannot have written."""
-    return StoreCorrupt(
-        f"{database}: {row} cannot be read: {problem}. It was written by a newer Holdfast or changed by hand; "
-        f"upgrade Holdfast, or repair the row."
-    )
-
-
 def _code(error: sqlite3.Error) -> str:
     return getattr(error, "sqlite_errorname", None) or ""
 

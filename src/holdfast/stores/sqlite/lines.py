@@ -1,6 +1,6 @@
 """A *line*: one SQLite connection, the lock that guards it, and a thread in which to wait for it.
 
-Work is a function of the connection. It can be done in two ways:
+Work is a function of the database. It can be done in two ways:
 
 - **inline**, on the event loop. It saves two thread hops (about 60 µs, as much as a quick commit), but stops the loop
   while the disk syncs. So inline is for small work on a quick disk, and never waits: if the line is in use, or another
@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.stores.sql.database import Database, NotText
 from holdfast.stores.sqlite.connections import PATIENCE, patiently, roll_back
+from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.faults import is_busy, store_error
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+Work = Callable[[Database], T]
 
 INLINE_SIZE = 64
 """More operations than this are never committed inline."""
@@ -41,6 +43,7 @@ class Line:
 
     def __init__(self, connection: sqlite3.Connection, database: Path, name: str) -> None:
         self._connection = connection
+        self._db = SqliteDatabase(connection, database)
         self._database = database
         self._file = os.fspath(database)
         self._identity = _identity(self._file)
@@ -121,9 +124,11 @@ class Line:
         connection = self._connection
         changes, began = connection.total_changes, time.perf_counter()
         try:
-            result = work(connection)
-        except BaseException:
+            result = work(self._db)
+        except BaseException as error:
             roll_back(connection)
+            if isinstance(error, NotText) and error.__cause__ is not None:
+                raise error.__cause__ from None  # nobody could say which row it is, so it is the file that is damaged
             raise
         if sample and connection.total_changes != changes:
             self._pace += _WEIGHT * (time.perf_counter() - began - self._pace)

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 
-from holdfast.stores.memories import DeleteMemory, Memory, MemoryChange, PutMemory, is_proper
-from holdfast.stores.operations import AppendRecord, Op
+from holdfast.stores.memories import Memory, MemoryChange, PutMemory
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.words import asked, words
-
-
-def is_changed_by(op: Op) -> bool:
-    """Whether an operation changes a memory."""
-    return (type(op) is AppendRecord and op.memory is not None) or type(op) is PutMemory or type(op) is DeleteMemory
+from holdfast.stores.words import words
 
 
 def change(connection: sqlite3.Connection, op: MemoryChange) -> None:
@@ -33,26 +28,8 @@ def change(connection: sqlite3.Connection, op: MemoryChange) -> None:
         connection.execute(sql.DELETE_WORDS, (number,))
 
 
-def get(connection: sqlite3.Connection, namespace: str, key: str) -> Memory | None:
-    """One memory."""
-    if not (is_proper(namespace) and is_proper(key)):
-        return None
-    row = connection.execute(sql.GET_MEMORY, (namespace, key)).fetchone()
-    return None if row is None else Memory(*row)
-
-
-def list_all(connection: sqlite3.Connection, namespace: str, after: str, limit: int) -> list[Memory]:
-    """The memories of a namespace behind a key."""
-    if not (is_proper(namespace) and is_proper(after)):
-        return []
-    return [Memory(*row) for row in connection.execute(sql.LIST_MEMORIES, (namespace, after, limit))]
-
-
-def search(connection: sqlite3.Connection, namespace: str, text: str, limit: int) -> list[Memory]:
+def search(connection: sqlite3.Connection, namespace: str, wanted: Sequence[str], limit: int) -> list[Memory]:
     """The memories of a namespace that have one of these words, the best match first."""
-    wanted = asked(text)
-    if not wanted or not is_proper(namespace):
-        return []
     either = " OR ".join(f'"{word}"' for word in wanted)
     match = f'space : "{_space(namespace)}" AND words : ({either})'
     return [Memory(*row) for row in connection.execute(sql.SEARCH_MEMORIES, (match, namespace, limit))]

@@ -7,6 +7,11 @@ of a fixed length.
 
 from __future__ import annotations
 
+from holdfast.stores.sql.statements import Statements
+
+AT_ONCE = 50
+"""How many keys are bound in one piece."""
+
 # Runs, one at a time
 
 RUN_COLUMNS = (
@@ -24,8 +29,6 @@ SEED = "SELECT seed FROM runs WHERE key = ?"
 
 # The fence: what a batch needs to know of the runs that it touches
 
-AT_ONCE = 50
-"""How many keys are bound in one piece."""
 _PIECE = f"(?{', ?' * (AT_ONCE - 1)})"
 _FENCE = (
     "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
@@ -75,14 +78,12 @@ SEND_SIGNAL = "INSERT INTO signals (run, name, sent_at, payload, position) VALUE
 NOTE_SIGNAL_KEY = "INSERT INTO signal_keys (run, dedup) VALUES (?, ?) ON CONFLICT DO NOTHING"
 HAS_SIGNAL_KEY = "SELECT 1 FROM signal_keys WHERE run = ? AND dedup = ?"
 CONSUME_SIGNAL = "DELETE FROM signals WHERE id = ? AND run = ?"
-HAS_SIGNAL = (
-    "SELECT 1 FROM signals WHERE run = ? AND name IN (SELECT value FROM json_each(?)) AND position IS NULL LIMIT 1"
-)
-ENDS = "SELECT name, position FROM signals WHERE run = ? AND position IS NOT NULL"
+SENT = "SELECT DISTINCT name, position FROM signals WHERE run = ?"
 DROP_END = "DELETE FROM signals WHERE run = ? AND position = ? AND name NOT GLOB 'answer:*'"
 MAILBOX = "SELECT id, name, payload, sent_at, position FROM signals WHERE run = ? ORDER BY id"
 NEW_SIGNALS = (
-    "SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position FROM signals s CROSS JOIN runs r ON r.key = s.run "
+    "SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position, s.id FROM signals s "
+    "CROSS JOIN runs r ON r.key = s.run "
     "WHERE s.id > ? AND r.owner = ? AND r.state = 'running' ORDER BY s.id"
 )
 
@@ -98,20 +99,17 @@ LINKED = (  # whatever is not ``rules.Told.LATE``
     "SELECT l.position, c.id, c.digest FROM links l CROSS JOIN runs c ON c.key = l.child "
     "WHERE l.parent = ? AND l.awaited <> 2"
 )
-WAITING = "SELECT child, parent, position FROM links WHERE awaited = 1 AND child = ?"
-ALL_WAITING = (
-    f"SELECT child, parent, position FROM links WHERE awaited = 1 AND child IN {_PIECE} ORDER BY parent, position"
-)
+WAITING = "SELECT parent, position FROM links WHERE awaited = 1 AND child = ? ORDER BY parent, position"
 
 # A run's life
 
 START_RUN = (
-    "INSERT INTO runs (id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, wake_at, "
-    "waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
-    "digest, seed, tags, inputs, session, previous, has_budget) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, "
+    "wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, "
+    "rewound, digest, seed, tags, inputs, session, previous, has_budget) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+LAST_KEY = "SELECT coalesce(max(key), 0) FROM runs"
 NEWEST_OF_SESSION = "SELECT id FROM runs WHERE workflow = ? AND session = ? AND session != '' ORDER BY key DESC LIMIT 1"
 TAG_RUN = "INSERT OR IGNORE INTO run_tags (tag, run) VALUES (?, ?)"
 FIND_ORPHAN = (
@@ -292,9 +290,8 @@ SWITCH_ON = "DELETE FROM switches WHERE workflow = ?"
 # Large values
 
 KEEP_BLOB = "INSERT INTO blobs (hash, size, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-BLOBS_AT_ONCE = 8
-BLOBS = f"SELECT hash, data FROM blobs WHERE hash IN (?{', ?' * (BLOBS_AT_ONCE - 1)})"
-BLOB_SIZES = f"SELECT hash, size FROM blobs WHERE hash IN (?{', ?' * (BLOBS_AT_ONCE - 1)})"
+BLOBS = "SELECT hash, data FROM blobs WHERE hash = ?"
+BLOB_SIZES = "SELECT hash, size FROM blobs WHERE hash = ?"
 
 # Claims (their indexes are named, because SQLite takes one that holds every run of a workflow for as good)
 
@@ -364,24 +361,6 @@ FILTERS = {
     "id_prefix": " AND id >= ? AND id < ?",
     "created": " AND created_at >= ? AND created_at < ?",
 }
-
-
-def containing(test: str, *, plain: bool) -> str:
-    """The condition that a run mentions some text; ``test`` is what is asked of each place, written as ``{}``.
-
-    ``plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
-    """
-    tagged = test.format("tags") if plain else "tags != '[]'"
-    tags = "json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END)"
-    error = "CAST(error AS TEXT)"
-    words = f"json_extract({error}, '$.type') || ' ' || json_extract({error}, '$.message')"
-    return (
-        f" AND ({test.format('id')} OR {test.format('workflow')} "
-        f"OR ({tagged} AND EXISTS (SELECT 1 FROM {tags} WHERE {test.format('value')})) "
-        f"OR (error IS NOT NULL AND {test.format(f'CASE WHEN json_valid({error}) THEN {words} END')}))"
-    )
-
-
 KNOWN_WORKFLOWS = (
     "WITH RECURSIVE w (name) AS (SELECT min(workflow) FROM runs UNION ALL "
     "SELECT (SELECT min(workflow) FROM runs WHERE workflow > w.name) FROM w WHERE w.name IS NOT NULL) "
@@ -394,7 +373,7 @@ COUNT_RUNS = "SELECT workflow, state, count(*) FROM runs GROUP BY workflow, stat
 WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at"
 REGISTER_WORKER = (
     "INSERT INTO workers (token, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at) "
-    "VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?)"
+    "VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?) RETURNING id"
 )
 WORKER = f"SELECT {WORKER_COLUMNS} FROM workers WHERE id = ?"
 SERVE = "UPDATE workers SET workflows = ? WHERE id = ?"
@@ -425,3 +404,21 @@ PUBLISH = (
     "is_agent = excluded.is_agent"
 )
 SPECS = "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent FROM workflows"
+
+STATEMENTS = Statements.of(globals())
+
+
+def containing(test: str, *, plain: bool) -> str:
+    """The condition that a run mentions some text; ``test`` is what is asked of each place, written as ``{}``.
+
+    ``plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
+    """
+    tagged = test.format("tags") if plain else "tags != '[]'"
+    tags = "json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END)"
+    error = "CAST(error AS TEXT)"
+    words = f"json_extract({error}, '$.type') || ' ' || json_extract({error}, '$.message')"
+    return (
+        f" AND ({test.format('id')} OR {test.format('workflow')} "
+        f"OR ({tagged} AND EXISTS (SELECT 1 FROM {tags} WHERE {test.format('value')})) "
+        f"OR (error IS NOT NULL AND {test.format(f'CASE WHEN json_valid({error}) THEN {words} END')}))"
+    )

@@ -1,4 +1,4 @@
-"""Operations on a held run, in a SQLite transaction."""
+"""Operations on a held run, in a transaction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from holdfast.stores.operations import (
     ReserveUsage,
     Verdict,
 )
-from holdfast.stores.sqlite import memories
-from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.rows import attempt_row, names_text, record_row, rewind_text
-from holdfast.stores.sqlite.transaction import Transaction
+from holdfast.stores.sql.rows import attempt_row, record_row, rewind_text
+from holdfast.stores.sql.transaction import Transaction
 
 
 class Holding(Transaction):
@@ -30,42 +28,42 @@ class Holding(Transaction):
     def _append(self, op: AppendRecord) -> Verdict:
         held = self._held(op.key, op.record.epoch)
         if held is None or self._careful:
-            self._flush("records")
-            present = self._one(sql.RECORD_EPOCH, op.key, op.record.seq)
+            present = self._record_epoch(op.key, op.record.seq)
             if present is not None:
                 if held is not None and op.clear_attempt:  # the note of it was repeated as well
-                    self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+                    self._later("attempts", self._sql.CLEAR_ATTEMPT, op.key, (op.key, op.record.position))
                 if held is not None and op.clear_notices:
-                    self._later("notices", sql.CLEAR_NOTICES, (op.key, op.record.position))
+                    self._later("notices", self._sql.CLEAR_NOTICES, op.key, (op.key, op.record.position))
                 if held is not None and held.has_budget and rules.gives_back(op.record):  # so was its reservation
                     self._accounts.give_back(op.key, op.record.position)
-                return Verdict.DONE if present[0] == op.record.epoch else Verdict.FENCED
+                return Verdict.DONE if present == op.record.epoch else Verdict.FENCED
             if held is None:
                 return Verdict.FENCED
-        self._later("records", sql.APPEND, record_row(op.key, op.record, self._stored(op.record.payload)))
+        row = record_row(op.key, op.record, self._stored(op.record.payload))
+        self._append_row(op.key, op.record.seq, op.record.epoch, row)
         if op.consume is not None:
-            self._later("signals", sql.CONSUME_SIGNAL, (op.consume, op.key))
+            self._take_out(self._sql.CONSUME_SIGNAL, op.key, (op.consume, op.key))
         if op.clear_attempt:
-            self._later("attempts", sql.CLEAR_ATTEMPT, (op.key, op.record.position))
+            self._later("attempts", self._sql.CLEAR_ATTEMPT, op.key, (op.key, op.record.position))
         if op.reset_deliveries:
-            self._later("runs", sql.RESET_DELIVERIES, (op.key,))
+            self._later("runs", self._sql.RESET_DELIVERIES, op.key, (op.key,))
         if op.record.kind is Kind.CANCEL:
-            self._later("runs", sql.CANCEL_RECORDED, (op.key,))
+            self._later("runs", self._sql.CANCEL_RECORDED, op.key, (op.key,))
             held.cancel = Cancel.RECORDED
         if held.has_budget and rules.gives_back(op.record):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
         if op.memory is not None:
-            memories.change(self._connection, op.memory)
+            self._db.change_memory(op.memory)
         if op.clear_notices:
-            self._later("notices", sql.CLEAR_NOTICES, (op.key, op.record.position))
+            self._later("notices", self._sql.CLEAR_NOTICES, op.key, (op.key, op.record.position))
         return Verdict.DONE
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
         if self._held(op.key, op.epoch) is None:
             return Verdict.FENCED
-        self._later("attempts", sql.NOTE_ATTEMPT, attempt_row(op))
+        self._later("attempts", self._sql.NOTE_ATTEMPT, op.key, attempt_row(op))
         return Verdict.DONE
 
     def _reserve(self, op: ReserveUsage) -> Answer:
@@ -85,11 +83,12 @@ class Holding(Transaction):
         if fence.cancel == Cancel.ASKED and op.heed_cancel:
             return Verdict.REFUSED
         output, error = self._stored(op.output), self._stored(op.error)
-        self._later("runs", sql.FINISH_RUN, (op.state, output, error, op.at, rewind_text(op.rewind), op.key))
+        row = (op.state, output, error, op.at, rewind_text(op.rewind), op.key)
+        self._later("runs", self._sql.FINISH_RUN, op.key, row)
         fence.state = op.state
         fence.paused = False
-        self.ended(op.key, op.state, rules.end_payload(output, error), op.at)
-        return Verdict.TOLD if fence.awaited else Verdict.DONE
+        awaited = self.ended(op.key, op.state, rules.end_payload(output, error), op.at)
+        return Verdict.TOLD if awaited else Verdict.DONE
 
     def _park(self, op: ParkRun) -> Verdict:
         fence = self._by_key.get(op.key)
@@ -97,16 +96,14 @@ class Holding(Transaction):
             return Verdict.FENCED
         if not rules.holds(fence.state, fence.epoch, op.epoch):
             return Verdict.DONE if rules.is_park_repeat(fence.state, fence.epoch, op.epoch) else Verdict.FENCED
-        if op.next_seq is not None:
-            self._flush("records")
-            if self._one(sql.RECORD_EPOCH, op.key, op.next_seq) is not None:
-                return Verdict.FENCED
+        if op.next_seq is not None and self._record_epoch(op.key, op.next_seq) is not None:
+            return Verdict.FENCED
         if fence.cancel == Cancel.ASKED:
             return Verdict.REFUSED
         if not fence.paused if op.paused else self._is_there(op):
             return Verdict.REFUSED
         ready = None if op.wake_at is None or fence.paused else 0
-        self._later("runs", sql.PARK_RUN, (ready, op.wake_at, op.waits_for, op.key))
+        self._later("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, op.key))
         self.freed(fence.key)
         fence.state = RunState.WAITING
         fence.woken = False
@@ -114,20 +111,15 @@ class Holding(Transaction):
 
     def _is_there(self, op: ParkRun) -> bool:
         """Whether something that the run waits for is in its mailbox."""
-        if op.signals or op.awaited or op.answers:
-            self._flush("signals")
-        if op.signals and self._one(sql.HAS_SIGNAL, op.key, names_text(op.signals)):
-            return True
-        if not (op.awaited or op.answers):
+        if not (op.signals or op.awaited or op.answers):
             return False
-        sent = self._connection.execute(sql.ENDS, (op.key,)).fetchall()
-        return any(rules.waits_for(op, name, position) for name, position in sent)
+        return any(rules.waits_for(op, name, position) for name, position in self._mailbox(op.key))
 
     def _release(self, op: ReleaseRun) -> Verdict:
         fence = self._held(op.key, op.epoch)
         if fence is None:
             return Verdict.FENCED
-        self._later("runs", sql.RELEASE_RUN, (self._now, op.key))
+        self._later("runs", self._sql.RELEASE_RUN, op.key, (self._now, op.key))
         self.freed(fence.key)
         fence.state = RunState.PENDING
         return Verdict.DONE

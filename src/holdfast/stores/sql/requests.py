@@ -1,8 +1,7 @@
-"""Operations from outside, in a SQLite transaction: signals, cancelling, pausing, budgets, and a person's retry."""
+"""Operations from outside, in a transaction: signals, cancelling, pausing, budgets, and a person's retry."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 from holdfast.core.records import Rewind
@@ -20,9 +19,8 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.rules import Redo, Told
-from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.rows import Reader
-from holdfast.stores.sqlite.transaction import Fence, Transaction
+from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.transaction import Fence, Transaction
 
 
 class _Reopened(NamedTuple):
@@ -51,39 +49,45 @@ class Requests(Transaction):
     """What anybody can ask of a run."""
 
     _reader: Reader
+    _noted_keys: set[tuple[int, str]]
+    """The deduplication keys that this transaction has noted, by run."""
 
     def _send(self, op: SendSignal) -> Verdict:
         fence = self._by_id.get(op.run_id)
         if fence is None:
             return Verdict.UNKNOWN_RUN
-        if op.dedup is not None and self._one(sql.HAS_SIGNAL_KEY, fence.key, op.dedup):
+        if op.dedup is not None and self._has_key(fence.key, op.dedup):
             return Verdict.DUPLICATE
         if fence.state in TERMINAL:
             return Verdict.ENDED
         if op.dedup is not None:
-            self._connection.execute(sql.NOTE_SIGNAL_KEY, (fence.key, op.dedup))
-        self._later("signals", sql.SEND_SIGNAL, (fence.key, op.name, op.at, self._stored(op.payload), None))
+            self._noted_keys.add((fence.key, op.dedup))
+            self._later("signals", self._sql.NOTE_SIGNAL_KEY, fence.key, (fence.key, op.dedup))
+        self._put(fence.key, op.name, op.at, self._stored(op.payload))
         self._wake(fence)
         return Verdict.DONE
+
+    def _has_key(self, key: int, dedup: str) -> bool:
+        return (key, dedup) in self._noted_keys or bool(self._db.lookup(self._sql.HAS_SIGNAL_KEY, key, dedup))
 
     def _cancel(self, op: CancelRun) -> Verdict:
         fence = self._by_id.get(op.run_id)
         if fence is None:
             return Verdict.UNKNOWN_RUN
-        same_seed = op.seed is None or self._one(sql.SEED, fence.key) == (op.seed,)
+        same_seed = op.seed is None or self._db.one(self._sql.SEED, fence.key) == (op.seed,)
         answer = rules.answer_to_cancel(fence.state, fence.cancel, paused=fence.paused, same_seed=same_seed)
         if answer is not Verdict.DONE:
             return answer
         fence.cancel = fence.cancel or Cancel.ASKED
         fence.paused = False
         if rules.is_cancelled_at_once(fence.state, fence.epoch):
-            self._later("runs", sql.CANCEL_AT_ONCE, (op.at, fence.key))
+            self._later("runs", self._sql.CANCEL_AT_ONCE, fence.key, (op.at, fence.key))
             fence.state = RunState.CANCELLED
             self.ended(fence.key, fence.state, rules.end_payload(None, None), op.at)
         elif fence.state == RunState.RUNNING:
-            self._later("runs", sql.CANCEL_HELD, (fence.key,))
+            self._later("runs", self._sql.CANCEL_HELD, fence.key, (fence.key,))
         else:
-            self._later("runs", sql.CANCEL_SLEEPING, (self._now, fence.key))
+            self._later("runs", self._sql.CANCEL_SLEEPING, fence.key, (self._now, fence.key))
         return Verdict.DONE
 
     def _pause(self, op: PauseRun) -> Verdict:
@@ -92,7 +96,7 @@ class Requests(Transaction):
             return Verdict.UNKNOWN_RUN
         answer = rules.answer_to_pause(fence.state, paused=fence.paused, wanted=True)
         if answer is Verdict.DONE:
-            self._later("runs", sql.PAUSE_RUN, (op.at, fence.key))
+            self._later("runs", self._sql.PAUSE_RUN, fence.key, (op.at, fence.key))
             fence.paused = True
             fence.woken = False
         return answer
@@ -105,11 +109,11 @@ class Requests(Transaction):
         if answer is not Verdict.DONE:
             return answer
         if fence.state == RunState.RUNNING:
-            self._later("runs", sql.RESUME_HELD, (fence.key,))
+            self._later("runs", self._sql.RESUME_HELD, fence.key, (fence.key,))
         elif rules.keeps_its_time(fence.state, fence.epoch):
-            self._later("runs", sql.RESUME_UNBEGUN, (self._now, fence.key))
+            self._later("runs", self._sql.RESUME_UNBEGUN, fence.key, (self._now, fence.key))
         else:
-            self._later("runs", sql.RESUME_SLEEPING, (self._now, fence.key))
+            self._later("runs", self._sql.RESUME_SLEEPING, fence.key, (self._now, fence.key))
         fence.paused = False
         return answer
 
@@ -130,7 +134,7 @@ class Requests(Transaction):
     def _ask_again(self, fence: Fence, payload: bytes, at: float) -> None:
         """Tell a run that was short that what was refused may be granted now: once for each call that waits."""
         for _ in range(self._accounts.no_longer_short(fence.key)):
-            self._later("signals", sql.SEND_SIGNAL, (fence.key, BUDGET_SIGNAL, at, payload, None))
+            self._put(fence.key, BUDGET_SIGNAL, at, payload)
         self._wake(fence)
 
     # Reopening: a person does that, so it may ask the database one thing after the other
@@ -145,7 +149,7 @@ class Requests(Transaction):
         if answer is Verdict.DONE:
             for key, run in affected.items():
                 self._rewind(key, run, affected)
-                [last_kept] = self._one(sql.LAST_SEQ, key) or (-1,)
+                [last_kept] = self._db.one(self._sql.LAST_SEQ, key) or (-1,)
                 self._leave(key, -1, op.at, *rules.reopened_notice(last_kept))
                 if self._accounts.of(key).short:
                     self._ask_again(self._by_key[key], b"null", op.at)
@@ -153,13 +157,13 @@ class Requests(Transaction):
 
     def _may_reopen(self, key: int, op: ReopenRun, affected: dict[int, _Reopened]) -> Verdict:
         """Add to ``affected`` what is reopened with the run."""
-        row = self._one(sql.REOPENED, key)
+        row = self._db.one(self._sql.REOPENED, key)
         assert row is not None
         rewind = self._reader.rewind(row[2], f"run {row[0]!r}")
         answer = rules.answer_to_reopen(row[1], rewind, run_again=op.run_again)
         if answer is not Verdict.DONE:
             return answer
-        run = affected[key] = _Reopened(row[0], _taken(key, rewind), () if rewind is None else rewind.given_up)
+        run = affected[key] = _Reopened(row[0], self._taken(key, rewind), () if rewind is None else rewind.given_up)
         for end in self._open_ends(run):
             if end.is_later or end.child in affected or end.parent != run.id or end.state not in rules.REOPENABLE:
                 continue
@@ -174,7 +178,7 @@ class Requests(Transaction):
     def _open_ends(self, run: _Reopened) -> list[_OpenEnd]:
         if run.taken is None:
             return []
-        rows = self._connection.execute(sql.OPEN_ENDS, run.taken).fetchall()
+        rows = self._db.ask(self._sql.OPEN_ENDS, run.taken)
         later = run.taken["positions"]
         return [
             _OpenEnd(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= later)
@@ -183,7 +187,7 @@ class Requests(Transaction):
         ]
 
     def _rewind(self, key: int, run: _Reopened, affected: dict[int, _Reopened]) -> None:
-        write = self._connection.execute
+        change, write = self._db.change, self._db.write
         for end in self._open_ends(run):
             redo = rules.redo_link(
                 is_later=end.is_later,
@@ -192,26 +196,25 @@ class Requests(Transaction):
                 has_ended=end.state in TERMINAL,
             )
             if redo is not Redo.LEAVE:
-                write(sql.DROP_END, (key, end.position))
+                write(self._sql.DROP_END, [(key, end.position)])
             if redo is Redo.AWAIT:
-                write(sql.LINK, (key, end.position, end.child, int(Told.NOT_YET)))
+                write(self._sql.LINK, [(key, end.position, end.child, int(Told.NOT_YET))])
                 self._is_awaited(end.child)
             elif redo is Redo.DROP:
-                write(sql.UNLINK, (key, end.position))
+                write(self._sql.UNLINK, [(key, end.position)])
         if run.taken is not None:
-            write(sql.DROP_ANSWERS, run.taken)
-            write(sql.TAKE_BACK_ANSWERS, run.taken)
-            write(sql.PUT_BACK, run.taken)
-            write(sql.TAKE_BACK, run.taken)
-            write(sql.NOTE_REWOUND, (run.taken["positions"], key))
-        write(sql.REOPEN_RUN, (self._now, self._now, key))
+            change(self._sql.DROP_ANSWERS, run.taken)
+            change(self._sql.TAKE_BACK_ANSWERS, run.taken)
+            change(self._sql.PUT_BACK, run.taken)
+            change(self._sql.TAKE_BACK, run.taken)
+            change(self._sql.NOTE_REWOUND, (run.taken["positions"], key))
+        change(self._sql.REOPEN_RUN, (self._now, self._now, key))
         self._forget(key)
 
-
-def _taken(key: int, rewind: Rewind | None) -> dict[str, Any] | None:
-    if rewind is None or not rewind.failed:
-        return None
-    return {
-        "run": key, "first": min(rewind.failed), "failed": json.dumps(rewind.failed), "positions": rewind.positions,
-        "timers": rewind.timers,
-    }  # fmt: skip
+    def _taken(self, key: int, rewind: Rewind | None) -> dict[str, Any] | None:
+        if rewind is None or not rewind.failed:
+            return None
+        return {
+            "run": key, "first": min(rewind.failed), "failed": self._db.listed(rewind.failed),
+            "positions": rewind.positions, "timers": rewind.timers,
+        }  # fmt: skip

@@ -9,9 +9,7 @@ conditions is checked row by row. Only a search for text reads every run that th
 
 from __future__ import annotations
 
-import json
 import logging
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,32 +17,29 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
-from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.payloads import shorten_runs
-from holdfast.stores.sqlite.queries import read_runs
-from holdfast.stores.sqlite.rows import Reader, names_text
+from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.payloads import shorten_runs
+from holdfast.stores.sql.queries import read_runs
+from holdfast.stores.sql.rows import Reader
 
 FEW = 2000
 """So many runs can be looked at one by one for a page."""
 _BEYOND_ALL_KEYS = (1 << 63) - 1
 _BEYOND_ALL_TIMES = 1e300
-_LONGEST_PATTERN = 1000
 
 log = logging.getLogger("holdfast.stores")
 
 
-def list_runs(
-    connection: sqlite3.Connection, reader: Reader, where: RunFilter, limit: int, before: int | None
-) -> list[Run]:
+def list_runs(db: Database, reader: Reader, where: RunFilter, limit: int, before: int | None) -> list[Run]:
     """Runs that match, newest first; one whose row cannot be read is left out."""
     below = _BEYOND_ALL_KEYS if before is None else before
     found: list[Run] = []
-    conditions = _conditions(where)
-    connection.execute("BEGIN")  # one moment
-    narrowest = _narrowest(connection, conditions)
+    conditions = _conditions(db, where)
+    db.begin_reading()  # one moment
+    narrowest = _narrowest(db, conditions)
     while (wanted := limit - len(found)) > 0:
-        keys = _keys(connection, where, conditions, narrowest, below, wanted)
-        for run in _read(connection, reader, keys):
+        keys = _keys(db, where, conditions, narrowest, below, wanted)
+        for run in _read(db, reader, keys):
             if isinstance(run, StoreCorrupt):
                 log.warning("a run is left out of a list: %s", run)
             else:
@@ -52,18 +47,18 @@ def list_runs(
         if len(keys) < wanted:
             break
         below = keys[-1]
-    connection.execute("COMMIT")
+    db.commit()
     return found
 
 
 # The conditions
 
 
-def _conditions(where: RunFilter) -> dict[str, list[Any]]:
+def _conditions(db: Database, where: RunFilter) -> dict[str, list[Any]]:
     """The values that are bound to each condition, by its name in ``statements.FILTERS``."""
     found: dict[str, list[Any]] = {}
     if where.states:
-        found["states"] = [names_text(where.states)]
+        found["states"] = [db.listed(state.value for state in where.states)]
     for name in ("workflow", "owner", "parent", "tag"):
         value = getattr(where, name)
         if value is not None:
@@ -78,52 +73,34 @@ def _conditions(where: RunFilter) -> dict[str, list[Any]]:
     return found
 
 
-def _filters(conditions: dict[str, list[Any]], *without: str) -> tuple[str, list[Any]]:
+def _filters(db: Database, conditions: dict[str, list[Any]], *without: str) -> tuple[str, list[Any]]:
     """Conditions as SQL text, and the values bound to it."""
     text = ""
     bound: list[Any] = []
     for name, values in conditions.items():
         if name == "text":
-            condition, pattern = _containing(values[0])
+            condition, patterns = db.containing(values[0])
             text += condition
-            bound += [pattern] * condition.count("?")
+            bound += patterns
         elif name not in without:
-            text += sql.FILTERS[name]
+            text += db.sql.FILTERS[name]
             bound += values
     return text, bound
-
-
-def _containing(text: str) -> tuple[str, str]:
-    """SQLite's own search knows upper and lower case of ASCII only, and no long patterns."""
-    plain = json.dumps(text, ensure_ascii=False)[1:-1] == text
-    if text.isascii() and len(text) <= _LONGEST_PATTERN:
-        escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        return sql.containing("{} LIKE ? ESCAPE '\\'", plain=plain), f"%{escaped}%"
-    return sql.containing("holdfast_contains({}, ?)", plain=plain), text.casefold()
-
-
-def add_search(connection: sqlite3.Connection) -> None:
-    """Teach a connection the search for text that SQLite has no words for."""
-    connection.create_function("holdfast_contains", 2, _contains, deterministic=True)
-
-
-def _contains(text: Any, part: str) -> bool:
-    return text is not None and part in str(text).casefold()
 
 
 # Keys
 
 
-def _narrowest(connection: sqlite3.Connection, conditions: dict[str, list[Any]]) -> str | None:
+def _narrowest(db: Database, conditions: dict[str, list[Any]]) -> str | None:
     """The condition that so few runs fulfil that those can be looked at one by one, if there is one."""
-    for name, statement in sql.HOW_MANY.items():
-        if name in conditions and connection.execute(statement, (*conditions[name], FEW)).fetchone()[0] < FEW:
+    for name, statement in db.sql.HOW_MANY.items():
+        if name in conditions and db.ask(statement, (*conditions[name], FEW))[0][0] < FEW:
             return name
     return None
 
 
 def _keys(
-    connection: sqlite3.Connection,
+    db: Database,
     where: RunFilter,
     conditions: dict[str, list[Any]],
     narrowest: str | None,
@@ -135,42 +112,42 @@ def _keys(
         # A long span of time. Keys rise with time, as far as clocks agree: pass over what is newer than all of it.
         newest = None
         if where.created_before is not None:
-            newest = connection.execute(sql.NEWEST_CREATED, conditions["created"]).fetchone()[0]
+            newest = db.ask(db.sql.NEWEST_CREATED, conditions["created"])[0][0]
         below = below if newest is None else min(below, newest + 1)
     if narrowest is None and not (where.workflow is not None or where.states):
         narrowest = next((name for name in ("parent", "owner", "tag") if name in conditions), None)
     if narrowest is not None:
-        text, bound = _filters(conditions, narrowest)
-        statement = sql.LIST_BY[narrowest].format(filters=text)
-        rows = connection.execute(statement, (*conditions[narrowest], below, *bound, limit))
+        text, bound = _filters(db, conditions, narrowest)
+        statement = db.sql.LIST_BY[narrowest].format(filters=text)
+        rows = db.ask(statement, (*conditions[narrowest], below, *bound, limit))
         return [row[0] for row in rows]
     if where.workflow is None and not where.states:
-        text, bound = _filters(conditions)
-        rows = connection.execute(sql.LIST_BY_KEY.format(filters=text), (below, *bound, limit))
+        text, bound = _filters(db, conditions)
+        rows = db.ask(db.sql.LIST_BY_KEY.format(filters=text), (below, *bound, limit))
         return [row[0] for row in rows]
-    return _from_stretches(connection, where, conditions, below, limit)
+    return _from_stretches(db, where, conditions, below, limit)
 
 
 def _from_stretches(
-    connection: sqlite3.Connection, where: RunFilter, conditions: dict[str, list[Any]], below: int, limit: int
+    db: Database, where: RunFilter, conditions: dict[str, list[Any]], below: int, limit: int
 ) -> list[int]:
     if where.workflow is not None:
         workflows: Sequence[str] = [where.workflow]
     else:
-        workflows = [row[0] for row in connection.execute(sql.KNOWN_WORKFLOWS)]
-    text, bound = _filters(conditions, "workflow", "states")
-    statement = sql.LIST_STRETCH.format(filters=text)
+        workflows = [row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS)]
+    text, bound = _filters(db, conditions, "workflow", "states")
+    statement = db.sql.LIST_STRETCH.format(filters=text)
     keys: set[int] = set()
     for workflow in workflows:
         for state in where.states or RunState:
-            keys.update(row[0] for row in connection.execute(statement, (workflow, state, below, *bound, limit)))
+            keys.update(row[0] for row in db.ask(statement, (workflow, state, below, *bound, limit)))
     return sorted(keys, reverse=True)[:limit]
 
 
 # Rows
 
 
-def _read(connection: sqlite3.Connection, reader: Reader, keys: Sequence[int]) -> list[Run | StoreCorrupt]:
-    read = read_runs(connection, reader, keys)
+def _read(db: Database, reader: Reader, keys: Sequence[int]) -> list[Run | StoreCorrupt]:
+    read = read_runs(db, reader, keys)
     runs = [run for run in read if isinstance(run, Run)]
-    return [*shorten_runs(connection, reader, runs), *(run for run in read if isinstance(run, StoreCorrupt))]
+    return [*shorten_runs(db, reader, runs), *(run for run in read if isinstance(run, StoreCorrupt))]

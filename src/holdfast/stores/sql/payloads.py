@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from holdfast.core.records import Record, Signal
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.operations import Run
-from holdfast.stores.sqlite import blobs
-from holdfast.stores.sqlite.blobs import Damage, is_reference
-from holdfast.stores.sqlite.rows import Reader, record_name
+from holdfast.stores.sql import blobs
+from holdfast.stores.sql.blobs import Damage, is_reference
+from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.rows import Reader, record_name
 
 _COLUMNS = ("inputs", "output", "error")
 
@@ -22,12 +22,12 @@ def lacks(run: Run) -> bool:
     return is_reference(run.inputs) or is_reference(run.output) or is_reference(run.error)
 
 
-def fill_runs(connection: sqlite3.Connection, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
+def fill_runs(db: Database, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
     """Rows with their large payloads; for each that cannot be had, why not."""
     wanted = [value for run in runs for value in _values(run) if is_reference(value)]
     if not wanted:
         return list(runs)
-    found = blobs.fetch(connection, wanted)
+    found = blobs.fetch(db, wanted)
     return [_filled(reader, run, found) for run in runs]
 
 
@@ -46,13 +46,13 @@ def _filled(reader: Reader, run: Run, found: dict[bytes, bytes | Damage]) -> Run
     return replace(run, **changes) if changes else run
 
 
-def shorten_runs(connection: sqlite3.Connection, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
+def shorten_runs(db: Database, reader: Reader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
     """Rows for a list: large inputs and outputs are named by their size, and only errors are read."""
     lacking = [run for run in runs if lacks(run)]
     if not lacking:
         return list(runs)
-    sizes = blobs.sizes(connection, [v for run in lacking for v in (run.inputs, run.output) if v and is_reference(v)])
-    errors = blobs.fetch(connection, [run.error for run in lacking if run.error and is_reference(run.error)])
+    sizes = blobs.sizes(db, [v for run in lacking for v in (run.inputs, run.output) if v and is_reference(v)])
+    errors = blobs.fetch(db, [run.error for run in lacking if run.error and is_reference(run.error)])
 
     def short(value: Any) -> Any:
         return blobs.placeholder(sizes.get(value)) if is_reference(value) else value
@@ -60,9 +60,7 @@ def shorten_runs(connection: sqlite3.Connection, reader: Reader, runs: Sequence[
     return [_filled(reader, replace(run, inputs=short(run.inputs), output=short(run.output)), errors) for run in runs]
 
 
-def fill_records(
-    connection: sqlite3.Connection, reader: Reader, records: list[Record], run_id: Callable[[], str]
-) -> list[Record]:
+def fill_records(db: Database, reader: Reader, records: list[Record], run_id: Callable[[], str]) -> list[Record]:
     """A journal with its large payloads."""
     wanted: list[bytes] = []
     for record in records:
@@ -76,7 +74,7 @@ def fill_records(
             wanted.append(payload)
     if not wanted:
         return records
-    found = blobs.fetch(connection, wanted)
+    found = blobs.fetch(db, wanted)
     filled: list[Record] = []
     for record in records:
         content = None if record.payload is None else found.get(record.payload)
@@ -88,13 +86,13 @@ def fill_records(
 
 
 def fill_signals(
-    connection: sqlite3.Connection, reader: Reader, signals: Sequence[Signal], run_id: Callable[[], str]
+    db: Database, reader: Reader, signals: Sequence[Signal], run_id: Callable[[], str]
 ) -> list[Signal | StoreCorrupt]:
     """A mailbox with its large payloads; for each that cannot be had, why not."""
     wanted = [signal.payload for signal in signals if is_reference(signal.payload)]
     if not wanted:
         return list(signals)
-    found = blobs.fetch(connection, wanted)
+    found = blobs.fetch(db, wanted)
     filled: list[Signal | StoreCorrupt] = []
     for signal in signals:
         content = found.get(signal.payload)

@@ -1,4 +1,4 @@
-"""Questions to people, notices and memories: operations in a SQLite transaction, and reading approvals.
+"""Questions to people, notices and memories: operations in a transaction, and reading approvals.
 
 Asking, answering and remembering are rare, so they may ask the database one thing after the other. Notices are
 gathered like records.
@@ -7,7 +7,6 @@ gathered like records.
 from __future__ import annotations
 
 import json
-import sqlite3
 from typing import Any, NamedTuple
 
 from holdfast.stores import rules
@@ -25,11 +24,11 @@ from holdfast.stores.approvals import (
 from holdfast.stores.memories import MemoryChange, is_proper, proper
 from holdfast.stores.notices import STAYING
 from holdfast.stores.operations import TellNotices, Verdict
-from holdfast.stores.sqlite import blobs, memories
-from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.blobs import Damage, is_reference
-from holdfast.stores.sqlite.rows import Reader, Row
-from holdfast.stores.sqlite.transaction import Transaction
+from holdfast.stores.sql import blobs
+from holdfast.stores.sql.blobs import Damage, is_reference
+from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.transaction import Transaction
 
 _STATES = {state.value: state for state in ApprovalState}
 
@@ -59,22 +58,21 @@ class Asking(Transaction):
             return Verdict.DONE
         self._make_way(op)
         form, arguments = self._stored(op.question.form), self._stored(op.question.arguments)
-        self._connection.execute(
-            sql.ASK,
+        self._db.change(
+            self._sql.ASK,
             (op.id, op.key, op.position, op.at, op.expires_at, proper(op.question.asked_of),
              _question_text(op.question), form, arguments),
         )  # fmt: skip
         self._leave(op.key, op.position, op.at, *rules.asked_notice(op))
-        self._leftovers = None
+        self._leaves_something()
         return Verdict.DONE
 
     def _make_way(self, op: AskApproval) -> None:
         """Withdraw what was asked at this place before; nobody waits for its answer any more."""
-        for (other,) in self._connection.execute(sql.OTHERS_ASKED, (op.key, op.position, op.id)).fetchall():
-            self._connection.execute(sql.WITHDRAW, (op.epoch, other))
+        for (other,) in self._db.ask(self._sql.OTHERS_ASKED, (op.key, op.position, op.id)):
+            self._db.change(self._sql.WITHDRAW, (op.epoch, other))
             self._leave(op.key, op.position, op.at, *rules.withdrawn_notice(other))
-        self._flush("signals")
-        self._connection.execute(sql.DROP_ANSWER, (op.key, op.position))
+        self._take_out(self._sql.DROP_ANSWER, op.key, (op.key, op.position))
 
     def _remind(self, op: RemindApproval) -> Verdict:
         if self._held(op.key, op.epoch) is None:
@@ -85,7 +83,7 @@ class Asking(Transaction):
         answer, is_new = rules.answer_to_reminder(asked.state, asked.reminders, op)
         if is_new:
             row = (op.reminders, proper(op.asked_of), op.at, op.expires_at, op.id)
-            self._connection.execute(sql.REMIND, row)
+            self._db.change(self._sql.REMIND, row)
             self._leave(op.key, asked.position, op.at, *rules.reminded_notice(op))
         return answer
 
@@ -97,7 +95,7 @@ class Asking(Transaction):
             return Verdict.UNKNOWN_APPROVAL
         answer, is_new = rules.answer_to_withdrawal(asked.state)
         if is_new:
-            self._connection.execute(sql.WITHDRAW, (op.epoch, op.id))
+            self._db.change(self._sql.WITHDRAW, (op.epoch, op.id))
             self._leave(op.key, asked.position, op.at, *rules.withdrawn_notice(op.id))
         return answer
 
@@ -106,17 +104,19 @@ class Asking(Transaction):
         if asked is None:
             return Verdict.UNKNOWN_APPROVAL
         self.read_fences([asked.run])
+        asked = self._asked(op.id) or asked  # somebody else may have answered while we waited for the run
         fence = self._by_key[asked.run]
         answer = rules.answer_to_answer(asked.state, fence.state)
         if answer is Verdict.DONE:
             payload = self._stored(op.payload)
-            self._connection.execute(sql.ANSWER, (payload, proper(op.by), op.at, op.id))
-            self._later("signals", sql.SEND_SIGNAL, (fence.key, answer_name(op.id), op.at, payload, asked.position))
+            self._db.change(self._sql.ANSWER, (payload, proper(op.by), op.at, op.id))
+            self._put(fence.key, answer_name(op.id), op.at, payload, asked.position)
             self._wake(fence)
         return answer
 
     def _asked(self, approval: str) -> _Asked | None:
-        row = self._one(sql.APPROVAL, approval)
+        self._flush("approvals")
+        row = self._db.one(self._sql.APPROVAL, approval)
         if row is None:
             return None
         return _Asked(row[0], row[1], _state(self._reader, row[2], f"approval {approval!r}"), row[3], row[4])
@@ -128,23 +128,24 @@ class Asking(Transaction):
             return Verdict.FENCED
         for n in op.notices:
             stays = 1 if n.kind in STAYING else 0
-            self._later("notices", sql.TELL, (op.key, n.position, n.part, n.number, stays, n.kind, n.at, n.data))
-        self._leftovers = None
+            row = (op.key, n.position, n.part, n.number, stays, n.kind, n.at, n.data)
+            self._later("notices", self._sql.TELL, op.key, row)
+        self._leaves_something()
         return Verdict.DONE
 
     # Memories
 
     def _remember(self, op: MemoryChange) -> Verdict:
-        memories.change(self._connection, op)
+        self._db.change_memory(op)
         return Verdict.DONE
 
 
 # Reading
 
 
-def approvals(connection: sqlite3.Connection, reader: Reader, where: ApprovalFilter, limit: int) -> list[Approval]:
+def approvals(db: Database, reader: Reader, where: ApprovalFilter, limit: int) -> list[Approval]:
     """Approvals that match, the longest open first."""
-    conditions = [sql.APPROVAL_CONDITIONS["only_open"]] if where.only_open else ["1"]
+    conditions = [db.sql.APPROVAL_CONDITIONS["only_open"]] if where.only_open else ["1 = 1"]
     values: list[Any] = []
     for name in ("run_id", "workflow", "asked_of", "id_prefix"):
         value = getattr(where, name)
@@ -152,14 +153,12 @@ def approvals(connection: sqlite3.Connection, reader: Reader, where: ApprovalFil
             continue
         if not is_proper(value):
             return []
-        conditions.append(sql.APPROVAL_CONDITIONS[name])
+        conditions.append(db.sql.APPROVAL_CONDITIONS[name])
         values += [value, value + chr(0x10FFFF)] if name == "id_prefix" else [value]
-    connection.execute("BEGIN")  # one moment
-    rows = connection.execute(
-        sql.LIST_APPROVALS.format(conditions=" AND ".join(conditions)), (*values, limit)
-    ).fetchall()
-    found = blobs.fetch(connection, [value for row in rows for value in _payloads(row) if is_reference(value)])
-    connection.execute("COMMIT")
+    db.begin_reading()  # one moment
+    rows = db.ask(db.sql.LIST_APPROVALS.format(conditions=" AND ".join(conditions)), (*values, limit))
+    found = blobs.fetch(db, [value for row in rows for value in _payloads(row) if is_reference(value)])
+    db.commit()
     return [_approval(reader, row, found) for row in rows]
 
 

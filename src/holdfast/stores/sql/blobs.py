@@ -9,7 +9,6 @@ transaction that writes what they made; so do reading and checking.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -17,12 +16,14 @@ from typing import Any, NamedTuple
 from holdfast.stores.approvals import AnswerApproval, AskApproval
 from holdfast.stores.contract import INLINE
 from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
-from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sql.database import Database
 
 _MARK = b"\x00"
 _HASH_SIZE = 32
 _REFERENCE_SIZE = 1 + _HASH_SIZE
 _RAW, _ZLIB = b"\x00", b"\x01"
+AT_ONCE = 8
+"""How many are read at a time: each may have megabytes."""
 _LEVEL = 1
 """Five times as quick as zlib's usual level, for a tenth more space."""
 
@@ -111,24 +112,26 @@ def is_reference(value: Any) -> bool:
     return type(value) is bytes and len(value) == _REFERENCE_SIZE and value.startswith(_MARK)
 
 
-def fetch(connection: sqlite3.Connection, references: Collection[bytes]) -> dict[bytes, bytes | Damage]:
+def fetch(db: Database, references: Collection[bytes]) -> dict[bytes, bytes | Damage]:
     """The payloads behind references. Slow: not for the event loop."""
     found: dict[bytes, bytes | Damage] = dict.fromkeys(references, Damage("its large payload is missing"))
-    for name, data in _pieces(connection, sql.BLOBS, references):
+    for name, data in _pieces(db, db.sql.BLOBS, references):
         found[_MARK + name] = _unpack(name, data)
     return found
 
 
-def sizes(connection: sqlite3.Connection, references: Collection[bytes]) -> dict[bytes, int]:
+def sizes(db: Database, references: Collection[bytes]) -> dict[bytes, int]:
     """The sizes of the payloads behind references, those that are there; the payloads themselves are not read."""
-    return {_MARK + name: size for name, size in _pieces(connection, sql.BLOB_SIZES, references)}
+    return {_MARK + name: size for name, size in _pieces(db, db.sql.BLOB_SIZES, references)}
 
 
-def _pieces(connection: sqlite3.Connection, statement: str, references: Collection[bytes]) -> Iterable[Any]:
+def _pieces(db: Database, statement: str, references: Collection[bytes]) -> Iterable[Any]:
     names = [reference[1:] for reference in set(references)]
-    for at in range(0, len(names), sql.BLOBS_AT_ONCE):
-        piece = names[at : at + sql.BLOBS_AT_ONCE]
-        yield from connection.execute(statement, piece + piece[-1:] * (sql.BLOBS_AT_ONCE - len(piece)))
+    for at in range(0, len(names), AT_ONCE):
+        piece = names[at : at + AT_ONCE]
+        db.foresee({statement: [(name,) for name in piece]})
+        for name in piece:
+            yield from db.lookup(statement, name)
 
 
 def _unpack(name: bytes, data: Any) -> bytes | Damage:

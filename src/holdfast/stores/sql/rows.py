@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, cast
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
@@ -16,11 +15,9 @@ from holdfast.stores.accounts import Account
 from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
 from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
 from holdfast.stores.rules import corrupt_error, first_wake
-from holdfast.stores.sqlite.faults import unreadable
+from holdfast.stores.sql.database import Row
 
 log = logging.getLogger("holdfast.stores")
-
-Row = tuple[Any, ...]
 
 _STATES = {state.value: state for state in RunState}
 _CANCELS = {cancel.value: cancel for cancel in Cancel}
@@ -29,12 +26,12 @@ _NO_NAMES = "[]"
 
 
 def names_text(names: Iterable[str]) -> str:
-    """A list of names as it is kept in a column, or handed to ``json_each``."""
+    """A list of names as it is kept in a column."""
     return json.dumps(list(names), ensure_ascii=False) if names else _NO_NAMES
 
 
 def record_row(key: int, r: Record, payload: bytes | None) -> Row:
-    """The columns of ``statements.APPEND``; exact ints, because sqlite3 looks for an adapter of anything else.
+    """The columns of ``statements.APPEND``; exact ints, because drivers look for an adapter of anything else.
 
     ``payload`` is what stands in the column, which is a reference for a large one.
     """
@@ -121,12 +118,15 @@ def record_name(run_id: str, seq: int, name: str, position: int) -> str:
 class Reader:
     """Turns the rows of one database into values. Large payloads stay references: see ``payloads``."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: str) -> None:
         self._database = database
 
     def unreadable(self, row: str, problem: str) -> StoreCorrupt:
         """A row that this version of Holdfast cannot have written."""
-        return unreadable(self._database, row, problem)
+        return StoreCorrupt(
+            f"{self._database}: {row} cannot be read: {problem}. It was written by a newer Holdfast or changed by "
+            f"hand; upgrade Holdfast, or repair the row."
+        )
 
     def run(self, row: Row) -> Run:
         """A row of ``statements.RUN_COLUMNS``."""
@@ -222,7 +222,7 @@ class Reader:
         """A state, from a row named ``where``."""
         state = _STATES.get(text)
         if state is None:
-            raise unreadable(self._database, where, f"unknown state {text!r}")
+            raise self.unreadable(where, f"unknown state {text!r}")
         return state
 
     def _names(self, text: Any, where: str) -> tuple[str, ...]:
@@ -233,5 +233,5 @@ class Reader:
         except (TypeError, ValueError):
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-            raise unreadable(self._database, where, f"{text!r} is not a JSON list of names")
+            raise self.unreadable(where, f"{text!r} is not a JSON list of names")
         return tuple(cast("list[str]", names))

@@ -1,0 +1,15 @@
+"""What all stores in SQL databases share: the transactions, decided in Python over what one look has read.
+
+The contract is kept by the same code on every database; a database has its own tables, statements, connections and way
+to tell that a worker is dead. One commit, top to bottom:
+
+```
+store        SqlStore: the contract; which connection does what
+batch        one commit, one transaction: look ahead, carry out the operations, write
+  holding requests starting asking      what each operation does
+  transaction                           what the operations of a transaction share: fences, lanes, links, ends
+claims workers queries feeds listing    what else is read and written
+rows payloads blobs                     values to rows and back
+database statements                     what a database has to bring along
+```
+"""

@@ -1,0 +1,186 @@
+"""The statements that a database brings along, by name. Their texts are in ``statements`` of each database.
+
+Each comment tells the values that go in, in order, and after the arrow what comes out. See ``database`` for the ways in
+which they are used: under *Writes* a row is one change, whatever the text makes of it; under *Lookups* the comment is
+about one question. A list goes in as ``Database.listed`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Statements:
+    """What every database has a text for."""
+
+    @classmethod
+    def of(cls, texts: Mapping[str, Any]) -> Statements:
+        """Those that a module has under these names."""
+        found = Statements()
+        for name in Statements.__annotations__:
+            setattr(found, name, texts[name])
+        return found
+
+    # Runs (RUN: the columns of ``rows.Reader.run``)
+
+    GET_RUN: str  # id -> RUN
+    GET_RUNS_BY_ID: str  # list of ids -> RUN
+    GET_RUNS_BY_KEY: str  # list of keys -> RUN
+    GET_RUN_BY_KEY: str  # key -> RUN
+    ID: str  # key -> id
+    ID_BYTES: str  # key -> id, as bytes
+    SEED: str  # key -> seed
+
+    # Lookups
+
+    RECORD_EPOCH: str  # run, seq -> epoch
+    SENT: str  # run -> name, position: the signals in its mailbox, position NULL unless it is an end or an answer
+    LINKS: str  # parent, first position, last position -> position, child, told
+    WAITING: str  # child -> parent, position: of the links that are not told yet
+    IS_LIVE: str  # worker -> 1, if it is live; it stays so until the commit
+    NEWEST_OF_SESSION: str  # workflow, session -> id
+    HAS_SIGNAL_KEY: str  # run, dedup -> 1
+    ACCOUNT: str  # run -> the columns of ``rows.account_row`` without the first
+    ABOVE: str  # run -> key of its parent, if that is there
+    RESERVATIONS: str  # run -> position, calls, tokens, nano_usd
+    LEFTOVERS: str  # -> whether there are notices that do not stay, and open questions (or may be), of any run
+    SWITCHES: str  # -> workflow, off_since
+
+    # Writes: records, attempts, signals, links
+
+    APPEND: str  # ``rows.record_row``
+    NOTE_ATTEMPT: str  # ``rows.attempt_row``; the last one of a place counts
+    CLEAR_ATTEMPT: str  # run, position
+    SEND_SIGNAL: str  # run, name, sent_at, payload, position
+    NOTE_SIGNAL_KEY: str  # run, dedup
+    CONSUME_SIGNAL: str  # id, run
+    DROP_END: str  # run, position: the end of a run in the mailbox, no answer
+    DROP_ANSWER: str  # run, position: the other way round
+    LINK: str  # parent, position, child, told; the last one of a place counts
+    UNLINK: str  # parent, position
+
+    # Writes: a run's life
+
+    START_RUN: str  # key and ``rows.run_row``; a Collision if there is one under this id
+    TAG_RUN: str  # tag, run; nothing if it is there
+    RESET_DELIVERIES: str  # key
+    FINISH_RUN: str  # state, output, error, finished_at, rewind, key
+    PARK_RUN: str  # ready, wake_at, waits_for, key
+    RELEASE_RUN: str  # wake_at, key
+    WAKE_RUN: str  # wake_at, key: if it waits and is not paused
+    CANCEL_HELD: str  # key
+    CANCEL_SLEEPING: str  # wake_at, key
+    CANCEL_AT_ONCE: str  # finished_at, key
+    CANCEL_RECORDED: str  # key
+    PAUSE_RUN: str  # paused_at, key
+    RESUME_HELD: str  # key
+    RESUME_SLEEPING: str  # wake_at, key
+    RESUME_UNBEGUN: str  # now, key
+    CLAIM: str  # worker, key
+    FREE_RUN: str  # wake_at, deliveries, key: of a dead worker
+    KILL_RUN: str  # deliveries, error, finished_at, key
+
+    # Writes: all the rest
+
+    TELL: str  # run, position, part, number, stays, kind, at, data; nothing if it is there
+    CLEAR_NOTICES: str  # run, position
+    CLEAR_ALL_NOTICES: str  # run
+    WITHDRAW_ALL: str  # run
+    KEEP_BLOB: str  # hash, size, data; nothing if it is there
+    KEEP_ACCOUNT: str  # ``rows.account_row``
+    RESERVE: str  # run, position, calls, tokens, nano_usd
+    GIVE_BACK: str  # run, position
+    PUBLISH: str  # ``rows.spec_row``
+
+    # Changes of which somebody has to know what they did, one at a time
+
+    COPY_JOURNAL: str  # new run, old run, seq: records before it
+    ADOPT_ORPHAN: str  # starter, key
+    FAIL_UNREADABLE: str  # error, finished_at, key: if it is running
+    SWITCH_OFF: str  # workflow, off_since
+    SWITCH_ON: str  # workflow
+    FIND_ORPHAN: str  # workflow, digest -> RUN; nobody else finds it until the commit
+
+    # Reopening; ``taken`` is a mapping with run, first, failed (a list), positions, timers
+
+    REOPENED: str  # key -> id, state, rewind
+    OPEN_ENDS: str  # taken -> position, key, state, parent, whether it had an end that is taken back
+    PUT_BACK: str  # taken
+    TAKE_BACK: str  # taken
+    DROP_ANSWERS: str  # taken
+    TAKE_BACK_ANSWERS: str  # taken
+    NOTE_REWOUND: str  # position, key
+    REOPEN_RUN: str  # wake_at, now, key
+
+    # Approvals
+
+    APPROVAL: str  # id -> run, position, state, reminders, withdrawn_in
+    OTHERS_ASKED: str  # run, position, id -> id: the others that are not withdrawn, the first one first
+    ASK: str  # id, run, position, asked_at, expires_at, asked_of, question, form, arguments; anew if it is there
+    REMIND: str  # reminders, asked_of, reminded_at, expires_at, id
+    WITHDRAW: str  # withdrawn_in, id
+    ANSWER: str  # answer, answered_by, answered_at, id
+    LIST_APPROVALS: str  # with {conditions}; their values, limit -> see ``asking.approvals``
+    APPROVAL_CONDITIONS: Mapping[str, str]  # by field of ``ApprovalFilter``
+
+    # Notices and journals
+
+    LEAVE_NOTICE: str  # a mapping with run, position, kind, at, data: numbered on in the part ''
+    LAST_SEQ: str  # run -> the number of its last record, or -1
+    NEW_NOTICES: str  # run, id, limit -> id, position, part, number, kind, data, at
+    NEW_RECORDS: str  # run, seq, limit -> RECORD (the fields of ``Record``)
+    LAST_RECORD: str  # run id, name -> RECORD: the newest one that is ok
+    JOURNAL: str  # lookup: run -> RECORD
+    JOURNAL_PLACES: str  # run -> seq, position, name as bytes
+    JOURNAL_ENTRY: str  # run, seq -> RECORD
+    ATTEMPTS: str  # lookup: run -> position, attempt, intent, progress, error, at, name
+    MAILBOX: str  # lookup: run -> the fields of ``Signal``, the oldest first
+    LINKED: str  # lookup: run -> position, id and digest of the awaited run: of the links that are not late
+    NEW_SIGNALS: str  # cursor, worker -> run, the fields of ``Signal``, a cursor: the oldest first
+    REQUESTS: str  # worker -> key, whether a cancel is asked, whether it is paused
+
+    # Memories
+
+    GET_MEMORY: str  # namespace, key -> the fields of ``Memory``
+    LIST_MEMORIES: str  # namespace, key, limit -> the fields of ``Memory``
+
+    # Usage
+
+    SHORT: str  # -> run: those that are short of something
+    USAGES: str  # list of ids -> id, the fields of ``Usage``, budget
+
+    # Large values
+
+    BLOBS: str  # lookup: hash -> hash, data
+    BLOB_SIZES: str  # lookup: hash -> hash, size
+
+    # Claims: a mapping with workflows (a list), queues (a list, or NULL for all) and now
+
+    HAS_DUE: str  # -> whether anything is due
+    NEXT_READY: str  # -> wake_at of a run that is due
+    NEXT_TIMER: str  # -> the earliest wake_at of those that are not
+
+    # Lists of runs: the keys of a page, with {filters} made of FILTERS; values: those of the condition, key, those of
+    # the filters, limit
+
+    LIST_BY_KEY: str  # key, ..., limit -> key
+    LIST_STRETCH: str  # workflow, state, key, ..., limit -> key
+    LIST_BY: Mapping[str, str]  # by what narrows the list: owner, parent, tag, id_prefix, created
+    HOW_MANY: Mapping[str, str]  # the values of the condition, limit -> how many fulfil it, at most limit
+    NEWEST_CREATED: str  # from, to -> the highest key
+    FILTERS: Mapping[str, str]  # states (a list), workflow, owner, parent, tag, id_prefix (2), created (2)
+    KNOWN_WORKFLOWS: str  # -> the workflows of all runs
+    COUNT_RUNS: str  # -> workflow, state, how many
+
+    # Workers (WORKER: the fields of ``contract.Worker``)
+
+    WORKER: str  # id -> WORKER
+    WORKERS: str  # list of ids -> WORKER: of those, and of all that are live or referred to by unfinished runs
+    SERVE: str  # workflows, id
+    LEASE: str  # id -> lease_until, if it is live; nobody prolongs it, and it takes nothing, until the commit
+    END_WORKER: str  # state, id
+    HELD_RUNS: str  # worker -> key, id, deliveries, max_deliveries; they stay so until the commit
+    HELD_WITH_BUDGET: str  # worker -> key
+    RELEASE_ALL: str  # wake_at, worker: all that it holds
+    SPECS: str  # -> ``rows.spec_row``

@@ -1,0 +1,186 @@
+# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+"""The contract, spelled out over a database: what is done in which transaction.
+
+A store brings along three ways to do work on a database. ``_write`` and ``_read`` are the engine's; the work of
+``_browse`` is done for people, and a slow list must not hold up the engine. Work that takes its time (hashing,
+compressing, finding words) is never done on the event loop: it is ``slow``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from holdfast.core.records import Record
+from holdfast.core.states import RunState
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.contract import (
+    History,
+    NewSignals,
+    Request,
+    RunFilter,
+    RunUsage,
+    Store,
+    Worker,
+    WorkflowSpec,
+)
+from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
+from holdfast.stores.notices import Feed
+from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
+from holdfast.stores.sql import asking, blobs, claims, feeds, listing, payloads, queries, workers
+from holdfast.stores.sql.batch import carry_out
+from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.rows import Reader
+from holdfast.stores.words import asked
+
+T = TypeVar("T")
+Work = Callable[[Database], T]
+
+
+class SqlStore(Store):
+    """Journals in a SQL database."""
+
+    _reader: Reader
+
+    @abstractmethod
+    async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
+        """Do work that may commit ``size`` operations."""
+
+    @abstractmethod
+    async def _read(self, work: Work[T], *, slow: bool = True) -> T:
+        """Do work that only reads."""
+
+    @abstractmethod
+    async def _browse(self, work: Work[T]) -> T:
+        """Do work that only reads, and that somebody is waiting for who is no engine."""
+
+    # Writing
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        if not ops:
+            return []
+        large = blobs.large_payloads(ops)
+        if large:
+            parcel = await asyncio.to_thread(blobs.pack, large)
+            answers = await self._write(
+                lambda db: carry_out(db, ops, self.now(), self._reader, parcel), len(ops), slow=True
+            )
+        else:
+            answers = await self._write(
+                lambda db: carry_out(db, ops, self.now(), self._reader), len(ops), slow=any(map(_finds_words, ops))
+            )
+        for answer in answers:
+            if isinstance(answer, Started) and payloads.lacks(answer.run):
+                return await self._read(lambda db: queries.whole_answers(db, self._reader, answers))
+        return answers
+
+    async def claim(
+        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+    ) -> list[Run]:
+        if limit <= 0 or not workflows:
+            return []
+        wanted = Wanted(workflows, queues)
+        if not await self._read(lambda db: claims.has_due(db, wanted, self.now()), slow=False):
+            return []
+        runs = await self._write(lambda db: claims.claim(db, self._reader, worker, wanted, limit, self.now()), limit)
+        if not any(map(payloads.lacks, runs)):
+            return runs
+        read = await self._read(lambda db: payloads.fill_runs(db, self._reader, runs))
+        broken = [(run.key, got) for run, got in zip(runs, read, strict=True) if isinstance(got, StoreCorrupt)]
+        if broken:
+            await self._write(lambda db: claims.fail(db, broken, self.now()))
+        return [run for run in read if isinstance(run, Run)]
+
+    async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+        if specs:
+            await self._write(lambda db: workers.publish(db, self._reader, specs, worker), len(specs))
+
+    async def switch_off(self, workflow: str) -> bool:
+        return await self._write(lambda db: db.change(db.sql.SWITCH_OFF, (workflow, self.now())) == 1)
+
+    async def switch_on(self, workflow: str) -> bool:
+        return await self._write(lambda db: db.change(db.sql.SWITCH_ON, (workflow,)) == 1)
+
+    # The engine's reading
+
+    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        wanted = Wanted(workflows, queues)
+        return await self._read(lambda db: claims.next_wake(db, wanted), slow=False)
+
+    async def histories(self, keys: Sequence[int]) -> list[History]:
+        return await self._read(lambda db: queries.histories(db, self._reader, keys))
+
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
+        found = await self._read(lambda db: queries.new_signals(db, worker, after), slow=False)
+        if any(blobs.is_reference(signal.payload) for _, signal in found.signals):
+            signals = await self._read(lambda db: queries.whole_signals(db, self._reader, found.signals))
+            return found._replace(signals=signals)
+        return found
+
+    async def requests(self, worker: int) -> list[Request]:
+        return await self._read(lambda db: queries.requests(db, worker), slow=False)
+
+    async def switched_off(self) -> Mapping[str, float]:
+        return await self._read(queries.switched_off, slow=False)
+
+    async def get(self, run_id: str) -> Run | None:
+        run = await self._read(lambda db: queries.get(db, self._reader, run_id), slow=False)
+        if run is None or not payloads.lacks(run):
+            return run
+        return (await self._read(lambda db: queries.whole(db, self._reader, [run])))[0]
+
+    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
+        return await self._read(lambda db: queries.get_many(db, self._reader, run_ids))
+
+    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._read(lambda db: queries.usages(db, self._reader, run_ids))
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        return await self._read(lambda db: feeds.last_record(db, self._reader, run_id, name))
+
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        return await self._read(lambda db: feeds.feed(db, self._reader, run_id, after_seq, after_notice, limit))
+
+    async def get_memory(self, namespace: str, key: str) -> Memory | None:
+        if not (is_proper(namespace) and is_proper(key)):
+            return None
+        row = await self._read(lambda db: db.one(db.sql.GET_MEMORY, namespace, key))
+        return None if row is None else Memory(*row)
+
+    async def specs(self) -> Mapping[str, WorkflowSpec]:
+        return await self._read(lambda db: queries.specs(db, self._reader))
+
+    # Other reading
+
+    async def workers(self, also: Collection[int] = ()) -> list[Worker]:
+        return await self._browse(lambda db: queries.workers(db, self._reader, also))
+
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
+        return await self._browse(lambda db: listing.list_runs(db, self._reader, where, limit, before))
+
+    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
+        return await self._browse(lambda db: queries.count_runs(db, self._reader))
+
+    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return await self._browse(lambda db: asking.approvals(db, self._reader, where, limit))
+
+    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        if not (is_proper(namespace) and is_proper(after)):
+            return []
+        rows = await self._browse(lambda db: db.ask(db.sql.LIST_MEMORIES, (namespace, after, limit)))
+        return [Memory(*row) for row in rows]
+
+    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        wanted = asked(words)
+        if not wanted or not is_proper(namespace):
+            return []
+        return await self._browse(lambda db: db.find_memories(namespace, wanted, limit))
+
+
+def _finds_words(op: Op) -> bool:
+    """Whether an operation changes a memory, so that the words of a text must be found."""
+    return (type(op) is AppendRecord and op.memory is not None) or type(op) is PutMemory or type(op) is DeleteMemory

@@ -18,6 +18,7 @@ from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.archives import Archived, Belongings
 from holdfast.stores.contract import (
     History,
     NewSignals,
@@ -33,6 +34,8 @@ from holdfast.stores.contract import Request as Asked
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, StartRun
+from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.schedules import NewSchedule, Schedule
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -241,6 +244,9 @@ class ProcessStore(Store):
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._ask("count_runs", lambda: at_once(self._database.count_runs()))
 
+    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+        return await self._ask("count_unfinished", lambda: at_once(self._database.count_unfinished()))
+
     async def last_record(self, run_id: str, name: str) -> Record | None:
         return await self._ask("last_record", lambda: at_once(self._database.last_record(run_id, name)))
 
@@ -277,9 +283,52 @@ class ProcessStore(Store):
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._ask("specs", lambda: at_once(self._database.specs()))
 
+    # Schedules
+
+    async def put_schedules(
+        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        raise NotImplementedError("nothing is scheduled here")
+
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        return []
+
+    async def settle_schedule(
+        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    ) -> bool:
+        raise NotImplementedError("nothing is scheduled here")
+
+    async def pause_schedule(self, name: str) -> bool:
+        raise NotImplementedError("nothing is scheduled here")
+
+    async def resume_schedule(self, name: str) -> bool:
+        raise NotImplementedError("nothing is scheduled here")
+
+    async def delete_schedule(self, name: str) -> bool:
+        raise NotImplementedError("nothing is scheduled here")
+
+    # Pruning
+
+    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+        raise NotImplementedError("people prune, from outside")
+
+    async def sweep(self, limit: int = 2000) -> Swept:
+        raise NotImplementedError("people prune, from outside")
+
+    # Archives
+
+    async def belongings(self, key: int) -> Belongings:
+        raise NotImplementedError("people export runs, from outside")
+
+    async def restore(self, archived: Archived) -> bool:
+        raise NotImplementedError("people import runs, from outside")
+
+    async def set_going(self, archived: Archived) -> None:
+        raise NotImplementedError("people import runs, from outside")
+
     # Change
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
         if not self._world.reachable(self._process):
             raise StoreUnavailable("the database cannot be reached")
         if self.written_by_others == self._seen:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import postgres_server
 import pytest
 import pytest_asyncio
 from store_values import Clock
 
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.workers import lock_class
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -23,6 +27,18 @@ class Backend:
     make: Callable[[Path, Clock], Any]
     again: Callable[[Any, Clock], Any]
     kill: Callable[[Any, int], None]
+    place: Callable[[Path], AbstractContextManager[Any]] = nullcontext
+    """Where it is, as ``make`` wants to know it."""
+    slower: int = 1
+    """How many times as long a story takes on it: so much fewer of them are told."""
+
+
+def let_go(store: PgStore, worker: int) -> None:
+    """Lose a worker's lock for good, as if its process were gone."""
+    store._keeper._wanted.discard(worker)
+    store._keeper._held.discard(worker)
+    unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
+    assert store._keeper.run(lambda db: db.ask(unlock, (lock_class(store.schema), worker))) == [(True,)]
 
 
 BACKENDS = {
@@ -32,12 +48,25 @@ BACKENDS = {
         lambda store, clock: SqliteStore(store.path, clock=clock),
         lambda store, worker: store._locks.drop(store._mine[worker]),
     ),
+    "postgres": Backend(
+        lambda url, clock: PgStore(url, clock=clock, look_every=0.0),
+        lambda store, clock: PgStore(store._target, clock=clock, look_every=0.0),
+        let_go,
+        lambda _: postgres_server.database(),
+        slower=5,
+    ),
 }
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def backends() -> dict[str, Backend]:
+    """All of them, for a test that needs more than one."""
+    return BACKENDS
 
 
 @pytest.fixture(params=BACKENDS)
@@ -47,10 +76,11 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest_asyncio.fixture
 async def store(backend: Backend, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    store = backend.make(tmp_path, clock)
-    await store.open()
-    yield store
-    await store.close()
+    with backend.place(tmp_path) as place:
+        store = backend.make(place, clock)
+        await store.open()
+        yield store
+        await store.close()
 
 
 @pytest_asyncio.fixture

@@ -39,6 +39,7 @@ from holdfast.stores.operations import (
     TellNotices,
     Verdict,
 )
+from holdfast.stores.serving import served_name
 
 SPACES = ["ann", "bob"]
 PENDING, RUNNING, WAITING = RunState.PENDING, RunState.RUNNING, RunState.WAITING
@@ -100,7 +101,7 @@ class Model:
             and run["paused_at"] is None
             and run["workflow"] not in self.switches
             and run["wake_at"] is not None
-            and run["workflow"] in workflows
+            and served_name(run["workflow"], run["version"]) in workflows
             and (queues is None or run["queue"] in queues)
         ]
 
@@ -451,7 +452,7 @@ class Model:
             "python": new.python, "created_at": new.created_at, "finished_at": None,
             "began_at": new.created_at if new.began_at is None else new.began_at, "cancel": Cancel.NO,
             "paused_at": None, "rewind": None, "parent": new.parent, "forked_from": new.forked_from,
-            "rewound": new.rewound, "session": new.session,
+            "rewound": new.rewound, "session": new.session, "version": new.version,
             "previous": ["", *talk][-1] if new.session else new.previous,
             "has_budget": new.budget is not None or (starter is not None and starter["has_budget"]),
             "above": new.parent if new.parent in self.runs else None,
@@ -480,7 +481,7 @@ class Model:
     def _is_orphan(self, run: Row, new: Any) -> bool:
         return (
             run["generated"]
-            and (run["workflow"], run["digest"]) == (new.workflow, new.digest)
+            and (run["workflow"], run["version"], run["digest"]) == (new.workflow, new.version, new.digest)
             and run["starter"] is not None
             and not self.is_live(run["starter"])
             and (run["ended_unseen"] or run["state"] not in ENDED)
@@ -548,6 +549,8 @@ class Model:
                 kept = [record.seq for record in self.journals[run_id]]
                 self._leave(self.runs[run_id], -1, "reopened", max(kept, default=-1), op.at)
                 self._ask_again(self.runs[run_id], b"null", op.at)
+            if op.version is not None:
+                self.runs[op.run_id]["version"] = op.version
         return verdict
 
     def _ask_again(self, run: Row, payload: bytes, at: float) -> None:
@@ -724,6 +727,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "many": sorted(await store.get_many([*ids, "none"]), key=lambda run: -run.key),
         "histories": await store.histories([run.key for run in runs]),
         "counts": dict(await store.count_runs()),
+        "unfinished": dict(await store.count_unfinished()),
         "usages": dict(await store.usages([*ids, "none"])),
         "workers": await store.workers(),
         "specs": dict(await store.specs()),

@@ -550,13 +550,17 @@ async def test_nothing_that_happens_often_reads_a_whole_table(path: Path, statem
     assert statement != sql.DUE or "TEMP B-TREE" not in told, told
 
 
-async def test_parked_runs_by_the_thousand_do_not_slow_claims(path: Path):
+@pytest.mark.parametrize("version", ["", "1"])
+async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_slow_claims(path: Path, version: str):
     clock = 1_000_000.0
     store = SqliteStore(path, clock=lambda: clock)
     await store.open()
     worker = await store.register_worker(a_worker(), 10.0)
     for block in range(20):
-        await do(store, *[StartRun(new_run(f"r{block}-{n}", available_at=clock + 1000 + n)) for n in range(1000)])
+        later = 0 if version else 1000  # of the other version, they are due
+        new = [new_run(f"r{block}-{n}", available_at=clock + later + n, version=version) for n in range(1000)]
+        await do(store, *map(StartRun, new))
+    await start(store, "timer", available_at=clock + 1000)
     await start(store, "due", priority=-1)
     steps = 0
 

@@ -14,9 +14,9 @@ from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApprova
 from holdfast.stores.contract import INLINE
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendRecord, Notice, TellNotices
+from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
 

@@ -81,6 +81,19 @@ async def test_reopening_takes_back_what_failed_and_what_was_issued_because_of_i
     assert await journal(store, run) == [0, 2, 3, 8]
 
 
+async def test_reopening_keeps_patches(store: Store):
+    run = await hold(store)
+    ops = [
+        append(run, 0, position=-1, kind=Kind.PATCH, name="before"),
+        append(run, 1, position=0, ok=False),
+        append(run, 2, position=-1, kind=Kind.PATCH, name="after"),
+        append(run, 3, position=1),
+    ]
+    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, positions=1, timers=0)))
+    assert await reopen(store) is DONE
+    assert await journal(store, run) == [0, 2]
+
+
 async def test_reopening_without_a_rewind_takes_nothing_back(store: Store):
     run = await hold(store)
     await do(store, append(run, 1), append(run, 2, ok=False), finish(run, FAILED))

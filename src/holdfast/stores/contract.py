@@ -35,6 +35,9 @@ cancel is accepted never finds the run completed.
 
 **The switch.** Runs of a workflow that is switched off are neither started nor claimed.
 
+**Versions.** See ``serving``: a run has the version of the code that it was started with, and is claimed only by
+workers that serve this version. Long backlogs of others do not slow a claim.
+
 **Usage and budgets.** What the model calls of a run have used is added up when their records are appended, for the run
 and for every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however
 often the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork
@@ -55,6 +58,15 @@ go with the record of their step, at the latest with the end of their run.
 
 **Memories.** See ``memories``: they belong to no run. One that a step changes is changed with the step's record.
 
+**Transactional steps.** See ``transactions``: what a step does in the store's own database is committed together with
+its outcome, which is kept with its attempt until its record is appended.
+
+**Schedules.** See ``schedules``: what they start and when, and how far they have come. Others start the runs.
+
+**Pruning.** See ``pruning``: runs that have ended are deleted with all that belongs to them, and their keys are never
+used again. Whatever is asked of a run that was deleted is answered as if it had never been there; a start under its id
+starts a new run.
+
 **Large values.** Payloads over ``INLINE`` bytes are kept apart, compressed, and once for equal content. What cannot be
 read back stops the run that it belongs to, and no other, with an error that says which record it is. (The values of
 memories are not kept apart: they are overwritten.)
@@ -65,15 +77,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
+from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
-from holdfast.stores.operations import Answer, Op, Run
+from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
+from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.transactions import StepTransaction
+
+DEFAULT_NAMESPACE = "default"
+"""The namespace of whoever does not choose one."""
+if TYPE_CHECKING:
+    from holdfast.stores.archives import Archived, Belongings
 
 INLINE = 64 * 1024
 """Payloads above this size, in bytes, are kept apart."""
@@ -87,7 +108,7 @@ class NewWorker:
     host: str
     pid: int
     workflows: tuple[str, ...] = ()
-    """The workflows it can execute."""
+    """The workflows it can execute, and which versions of them: as ``serving.served_name`` has them."""
     queues: tuple[str, ...] | None = None
     """The queues it serves; ``None``: all."""
 
@@ -124,6 +145,13 @@ class WorkflowSpec:
     """What its runs may use unless they are started with another budget."""
     is_agent: bool = False
     """Its steps are chosen by a model, and its result is an ``AgentResult``."""
+    max_deliveries: int = MAX_DELIVERIES
+    """How often its runs may take a worker down in a row: see ``Run.max_deliveries``."""
+    version: str = ""
+    serves: tuple[str, ...] = field(default=(), compare=False)
+    """Other versions whose runs the same code executes; they are kept with the worker only."""
+    announced_at: float = field(default=0.0, compare=False)
+    """When this version was announced for the first time; stores tell that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +227,9 @@ class Store(ABC):
     """A place where journals live. Methods are coroutines unless they say otherwise."""
 
     url: str
+    """As people may see it: without a password."""
+    namespace: str = DEFAULT_NAMESPACE
+    """Whose data this is: nothing that is said here reaches what other namespaces of the same database hold."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -222,6 +253,21 @@ class Store(ABC):
         Raises ``StoreUnavailable`` when nothing was committed, or when it is not known whether it was; the same call
         may then be made again.
         """
+
+    async def begin_step(
+        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    ) -> StepTransaction | None:
+        """Begin the transaction of an attempt of a step (its position, number and name) of a held run.
+
+        ``plain``: the step is a plain function, which uses the connection in a thread. ``limit``: seconds that the
+        attempt may take. ``None``: the run is not held any more. Raises ``StoreUnavailable`` when the database cannot
+        be had at the moment, and ``UsageError`` when there is none.
+        """
+        raise UsageError(
+            f"step {attempt.name!r} has transaction=True, and {self.url} has no database that could commit what it "
+            f"does together with its outcome. Use a store that has one (sqlite:///… or postgresql://…). In a test, "
+            f"replace the step by a mock, or run the workflow on a SQLite file of the test's own."
+        )
 
     # Workers
 
@@ -256,6 +302,7 @@ class Store(ABC):
     ) -> list[Run]:
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
+        ``workflows`` are served names: only runs of the versions that they name are taken (see ``serving``).
         Runs that are paused, and runs of workflows that are switched off, are not due. A run whose row cannot be read
         is ended as ``failed``, and the others are taken.
         """
@@ -324,6 +371,10 @@ class Store(ABC):
         """How many runs there are for each workflow and state, without those whose state cannot be read."""
 
     @abstractmethod
+    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+        """How many runs that have not ended there are for each workflow and version."""
+
+    @abstractmethod
     async def last_record(self, run_id: str, name: str) -> Record | None:
         """The newest record of this name in a run's journal that is ``ok``."""
 
@@ -368,17 +419,91 @@ class Store(ABC):
 
     @abstractmethod
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
-        """Announce workflows (the last announcement of a name counts); ``worker`` can execute them from now on."""
+        """Announce workflows; ``worker`` can execute them from now on, and the other versions that they serve.
+
+        The last announcement of a workflow and version counts.
+        """
 
     @abstractmethod
     async def specs(self) -> Mapping[str, WorkflowSpec]:
-        """All workflows ever announced, by name."""
+        """All workflows ever announced, in all versions, by their served names."""
+
+    # Schedules
+
+    @abstractmethod
+    async def put_schedules(
+        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        """Keep schedules under their names, and tell them, in order, as they are then.
+
+        One that is there takes what is new; its pause and what it has settled stay, unless its timing is another one:
+        then everything up to now is settled. If ``replace`` is false, it stays as it is. ``worker`` announces them.
+        """
+
+    @abstractmethod
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        """All schedules, or those of these names, in the order of their names."""
+
+    @abstractmethod
+    async def settle_schedule(
+        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    ) -> bool:
+        """Note how far a schedule has come: at least as far as it was; the run it started, and a tick that was skipped.
+
+        False: it is not there any more, or ``fired_up_to`` is not what it was ``if_was``; nothing has changed.
+        """
+
+    @abstractmethod
+    async def pause_schedule(self, name: str) -> bool:
+        """Keep a schedule from firing. False: it is not there, or was paused already."""
+
+    @abstractmethod
+    async def resume_schedule(self, name: str) -> bool:
+        """Let it fire again. False: it is not there, or was not paused."""
+
+    @abstractmethod
+    async def delete_schedule(self, name: str) -> bool:
+        """Forget a schedule. False: it is not there."""
+
+    # Pruning
+
+    @abstractmethod
+    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``pruning``.
+
+        A short piece of work, in a transaction of its own; go on behind the ``place`` that is told. What they leave is
+        to be swept away after that.
+        """
+
+    @abstractmethod
+    async def sweep(self, limit: int = 2000) -> Swept:
+        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own."""
+
+    # Archives
+
+    @abstractmethod
+    async def belongings(self, key: int) -> Belongings:
+        """What belongs to a run, beside what can be read of it in other ways."""
+
+    @abstractmethod
+    async def restore(self, archived: Archived) -> bool:
+        """Put a run from elsewhere into this store, in one transaction; false: there is one under its id.
+
+        One that has not ended is held back until ``set_going``: see ``archives``.
+        """
+
+    @abstractmethod
+    async def set_going(self, archived: Archived) -> None:
+        """Make the links of a run that was restored, to those that are there, and hold it back no more."""
 
     # Change
 
     @abstractmethod
-    async def changed(self, timeout: float) -> bool:
-        """Wait until somebody other than this store object may have written, or until ``timeout`` seconds passed."""
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
+        """Wait until somebody other than this store object may have written, or until ``timeout`` seconds passed.
+
+        Only if the caller ``follows`` runs is it sure to be told that one has ended, or has made progress.
+        """
 
     @abstractmethod
     def now(self) -> float:

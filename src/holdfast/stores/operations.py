@@ -15,6 +15,9 @@ from holdfast.core.usage import Limits, Shortage, Usage
 from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
+MAX_DELIVERIES = 3
+"""Unless a workflow says otherwise."""
+
 
 class Cancel(StrEnum):
     """Whether somebody has asked for a run to be cancelled."""
@@ -67,7 +70,8 @@ class NewRun:
     priority: int = 0
     """Higher goes first."""
     deadline: float | None = None
-    max_deliveries: int = 3
+    max_deliveries: int = MAX_DELIVERIES
+    """Deaths of its worker in a row, without a new record, that make it ``dead``."""
     tags: tuple[str, ...] = ()
     generated_id: bool = False
     """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
@@ -89,6 +93,8 @@ class NewRun:
     """The conversation that it continues: see ``Run.previous``."""
     previous: str = ""
     """The run that it continues, for a fork, which is in no session itself."""
+    version: str = ""
+    """The version of the workflow's code that is to execute it; ``""``: of code without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,8 @@ class Run:
     """The id of the newest run of the same workflow and session when this one was created; ``""``: there was none."""
     has_budget: bool = False
     """It, or a run above it, was started with a budget: its model calls must be reserved."""
+    version: str = ""
+    """Only workers that serve this version of its workflow take it up: see ``serving``."""
 
 
 class Link(NamedTuple):
@@ -160,8 +168,8 @@ class StartRun(NamedTuple):
     claim_as: int | None = None
     """Create it ``running`` under epoch 1, held by this worker, instead of ``pending``."""
     join_orphan: bool = False
-    """First look for an *orphan*: a run with a generated id, of the same workflow and digest, whose starter is no
-    longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
+    """First look for an *orphan*: a run with a generated id, of the same workflow, version and digest, whose starter is
+    no longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
     result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
     link: Link | None = None
     """The run that starts this one. Answered with ``FENCED`` when it is not held any more."""
@@ -233,7 +241,10 @@ class TellNotices(NamedTuple):
 
 
 class NoteAttempt(NamedTuple):
-    """Keep what is known of a step in flight (one row per position, the last one wins)."""
+    """Keep what is known of a step in flight (one row per position, the last one wins).
+
+    An ``outcome`` is not written by this, and one that is there stays: see ``transactions``.
+    """
 
     key: int
     epoch: int
@@ -366,7 +377,8 @@ class ReopenRun(NamedTuple):
 
     Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
     stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and its
-    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox. ``UNDONE`` when the
+    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox; outcomes of transactional
+    steps that have no record yet, and were begun because of what is removed, are forgotten. ``UNDONE`` when the
     ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second time, unless
     ``run_again``. Without a ``rewind`` nothing is removed.
 
@@ -383,6 +395,8 @@ class ReopenRun(NamedTuple):
     run_id: str
     at: float
     run_again: bool = False
+    version: str | None = None
+    """Let another version of its workflow's code go on with it; the runs that are reopened with it keep theirs."""
 
 
 class ForkRun(NamedTuple):

@@ -16,7 +16,7 @@ from holdfast.core.usage import Limits
 from holdfast.errors import WorkflowSwitchedOff
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
-from holdfast.stores.operations import Cancel, FinishRun, NewRun, ParkRun, Run, Verdict
+from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, Run, Verdict
 
 REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 
@@ -75,7 +75,7 @@ def new_row(new: NewRun, key: int, owner: int | None, now: float, previous: str,
         python=new.python, created_at=new.created_at, finished_at=None,
         began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
         forked_from=new.forked_from, rewound=new.rewound, session=new.session, previous=previous,
-        has_budget=has_budget,
+        has_budget=has_budget, version=new.version,
     )  # fmt: skip
 
 
@@ -271,15 +271,42 @@ def describe_worker(name: str, host: str, pid: int) -> str:
 # Errors that a store writes itself, and how they are searched
 
 
-def death_error(run_id: str, deliveries: int, worker: str) -> bytes:
-    """The encoded error of a run that took its worker down too often."""
+def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
+    """The steps of a run whose beginning was told, and whose outcome was not recorded: the last attempt of each.
+
+    A step that has taken its worker down within a tenth of a second may not be among them.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for notice in told:
+        if notice.kind != notices.BEGUN:
+            continue
+        try:
+            data: Any = json.loads(notice.data)
+            found[notice.position] = {
+                "position": notice.position,
+                "name": str(data["name"]),
+                "attempt": int(data.get("attempt") or 0),
+                "at": notice.at,
+            }
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return [found[position] for position in sorted(found)]
+
+
+def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice] = ()) -> bytes:
+    """The encoded error of a run that took its worker down too often; ``told`` is what was told of its steps."""
+    doing = in_flight(told)
+    steps = ", ".join(f"step {step['position'] + 1} ({step['name']}, attempt {step['attempt']})" for step in doing[:3])
+    more = f" and {len(doing) - 3} more" if len(doing) > 3 else ""
+    what = f"In flight: {steps}{more}. Look at what that" if doing else "Look at what its next step"
     times = "once" if deliveries == 1 else f"{deliveries} times in a row"
     message = (
         f"run {run_id!r} took its worker down {times} without recording anything new (last worker {worker}). "
-        f"Look at what its next step does to the process (memory, a crash in native code, os._exit), "
+        f"{what} does to the process (memory, a crash in native code, os._exit), "
         f"then let it go on with: holdfast retry {run_id}"
     )
-    return _encoded("RunDead", message, {"run_id": run_id, "state": "dead", "error": ""})
+    attributes = {"run_id": run_id, "state": "dead", "error": ""}
+    return _encoded("RunDead", message, attributes, worker=worker, in_flight=doing)
 
 
 def corrupt_error(message: str) -> bytes:
@@ -287,8 +314,8 @@ def corrupt_error(message: str) -> bytes:
     return _encoded("StoreCorrupt", message, {})
 
 
-def _encoded(name: str, message: str, attributes: dict[str, Any]) -> bytes:
-    """One of Holdfast's errors in the codec's shape."""
+def _encoded(name: str, message: str, attributes: dict[str, Any], **more: Any) -> bytes:
+    """One of Holdfast's errors in the codec's shape, and what else is to be known of it."""
     error: dict[str, Any] = {
         "type": f"holdfast.errors.{name}",
         "qualname": name,
@@ -297,6 +324,7 @@ def _encoded(name: str, message: str, attributes: dict[str, Any]) -> bytes:
         "attributes": attributes,
         "traceback": "",
         "cause": None,
+        **more,
     }
     return json.dumps(error, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -1,43 +1,85 @@
-"""Which store a URL means."""
+"""Which store a URL means, and which namespace of it; and how a URL may be shown.
+
+**Namespaces.** Several programs or tenants can share a database without seeing anything of each other: a namespace has
+tables of its own. On PostgreSQL it is a schema (``holdfast_acme``; the default one is ``holdfast``), with SQLite a file
+beside the one in the URL (``runs.acme.db`` for ``runs.db``, which is the default one itself). What is in memory belongs
+to one object anyway. So no query can forget to ask for the namespace.
+
+It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``store_url`` settles
+that once, and what it returns says all: whoever hands that on, hands the namespace on.
+
+**Secrets.** A URL may hold a password. Whatever people get to see is ``shown_url``.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
+from urllib.parse import unquote
 
 from holdfast.errors import UsageError
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 
-KNOWN = "sqlite:///relative.db, sqlite:////absolute/path.db, memory://"
-_NOT_YET = {"postgres": "Postgres", "postgresql": "Postgres", "temporal": "Temporal"}
-_SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
-
-
+KNOWN = "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host/database, memory://"
 DEFAULT = "sqlite:///.holdfast/runs.db"
+HIDDEN = "***"
+"""What stands for a password."""
+
+_NOT_YET = {"temporal": "Temporal"}
+_SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
+_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9_]{0,40}")
+_SECRET = re.compile(r"([?&][^=&]*(?:password|secret)[^=&]*=)([^&]*)", re.IGNORECASE)
 
 
-def store_url(url: str | None = None) -> str:
-    """The URL to use: the one given, else ``HOLDFAST_URL``, else the SQLite file in this folder."""
-    return url or os.environ.get("HOLDFAST_URL") or DEFAULT
+def store_url(url: str | None = None, namespace: str | None = None) -> str:
+    """The URL to use, with its namespace in it.
+
+    It is the one given, else ``HOLDFAST_URL``, else the SQLite file in this folder. ``namespace`` must not contradict
+    it; without either, ``HOLDFAST_NAMESPACE`` counts.
+    """
+    url = url or os.environ.get("HOLDFAST_URL") or DEFAULT
+    plain, in_url = split_namespace(url)
+    if namespace is not None:
+        wanted = checked_namespace(namespace)
+        if in_url is not None and in_url != wanted:
+            raise UsageError(
+                f"the namespace is to be {wanted!r}, but the URL {shown_url(url)} says {in_url!r}: say it once"
+            )
+        return _joined(plain, wanted)
+    if in_url is not None:
+        return url
+    usual = checked_namespace(os.environ.get("HOLDFAST_NAMESPACE", ""))
+    return url if usual == DEFAULT_NAMESPACE else _joined(plain, usual)
 
 
 def open_store(url: str, *, clock: Callable[[], float] | None = None) -> Store:
     """The store that ``url`` names, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite."""
-    clock = clock or time.time
-    scheme, separator, rest = url.partition("://")
+    plain, in_url = split_namespace(url)
+    namespace = in_url or DEFAULT_NAMESPACE
+    scheme, separator, rest = plain.partition("://")
     if not separator:
         if url.endswith(_SQLITE_ENDINGS):
-            return _sqlite(url, clock)
-        raise UsageError(f"{url!r} is not a store URL. Known are: {KNOWN}")
+            return _sqlite(url, namespace, clock)
+        raise UsageError(f"{shown_url(url)!r} is not a store URL. Known are: {KNOWN}")
     if scheme == "memory":
         from holdfast.stores.memory import MemoryStore
 
         if rest:
-            raise UsageError(f"memory:// takes nothing after it, but the URL is {url!r}")
-        return MemoryStore(clock=clock)
+            raise UsageError(f"memory:// takes nothing after it but ?namespace=, and the URL is {shown_url(url)!r}")
+        return MemoryStore(clock=clock or time.time, namespace=namespace)
     if scheme == "sqlite":
-        return _sqlite(_sqlite_path(url, rest), clock)
+        return _sqlite(_sqlite_path(plain, rest), namespace, clock)
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.stores.postgres import PgStore
+
+        if password_in(plain) == HIDDEN:
+            raise UsageError(
+                f"the password in {plain} is hidden: that is a URL for people to read, as `store.url` and "
+                f"`runtime.url` are. Use the one that was given where it comes from."
+            )
+        return PgStore(plain, namespace=namespace, clock=clock)
     if scheme in _NOT_YET:
         raise UsageError(f"this version of Holdfast has no {_NOT_YET[scheme]} store yet. Known are: {KNOWN}")
     raise UsageError(f"no store is known for {scheme}:// URLs. Known are: {KNOWN}")
@@ -54,11 +96,93 @@ def _sqlite_path(url: str, rest: str) -> str:
     if not path or path == ":memory:":
         raise UsageError(f"{url!r} names no file. For a store that lives only as long as the process, use memory://")
     if "?" in path:
-        raise UsageError(f"{url!r} has options after '?', and the SQLite store takes none")
+        raise UsageError(f"{url!r} has options after '?', and the SQLite store takes none but namespace")
     return path
 
 
-def _sqlite(path: str, clock: Callable[[], float]) -> Store:
+def _sqlite(path: str, namespace: str, clock: Callable[[], float] | None) -> Store:
     from holdfast.stores.sqlite import SqliteStore
 
-    return SqliteStore(path, clock=clock)
+    return SqliteStore(path, namespace=namespace, clock=clock or time.time)
+
+
+# Namespaces
+
+
+def checked_namespace(name: str) -> str:
+    """The name of a namespace, which is ``default`` for an empty one. Raises ``UsageError`` for what cannot be one."""
+    if not name:
+        return DEFAULT_NAMESPACE
+    if not _NAMESPACE.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a namespace: it is made of at most 41 small letters (a to z), digits and "
+            f"underscores, and begins with a letter or a digit"
+        )
+    return name
+
+
+def split_namespace(url: str) -> tuple[str, str | None]:
+    """The URL without its namespace, and the namespace; ``None`` if it says nothing about that."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url, None
+    begin = _end_of_user(rest)
+    place, mark, query = rest[begin:].partition("?")
+    found: set[str] = set()
+    left: list[str] = []
+    for part in query.split("&") if mark else []:
+        name, _, value = part.partition("=")
+        if unquote(name) == "namespace":
+            found.add(checked_namespace(unquote(value)))
+        else:
+            left.append(part)
+    if not found:
+        return url, None
+    if len(found) > 1:
+        raise UsageError(f"the URL {shown_url(url)} names several namespaces: {', '.join(sorted(found))}")
+    return f"{scheme}://{rest[:begin]}{place}{'?' if left else ''}{'&'.join(left)}", found.pop()
+
+
+def in_namespace(url: str, namespace: str) -> str:
+    """``url``, which says nothing about it, with its namespace, as far as that needs to be said."""
+    return url if namespace == DEFAULT_NAMESPACE else _joined(url, namespace)
+
+
+def _joined(url: str, namespace: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:  # a bare path
+        scheme, separator, rest = "sqlite", "://", f"/{url}"
+    mark = "&" if "?" in rest[_end_of_user(rest) :] else "?"
+    return f"{scheme}{separator}{rest}{mark}namespace={namespace}"
+
+
+def _end_of_user(rest: str) -> int:
+    """Where user and password end: behind the first ``@``, unless a slash comes before it."""
+    found = re.match(r"[^@/]*@", rest)
+    return found.end() if found else 0
+
+
+# Secrets
+
+
+def shown_url(url: str) -> str:
+    """The URL as people may see it: with ``***`` for a password. In doubt it hides too much."""
+    if url.startswith("sqlite://"):
+        return url  # it holds none, and a path may look as if it did
+    url = _SECRET.sub(rf"\1{HIDDEN}", url)
+    password = password_in(url)
+    return url.replace(f":{password}@", f":{HIDDEN}@", 1) if password else url
+
+
+def secrets_in(url: str) -> list[str]:
+    """What ``shown_url`` hides."""
+    return [secret for secret in (password_in(url), *(found[2] for found in _SECRET.finditer(url))) if secret]
+
+
+def password_in(url: str) -> str:
+    """All that may belong to the password, also if special characters in it are not written as they should be."""
+    scheme, separator, rest = url.partition("://")
+    place, mark, query = (rest if separator else scheme).partition("?")
+    if "@" not in place and "@" in query:
+        place += mark + query
+    return place.rpartition("@")[0].partition(":")[2]

@@ -22,6 +22,11 @@ class MemoryAccounts(Accounts):
         above = self._keys.get(self._runs[key].parent)
         return Account(key, above if above is not None and rules.is_above(above, key) else None)
 
+    def forget(self, key: int) -> None:
+        """The run is deleted."""
+        self._accounts.pop(key, None)
+        self._reservations.pop(key, None)
+
     def _find_reservations(self, key: int) -> dict[int, Usage]:
         return {}
 

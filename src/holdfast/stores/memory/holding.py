@@ -63,7 +63,9 @@ class Holding(Asking):
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
         if self._held(op.key, op.epoch) is None:
             return Verdict.FENCED
-        self._attempts.setdefault(op.key, {})[op.attempt.position] = op.attempt
+        attempts, position = self._attempts.setdefault(op.key, {}), op.attempt.position
+        outcome = attempts[position].outcome if position in attempts else None
+        attempts[position] = op.attempt._replace(outcome=outcome)
         return Verdict.DONE
 
     def _reserve(self, op: ReserveUsage) -> Answer:

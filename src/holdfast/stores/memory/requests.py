@@ -112,6 +112,8 @@ class Requests(Tables):
                 self._leave(key, -1, op.at, *rules.reopened_notice(kept[-1].seq if kept else -1))
                 if self._accounts.of(key).short:
                     self._ask_again(self._runs[key], b"null", op.at)
+            if op.version is not None:
+                self._put(replace(self._runs[run.key], version=op.version))
         return answer
 
     def _may_reopen(self, run: Run, op: ReopenRun, affected: dict[int, None]) -> Verdict:
@@ -165,6 +167,10 @@ class Requests(Tables):
                 has_ended=child.state in TERMINAL,
             )
             self._redo((run.key, position), child.key, redo)
+        if run.rewind is not None and run.rewind.failed:
+            for attempt in [*self._attempts.get(run.key, {}).values()]:
+                if attempt.outcome is not None and attempt.position >= run.rewind.positions:
+                    del self._attempts[run.key][attempt.position]
         if taken:
             gone = {record.seq for record in taken}
             self._records[run.key] = [record for record in self._records[run.key] if record.seq not in gone]

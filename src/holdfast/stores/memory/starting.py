@@ -55,7 +55,8 @@ class Starting(Tables):
         place = (new.workflow, new.session)
         previous = self._sessions.get(place, "") if new.session else new.previous
         has_budget = rules.has_budget(new, inherits)
-        run = rules.new_row(new, len(self._runs) + 1, owner, self._clock(), previous, has_budget)
+        self._last_key += 1
+        run = rules.new_row(new, self._last_key, owner, self._clock(), previous, has_budget)
         self._keys[run.id] = run.key
         if new.generated_id:
             self._generated.add(run.key)
@@ -70,7 +71,7 @@ class Starting(Tables):
     def _orphan(self, new: NewRun) -> Run | None:
         for key in sorted(self._unclaimed):
             run = self._runs[key]
-            if (run.workflow, run.digest) != (new.workflow, new.digest):
+            if (run.workflow, run.version, run.digest) != (new.workflow, new.version, new.digest):
                 continue
             if run.starter is not None and not self._is_live(run.starter):
                 return run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import (
+    DEFAULT_NAMESPACE,
     History,
     NewSignals,
     NewWorker,
@@ -28,8 +30,11 @@ from holdfast.stores.contract import (
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.memory.archives import Restoring
 from holdfast.stores.memory.holding import Holding
+from holdfast.stores.memory.pruning import Prunable
 from holdfast.stores.memory.requests import Requests
+from holdfast.stores.memory.schedules import Scheduling
 from holdfast.stores.memory.starting import Starting
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import (
@@ -38,18 +43,20 @@ from holdfast.stores.operations import (
     Op,
     Run,
 )
+from holdfast.stores.serving import names_served, served_name
 
 TICK = 0.02
 _RECENT = 1.0
 
 
-class MemoryStore(Holding, Requests, Starting, Carrier, Store):
+class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, Carrier, Store):
     """Journals in dictionaries, gone with the process."""
 
     url = "memory://"
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.time, namespace: str = DEFAULT_NAMESPACE) -> None:
         super().__init__(clock)
+        self.namespace = namespace
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._written_at = float("-inf")
 
@@ -145,7 +152,8 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
         if count < run.max_deliveries:
             self._free(replace(run, deliveries=count))
             return True
-        error = rules.death_error(run.id, count, rules.describe_worker(worker.name, worker.host, worker.pid))
+        who = rules.describe_worker(worker.name, worker.host, worker.pid)
+        error = rules.death_error(run.id, count, who, self._notices.get(run.key, {}).values())
         self._end(replace(run, state=RunState.DEAD, deliveries=count, error=error, finished_at=now))
         return False
 
@@ -193,7 +201,7 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
             if run.state is not RunState.RUNNING
             and run.paused_at is None
             and run.workflow not in self._switches
-            and run.workflow in workflows
+            and served_name(run.workflow, run.version) in workflows
             and (queues is None or run.queue in queues)
         ]
 
@@ -287,6 +295,10 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
                 counts[run.workflow, run.state] = counts.get((run.workflow, run.state), 0) + 1
         return counts
 
+    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+        with self._lock:
+            return Counter((run.workflow, run.version) for run in map(self._runs.__getitem__, self._unfinished))
+
     async def last_record(self, run_id: str, name: str) -> Record | None:
         with self._lock:
             journal = self._records.get(self._keys.get(run_id, 0), [])
@@ -305,10 +317,13 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         with self._lock:
-            self._specs.update((spec.name, spec) for spec in specs)
+            for spec in specs:
+                name = served_name(spec.name, spec.version)
+                announced_at = self._specs[name].announced_at if name in self._specs else self._clock()
+                self._specs[name] = replace(spec, serves=(), announced_at=announced_at)
             if worker is not None and worker in self._workers:
                 known = self._workers[worker]
-                workflows = rules.joined(known.workflows, [spec.name for spec in specs])
+                workflows = rules.joined(known.workflows, names_served(specs))
                 self._workers[worker] = replace(known, workflows=workflows)
         self._announce()
 
@@ -318,7 +333,7 @@ class MemoryStore(Holding, Requests, Starting, Carrier, Store):
 
     # Change
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
         """Wakes at any write, since nobody can tell which of the engines that share this object made it.
 
         Nor can it tell who waits, so a write since the same engine's last call is recognised only by its being recent:

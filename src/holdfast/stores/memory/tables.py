@@ -18,6 +18,7 @@ from holdfast.stores.memory.accounts import MemoryAccounts
 from holdfast.stores.notices import STAYING
 from holdfast.stores.operations import Notice, Run
 from holdfast.stores.rules import Told
+from holdfast.stores.schedules import Schedule
 
 
 class Waits(NamedTuple):
@@ -34,6 +35,7 @@ class Tables:
         self._clock = clock
         self._lock = threading.RLock()
         self._runs: dict[int, Run] = {}
+        self._last_key = 0
         self._keys: dict[str, int] = {}
         self._unfinished: dict[int, None] = {}
         self._generated: set[int] = set()
@@ -68,6 +70,9 @@ class Tables:
         self._killed: set[int] = set()
         self._specs: dict[str, WorkflowSpec] = {}
         self._switches: dict[str, float] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._announcers: dict[str, set[int]] = {}
+        """The workers that have announced a schedule."""
 
     def _by_id(self, run_id: str) -> Run | None:
         key = self._keys.get(run_id)

@@ -61,7 +61,7 @@ class Asking(Transaction):
         self._db.change(
             self._sql.ASK,
             (op.id, op.key, op.position, op.at, op.expires_at, proper(op.question.asked_of),
-             _question_text(op.question), form, arguments),
+             question_text(op.question), form, arguments),
         )  # fmt: skip
         self._leave(op.key, op.position, op.at, *rules.asked_notice(op))
         self._leaves_something()
@@ -191,7 +191,8 @@ def _state(reader: Reader, text: Any, where: str) -> ApprovalState:
     return state
 
 
-def _question_text(question: Question) -> str:
+def question_text(question: Question) -> str:
+    """The short fields of a question, as they are kept in a column."""
     return json.dumps([question.text, question.asked_of, question.choices, question.tool, question.reason])
 
 

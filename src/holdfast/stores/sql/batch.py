@@ -111,17 +111,19 @@ class Batch(Holding, Requests, Starting, Asking, Carrier):
         for op in self._ops:
             ahead.note(op, careful=self._careful)
         self._ending = ahead.ending
-        self.read_fences(ahead.keys, ahead.ids, ahead.ending)
-        self._ending.update(self._by_id[run_id].key for run_id in ahead.cancelled if run_id in self._by_id)
+        ahead.questions[self._sql.LINKS] = set(links_wanted(self._ops))
+        ahead.questions[self._sql.WAITING] = {(key,) for key in self._ending}
+        if self._ending or ahead.cancelled:
+            ahead.questions[self._sql.LEFTOVERS] = {()}
         if ahead.sessions:
             self._db.lock_sessions(ahead.sessions)
         if ahead.accounts:
             self._db.lock_accounts(ahead.accounts)
-        ahead.questions[self._sql.LINKS] = set(links_wanted(self._ops))
-        ahead.questions[self._sql.WAITING] = {(key,) for key in self._ending if self._may_be_awaited(key)}
-        if self._ending:
-            ahead.questions[self._sql.LEFTOVERS] = {()}
+        if ahead.starts:
+            self._db.foresee_keys(ahead.starts)
         self._db.foresee({statement: asked for statement, asked in ahead.questions.items() if asked})
+        self.read_fences(ahead.keys, ahead.ids, ahead.ending)  # last: a database that is far away sends all at once
+        self._ending.update(self._by_id[run_id].key for run_id in ahead.cancelled if run_id in self._by_id)
 
 
 class _Ahead:
@@ -137,6 +139,7 @@ class _Ahead:
         self.sessions: set[tuple[str, str]] = set()
         self.accounts: set[int] = set()
         self.questions: dict[str, set[Row]] = {}
+        self.starts = 0
 
     def note(self, op: Op, *, careful: bool) -> None:
         """One more operation."""
@@ -175,6 +178,7 @@ class _Ahead:
                 pass
 
     def _start(self, op: StartRun | ForkRun) -> None:
+        self.starts += 1
         self.ids.add(op.run.id)
         self._ask(self._sql.SWITCHES)
         if op.run.session:

@@ -1,7 +1,8 @@
 """Claims: which runs are due, and taking them.
 
-Due runs stand in claiming order in the index ``runs_ready``, one stretch for each workflow. A run whose time has come
-is first moved there from the timers (at most ``PROMOTE`` at a time: after a long pause, a million timers may be due).
+Due runs stand in claiming order in an index, one stretch for each version of a workflow: those that nobody serves are
+in nobody's way. A run whose time has come is first moved there from the timers (at most ``PROMOTE`` at a time: after a
+long pause, a million timers may be due).
 Both are the business of ``Database.due``.
 """
 
@@ -15,6 +16,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
 from holdfast.stores.operations import Run
+from holdfast.stores.serving import split_name
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.queries import read_runs, switched_off
 from holdfast.stores.sql.rows import Reader
@@ -26,16 +28,16 @@ PROMOTE = 10_000
 
 
 class Wanted:
-    """The workflows and queues that a worker serves."""
+    """The workflows, in which versions, and the queues that a worker serves."""
 
     def __init__(self, workflows: Collection[str], queues: Collection[str] | None) -> None:
-        self.workflows = tuple(sorted(set(workflows)))
+        self.workflows = tuple(sorted({split_name(name) for name in workflows}))
         self.queues = None if queues is None else tuple(sorted(set(queues)))
 
     def values(self, db: Database) -> dict[str, Any]:
         """As statements take them."""
         queues = None if self.queues is None else db.listed(self.queues)
-        return {"workflows": db.listed(self.workflows), "queues": queues}
+        return {**db.served(self.workflows), "queues": queues}
 
 
 def has_due(db: Database, wanted: Wanted, now: float) -> bool:
@@ -47,9 +49,11 @@ def claim(db: Database, reader: Reader, worker: int, wanted: Wanted, limit: int,
     """Take up to ``limit`` due runs, with references where their large payloads are."""
     db.begin()
     runs: list[Run] = []
+    db.foresee({db.sql.IS_LIVE: [(worker,)], db.sql.SWITCHES: [()]})
     if db.lookup(db.sql.IS_LIVE, worker):
         off = switched_off(db)
-        keys = db.due([name for name in wanted.workflows if name not in off], wanted.queues, limit, now)
+        served = [(name, version) for name, version in wanted.workflows if name not in off]
+        keys = db.due(served, wanted.queues, limit, now)
         if keys:
             db.write(db.sql.CLAIM, [(worker, key) for key in keys])
         read = read_runs(db, reader, keys)

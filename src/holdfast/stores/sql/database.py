@@ -12,6 +12,7 @@ meant for which):
 **What is foreseen is answered as of then**, and not asked again. So whoever foresees must know himself what the
 transaction has changed of it since. Locks come first: a database in which others write at the same time locks the rows
 of all runs that are touched when their fences are read, and what is read after that stays as it is until the commit.
+What is foreseen, or to be locked, before that, is asked behind it, in the same round trip.
 """
 
 from __future__ import annotations
@@ -116,12 +117,22 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def foresee_keys(self, count: int) -> None:
+        """So many new ones will be asked for."""
+
+    @abstractmethod
     def new_keys(self, count: int) -> Sequence[int]:
         """Keys for runs that are created in this transaction: rising, and higher than all that could be seen."""
 
     @abstractmethod
-    def due(self, workflows: Sequence[str], queues: Collection[str] | None, limit: int, now: float) -> list[int]:
-        """The keys of up to ``limit`` runs that are due, locked, in claiming order.
+    def served(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Workflows and versions, as the statements about claims take them."""
+
+    @abstractmethod
+    def due(
+        self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
+    ) -> list[int]:
+        """The keys of up to ``limit`` runs of these workflows and versions that are due, locked, in claiming order.
 
         Runs of workflows that are switched off are among them, if asked for.
         """

@@ -153,7 +153,8 @@ def _words(text: object) -> str:
 def new_signals(db: Database, worker: int, after: int) -> NewSignals:
     """Signals behind ``after`` for the runs that ``worker`` holds, with references where large payloads are."""
     rows = db.ask(db.sql.NEW_SIGNALS, (after, worker))
-    return NewSignals([(row[0], Signal(*row[1:-1])) for row in rows], max((row[-1] for row in rows), default=after))
+    signals = [(row[0], Signal(*row[1:-1])) for row in rows if row[0] is not None]
+    return NewSignals(signals, max((row[-1] for row in rows), default=after))
 
 
 def whole_signals(db: Database, reader: Reader, found: Sequence[tuple[int, Signal]]) -> list[tuple[int, Signal]]:
@@ -189,6 +190,11 @@ def count_runs(db: Database, reader: Reader) -> Mapping[tuple[str, RunState], in
         except StoreCorrupt as problem:
             log.warning("%d runs are not counted: %s", count, problem)
     return counts
+
+
+def count_unfinished(db: Database) -> Mapping[tuple[str, str], int]:
+    """How many runs each version of a workflow has that have not ended."""
+    return {(workflow, version): count for workflow, version, count in db.ask(db.sql.COUNT_UNFINISHED)}
 
 
 def usages(db: Database, reader: Reader, run_ids: Sequence[str]) -> dict[str, RunUsage]:

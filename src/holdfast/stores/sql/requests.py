@@ -153,6 +153,8 @@ class Requests(Transaction):
                 self._leave(key, -1, op.at, *rules.reopened_notice(last_kept))
                 if self._accounts.of(key).short:
                     self._ask_again(self._by_key[key], b"null", op.at)
+            if op.version is not None:
+                self._db.change(self._sql.SET_VERSION, (op.version, fence.key))
         return answer
 
     def _may_reopen(self, key: int, op: ReopenRun, affected: dict[int, _Reopened]) -> Verdict:
@@ -205,6 +207,7 @@ class Requests(Transaction):
         if run.taken is not None:
             change(self._sql.DROP_ANSWERS, run.taken)
             change(self._sql.TAKE_BACK_ANSWERS, run.taken)
+            change(self._sql.TAKE_BACK_OUTCOMES, run.taken)
             change(self._sql.PUT_BACK, run.taken)
             change(self._sql.TAKE_BACK, run.taken)
             change(self._sql.NOTE_REWOUND, (run.taken["positions"], key))

@@ -15,6 +15,7 @@ from holdfast.stores.accounts import Account
 from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
 from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
 from holdfast.stores.rules import corrupt_error, first_wake
+from holdfast.stores.serving import served_name, split_name
 from holdfast.stores.sql.database import Row
 
 log = logging.getLogger("holdfast.stores")
@@ -55,7 +56,7 @@ def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None, pr
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
         new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
         new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
-        new.session, previous, 1 if has_budget else 0,
+        new.session, previous, 1 if has_budget else 0, new.version,
     )  # fmt: skip
 
 
@@ -102,11 +103,11 @@ def _limits(text: Any) -> Limits | None:
     return limits if all(most is None or isinstance(most, int | float) for most in values) else None
 
 
-def spec_row(spec: WorkflowSpec) -> Row:
+def spec_row(spec: WorkflowSpec, announced_at: float) -> Row:
     """The columns of ``statements.PUBLISH``."""
     return (
-        spec.name, names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout, names_text(spec.tags),
-        limits_text(spec.budget), 1 if spec.is_agent else 0,
+        served_name(spec.name, spec.version), names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout,
+        names_text(spec.tags), limits_text(spec.budget), 1 if spec.is_agent else 0, spec.max_deliveries, announced_at,
     )  # fmt: skip
 
 
@@ -139,15 +140,16 @@ class Reader:
         rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
         rewound = () if row[29] == _NO_NAMES else self._positions(row[29], f"run {row[1]!r}")
         values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
-        return Run(*values, session=row[30], previous=row[31], has_budget=row[32] == 1)
+        return Run(*values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33])
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
         """A row that cannot be read, as a run that has failed because of that."""
         error = corrupt_error(str(problem))
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
         return Run(
-            *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1
-        )
+            *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1,
+            version=row[33],
+        )  # fmt: skip
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
         """What a retry takes back, from a row named ``where``."""
@@ -190,7 +192,7 @@ class Reader:
 
     def attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
         """What is known of a run's open steps, by position."""
-        return {r[0]: Attempt(r[0], r[1], r[2] == 1, r[3], r[4], r[5], r[6]) for r in rows}
+        return {r[0]: Attempt(r[0], r[1], r[2] == 1, *r[3:]) for r in rows}
 
     def signals(self, rows: Iterable[Row]) -> list[Signal]:
         """A run's mailbox."""
@@ -211,7 +213,10 @@ class Reader:
             budget = _limits(row[6])
             if budget is None:
                 raise self.unreadable(where, f"{row[6]!r} is not a budget")
-        return WorkflowSpec(row[0], names, row[2], row[3], row[4], tags, budget, row[7] == 1)
+        name, version = split_name(row[0])
+        return WorkflowSpec(
+            name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, announced_at=row[9]
+        )
 
     def usage(self, row: Row) -> RunUsage:
         """A row of ``statements.USAGES``."""

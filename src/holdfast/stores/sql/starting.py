@@ -106,7 +106,7 @@ class Starting(Transaction):
     def _join(self, new: NewRun) -> Run | None:
         """An orphan, if there is one."""
         self._flush("runs")
-        row = self._db.one(self._sql.FIND_ORPHAN, new.workflow, new.digest)
+        row = self._db.one(self._sql.FIND_ORPHAN, new.workflow, new.digest, new.version)
         if row is None:
             return None
         orphan = self._reader.run(row)

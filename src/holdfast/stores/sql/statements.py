@@ -50,7 +50,7 @@ class Statements:
     # Writes: records, attempts, signals, links
 
     APPEND: str  # ``rows.record_row``
-    NOTE_ATTEMPT: str  # ``rows.attempt_row``; the last one of a place counts
+    NOTE_ATTEMPT: str  # ``rows.attempt_row``; the last one of a place counts, and leaves its outcome as it is
     CLEAR_ATTEMPT: str  # run, position
     SEND_SIGNAL: str  # run, name, sent_at, payload, position
     NOTE_SIGNAL_KEY: str  # run, dedup
@@ -100,7 +100,7 @@ class Statements:
     FAIL_UNREADABLE: str  # error, finished_at, key: if it is running
     SWITCH_OFF: str  # workflow, off_since
     SWITCH_ON: str  # workflow
-    FIND_ORPHAN: str  # workflow, digest -> RUN; nobody else finds it until the commit
+    FIND_ORPHAN: str  # workflow, digest, version -> RUN; nobody else finds it until the commit
 
     # Reopening; ``taken`` is a mapping with run, first, failed (a list), positions, timers
 
@@ -110,8 +110,10 @@ class Statements:
     TAKE_BACK: str  # taken
     DROP_ANSWERS: str  # taken
     TAKE_BACK_ANSWERS: str  # taken
+    TAKE_BACK_OUTCOMES: str  # taken: those of steps that were begun because of what is taken back
     NOTE_REWOUND: str  # position, key
     REOPEN_RUN: str  # wake_at, now, key
+    SET_VERSION: str  # version, key
 
     # Approvals
 
@@ -134,10 +136,12 @@ class Statements:
     JOURNAL: str  # lookup: run -> RECORD
     JOURNAL_PLACES: str  # run -> seq, position, name as bytes
     JOURNAL_ENTRY: str  # run, seq -> RECORD
-    ATTEMPTS: str  # lookup: run -> position, attempt, intent, progress, error, at, name
+    ATTEMPTS: str  # lookup: run -> position, attempt, intent, progress, error, at, name, outcome
+    OUTCOME: str  # run, position, name -> 1, if a transaction of this step has left its outcome
     MAILBOX: str  # lookup: run -> the fields of ``Signal``, the oldest first
     LINKED: str  # lookup: run -> position, id and digest of the awaited run: of the links that are not late
-    NEW_SIGNALS: str  # cursor, worker -> run, the fields of ``Signal``, a cursor: the oldest first
+    # cursor, worker -> run, the fields of ``Signal``, a cursor: the oldest first; a row without a run has only a cursor
+    NEW_SIGNALS: str
     REQUESTS: str  # worker -> key, whether a cancel is asked, whether it is paused
 
     # Memories
@@ -155,7 +159,7 @@ class Statements:
     BLOBS: str  # lookup: hash -> hash, data
     BLOB_SIZES: str  # lookup: hash -> hash, size
 
-    # Claims: a mapping with workflows (a list), queues (a list, or NULL for all) and now
+    # Claims: a mapping with what ``Database.served`` tells, queues (a list, or NULL for all) and now
 
     HAS_DUE: str  # -> whether anything is due
     NEXT_READY: str  # -> wake_at of a run that is due
@@ -172,6 +176,70 @@ class Statements:
     FILTERS: Mapping[str, str]  # states (a list), workflow, owner, parent, tag, id_prefix (2), created (2)
     KNOWN_WORKFLOWS: str  # -> the workflows of all runs
     COUNT_RUNS: str  # -> workflow, state, how many
+    COUNT_UNFINISHED: str  # -> workflow, version, how many that have not ended
+
+    # Pruning
+
+    ENDED_STRETCH: str  # workflow, state, key, key, finished_at, limit -> key: between the keys, and ended before
+    KIN: str  # lookup: key -> the fields of ``pruning.Kin``
+    KEY_OF: str  # lookup: id -> key
+    CHILDREN: str  # lookup: id -> key: of the runs that it has started
+    CONTINUED: str  # lookup: id -> key: of the runs that continue its conversation
+    SESSION_RUNS: str  # lookup: workflow, session -> key
+    IS_AWAITED: str  # lookup: key -> 1, if an unfinished run has a link to it
+    AWAITED_RUNS: str  # lookup: key -> key: of the runs that it has links to
+    JOURNAL_SIZE: str  # lookup: run -> records, bytes of its values and of those in its row
+    LOCK_ENDED: str  # list of keys -> key: those that have ended, and that nobody changes just now; they stay
+    NOTE_PRUNED: str  # write: key: what is to be swept away, and the references in its row
+    FORGET_RUN: str  # write: key
+    FORGET_LINKS: str  # write: key: those from it
+    FORGET_ACCOUNT: str  # write: key
+    NEXT_PRUNED: str  # limit -> key, bytes, references or NULL (3); nobody else sweeps them until the commit
+    FORGET_RECORDS: str  # run, limit -> bytes, reference or NULL, of each that is deleted
+    LARGE_SIGNALS: str  # list of runs -> reference
+    LARGE_APPROVALS: str  # list of runs -> reference
+    FORGET_ATTEMPTS: str  # write: run
+    FORGET_SIGNALS: str  # write: run
+    FORGET_SIGNAL_KEYS: str  # write: run
+    FORGET_TAGS: str  # write: run
+    FORGET_RESERVATIONS: str  # write: run
+    FORGET_APPROVALS: str  # write: run
+    FORGET_NOTICES: str  # write: run
+    FORGET_PRUNED: str  # write: key
+    LOCK_BLOB: str  # lookup: hash -> bytes; nobody refers to it anew until the commit
+    IS_REFERRED_TO: str  # lookup: reference -> 1, if it stands in a column
+    FORGET_BLOB: str  # write: hash
+
+    # Schedules
+
+    # name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, created_at, fired_up_to; what is there
+    # is replaced, except for created_at, and fired_up_to never becomes less
+    PUT_SCHEDULE: str
+    ADD_SCHEDULE: str  # the same; nothing if there is one of this name
+    ANNOUNCE_SCHEDULE: str  # schedule, worker; nothing if it is there
+    DROP_ANNOUNCEMENTS: str  # those of workers that are no longer live
+    FORGET_ANNOUNCEMENTS: str  # schedule
+    # now -> the first nine of PUT_SCHEDULE, the fields of ``Schedule`` without the first; in the order of their names
+    SCHEDULES: str
+    SCHEDULES_NAMED: str  # now, list of names -> the same
+    SETTLE_SCHEDULE: str  # fired_up_to, run or '' (twice), skipped or NULL, name, the fired_up_to that it has
+    PAUSE_SCHEDULE: str  # paused_at, name
+    RESUME_SCHEDULE: str  # name
+    DELETE_SCHEDULE: str  # name
+
+    # Archives
+
+    UNCLAIMED: str  # key -> unclaimed
+    SIGNAL_KEYS: str  # run -> dedup
+    LINKS_OF: str  # run -> position, id of the awaited run, told: of those that are there
+    # write: state, epoch, deliveries, wake_at, waits_for, cancel, paused_at, finished_at, rewind, output, error,
+    # unclaimed, key; it is not ready
+    RESTORE_RUN: str
+    RESTORE_ATTEMPT: str  # write: ``rows.attempt_row``, outcome
+    # write: id, run, position, state, asked_at, expires_at, asked_of, reminders, reminded_at, answered_by, answered_at,
+    # question, form, arguments, answer
+    RESTORE_APPROVAL: str
+    SET_GOING: str  # write: ready, paused_at, key: if it is held back
 
     # Workers (WORKER: the fields of ``contract.Worker``)
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.archives import Archived, Belongings, payloads_of
 from holdfast.stores.contract import (
     History,
     NewSignals,
@@ -30,7 +32,10 @@ from holdfast.stores.contract import (
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
-from holdfast.stores.sql import asking, blobs, claims, feeds, listing, payloads, queries, workers
+from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.sql import archives, asking, blobs, claims, feeds, listing, payloads, pruning, queries, workers
+from holdfast.stores.sql import schedules as scheduling
 from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.database import Database
@@ -97,7 +102,7 @@ class SqlStore(Store):
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:
-            await self._write(lambda db: workers.publish(db, self._reader, specs, worker), len(specs))
+            await self._write(lambda db: workers.publish(db, self._reader, specs, worker, self.now()), len(specs))
 
     async def switch_off(self, workflow: str) -> bool:
         return await self._write(lambda db: db.change(db.sql.SWITCH_OFF, (workflow, self.now())) == 1)
@@ -165,6 +170,9 @@ class SqlStore(Store):
     async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
         return await self._browse(lambda db: queries.count_runs(db, self._reader))
 
+    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+        return await self._browse(queries.count_unfinished)
+
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return await self._browse(lambda db: asking.approvals(db, self._reader, where, limit))
 
@@ -179,6 +187,56 @@ class SqlStore(Store):
         if not wanted or not is_proper(namespace):
             return []
         return await self._browse(lambda db: db.find_memories(namespace, wanted, limit))
+
+    # Schedules
+
+    async def put_schedules(
+        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        if not schedules:
+            return []
+        return await self._write(
+            lambda db: scheduling.put(db, self._reader, schedules, worker, replace, self.now()), len(schedules)
+        )
+
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        return await self._read(lambda db: scheduling.read(db, self._reader, names, self.now()), slow=False)
+
+    async def settle_schedule(
+        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    ) -> bool:
+        return await self._write(lambda db: scheduling.settle(db, name, if_was, fired_up_to, run, skipped))
+
+    async def pause_schedule(self, name: str) -> bool:
+        return await self._write(lambda db: db.change(db.sql.PAUSE_SCHEDULE, (self.now(), name)) == 1)
+
+    async def resume_schedule(self, name: str) -> bool:
+        return await self._write(lambda db: db.change(db.sql.RESUME_SCHEDULE, (name,)) == 1)
+
+    async def delete_schedule(self, name: str) -> bool:
+        return await self._write(lambda db: scheduling.delete(db, name))
+
+    # Pruning
+
+    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+        work = partial(pruning.prune, what=what, after=after, limit=limit)
+        return await (self._browse(work) if what.dry_run else self._write(work, limit, slow=True))
+
+    async def sweep(self, limit: int = 2000) -> Swept:
+        return await self._write(partial(pruning.sweep, limit=limit), limit, slow=True)
+
+    # Archives
+
+    async def belongings(self, key: int) -> Belongings:
+        return await self._browse(lambda db: archives.belongings(db, key))
+
+    async def restore(self, archived: Archived) -> bool:
+        large = [payload for payload in payloads_of(archived) if blobs.is_large(payload)]
+        parcel = await asyncio.to_thread(blobs.pack, large) if large else blobs.NOTHING
+        return await self._write(lambda db: archives.restore(db, archived, self.now(), parcel), slow=True)
+
+    async def set_going(self, archived: Archived) -> None:
+        await self._write(lambda db: archives.set_going(db, self._reader, archived, self.now()), slow=True)
 
 
 def _finds_words(op: Op) -> bool:

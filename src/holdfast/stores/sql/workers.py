@@ -12,9 +12,14 @@ from typing import NamedTuple
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import NewWorker, Reaped, WorkflowSpec
+from holdfast.stores.operations import Notice
+from holdfast.stores.serving import names_served, served_name
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import Reader, names_text, spec_row
 from holdfast.stores.sql.transaction import Transaction
+
+_MOST_TOLD = 1000
+"""Notices that are looked through for what a run was doing when it died."""
 
 
 class Suspect(NamedTuple):
@@ -45,18 +50,22 @@ def retire(db: Database, worker: int, now: float) -> None:
     db.commit()
 
 
-def publish(db: Database, reader: Reader, specs: Sequence[WorkflowSpec], worker: int | None) -> None:
-    """Announce workflows, the last one of a name; nothing is written when all of it is known already."""
+def publish(db: Database, reader: Reader, specs: Sequence[WorkflowSpec], worker: int | None, now: float) -> None:
+    """Announce workflows, the last one of a name and version; nothing is written when all of it is known already."""
     known = {row[0]: reader.spec(row) for row in db.ask(db.sql.SPECS)}
-    news = [spec for spec in {spec.name: spec for spec in specs}.values() if known.get(spec.name) != spec]
+    last = {served_name(spec.name, spec.version): spec for spec in specs}
+    news = [(name, spec) for name, spec in sorted(last.items()) if known.get(name) != spec]
     row = None if worker is None else db.one(db.sql.WORKER, worker)
     served = () if row is None else reader.worker(row).workflows
-    serves = () if row is None else rules.joined(served, [spec.name for spec in specs])
+    serves = () if row is None else rules.joined(served, names_served(specs))
     if not news and serves == served:
         return
     db.begin()
     if news:
-        db.write(db.sql.PUBLISH, [spec_row(spec) for spec in sorted(news, key=lambda spec: spec.name)])
+        db.write(
+            db.sql.PUBLISH,
+            [spec_row(spec, known[name].announced_at if name in known else now) for name, spec in news],
+        )
     if serves != served:
         db.change(db.sql.SERVE, (names_text(serves), worker))
     db.commit()
@@ -82,7 +91,8 @@ def bury(db: Database, suspects: Sequence[Suspect], is_dead: Callable[[Suspect, 
             count = deliveries + 1
             if count >= most:
                 who = rules.describe_worker(suspect.name, suspect.host, suspect.pid)
-                error = rules.death_error(run_id, count, who)
+                told = [Notice(*row[1:]) for row in db.ask(db.sql.NEW_NOTICES, (key, 0, _MOST_TOLD))]
+                error = rules.death_error(run_id, count, who, told)
                 db.write(db.sql.KILL_RUN, [(count, error, now, key)])
                 transaction.ended(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)

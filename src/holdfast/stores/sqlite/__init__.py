@@ -14,7 +14,7 @@
     blobs         large payloads, kept apart        payloads     putting them back where references stand
     asking        questions to people, notices      memories     values that outlive runs, and their words
     accounts      what runs have used, and may use  feeds        following a run
-    faults        SQLite's errors in Holdfast's words
+    stepping      transactional steps               faults       SQLite's errors in Holdfast's words
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

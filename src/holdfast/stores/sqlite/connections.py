@@ -2,7 +2,8 @@
 
 A process has four connections: one that writes (``synchronous=FULL``: what it commits survives a power cut), one for
 the engine's reads, one for the lists that people ask for (a slow one must not hold up the engine), and one for lease
-renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). None of them waits for locks inside SQLite:
+renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). A transactional step has one of its own. None
+of them waits for locks inside SQLite:
 ``patiently`` does, where waiting is allowed.
 
 The file itself is never opened other than through SQLite: closing a descriptor of it would drop SQLite's locks.
@@ -25,6 +26,7 @@ from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
 from holdfast.stores.sqlite.schema import APPLICATION_ID
 
 T = TypeVar("T")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 PATIENCE = 5.0
 """How long to wait for another process's lock, in seconds."""
@@ -94,13 +96,20 @@ def open_renewer(database: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_for_step(database: Path, factory: type[C]) -> C:
+    """A connection for a transactional step: as Python makes them, and durable."""
+    connection = _connect(database, factory)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
 def roll_back(connection: sqlite3.Connection) -> None:
     """Leave whatever transaction is open, so that the connection can be used again."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def _connect(database: Path) -> sqlite3.Connection:
+def _connect(database: Path, factory: type[C] = sqlite3.Connection) -> C:
     return sqlite3.connect(
         f"file:{quote(os.fspath(database))}?mode={ACCESS}",
         uri=True,
@@ -108,6 +117,7 @@ def _connect(database: Path) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
+        factory=factory,
     )
 
 

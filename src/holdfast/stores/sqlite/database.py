@@ -118,16 +118,25 @@ class SqliteDatabase(Database):
                 done += count
         return appended
 
+    def foresee_keys(self, count: int) -> None:
+        pass
+
     def new_keys(self, count: int) -> Sequence[int]:
         last: int = self.connection.execute(sql.LAST_KEY).fetchone()[0]
         return range(last + 1, last + 1 + count)
 
-    def due(self, workflows: Sequence[str], queues: Collection[str] | None, limit: int, now: float) -> list[int]:
+    def served(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        return {"workflows": self.listed(workflows)}
+
+    def due(
+        self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
+    ) -> list[int]:
         served = None if queues is None else self.listed(queues)
         due: list[tuple[int, int]] = []
-        for workflow in workflows:
-            self.connection.execute(sql.PROMOTE_DUE, (workflow, now, PROMOTE))
-            rows = self.connection.execute(sql.DUE, {"workflow": workflow, "queues": served, "limit": limit})
+        for workflow, version in workflows:
+            self.connection.execute(sql.PROMOTE_DUE, (workflow, version, now, PROMOTE))
+            values = {"workflow": workflow, "version": version, "queues": served, "limit": limit}
+            rows = self.connection.execute(sql.DUE, values)
             due.extend((-priority, key) for priority, key in rows)
         due.sort()
         return [key for _, key in due[:limit]]

@@ -288,7 +288,68 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (space, words, tokenize = 'ascii');
 """
 """The words of memories are made by ``stores.words``, so that every store has the same; FTS5 only separates them."""
 
-MIGRATIONS: tuple[str, ...] = (_1_INITIAL, _2_LINKS_AND_REQUESTS, _3_USAGE_AND_SESSIONS, _4_PEOPLE_AND_MEMORIES)
+_5_FLEETS = """
+ALTER TABLE attempts ADD COLUMN outcome BLOB;
+
+ALTER TABLE workflows ADD COLUMN max_deliveries INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE workflows ADD COLUMN announced_at REAL NOT NULL DEFAULT 0;
+
+ALTER TABLE runs ADD COLUMN version TEXT NOT NULL DEFAULT '';
+DROP INDEX runs_ready;
+DROP INDEX runs_timers;
+CREATE INDEX runs_due ON runs (workflow, version, priority DESC, key, queue) WHERE ready = 1;
+CREATE INDEX runs_waking ON runs (workflow, version, wake_at, queue) WHERE ready = 0;
+
+DROP INDEX links_awaited;
+CREATE INDEX links_child ON links (child, awaited);
+CREATE INDEX runs_continued ON runs (previous) WHERE previous != '';
+
+CREATE TABLE pruned (
+    key    INTEGER PRIMARY KEY AUTOINCREMENT,
+    size   INTEGER NOT NULL,
+    inputs BLOB,
+    output BLOB,
+    error  BLOB
+);
+CREATE INDEX runs_large_inputs ON runs (inputs) WHERE length(inputs) = 33;
+CREATE INDEX runs_large_output ON runs (output) WHERE length(output) = 33;
+CREATE INDEX runs_large_error ON runs (error) WHERE length(error) = 33;
+CREATE INDEX records_large_payload ON records (payload) WHERE length(payload) = 33;
+CREATE INDEX signals_large_payload ON signals (payload) WHERE length(payload) = 33;
+CREATE INDEX approvals_large_form ON approvals (form) WHERE length(form) = 33;
+CREATE INDEX approvals_large_arguments ON approvals (arguments) WHERE length(arguments) = 33;
+CREATE INDEX approvals_large_answer ON approvals (answer) WHERE length(answer) = 33;
+
+CREATE TABLE schedules (
+    name        TEXT NOT NULL PRIMARY KEY,
+    workflow    TEXT NOT NULL,
+    timing      TEXT NOT NULL,
+    catch_up    TEXT NOT NULL,
+    most        INTEGER NOT NULL,
+    overlap     TEXT NOT NULL,
+    by_code     INTEGER NOT NULL,
+    options     TEXT NOT NULL,
+    inputs      BLOB NOT NULL,
+    created_at  REAL NOT NULL,
+    fired_up_to REAL NOT NULL,
+    paused_at   REAL,
+    last_run    TEXT NOT NULL DEFAULT '',
+    skipped     REAL
+);
+CREATE TABLE announcements (
+    schedule TEXT NOT NULL,
+    worker   INTEGER NOT NULL,
+    PRIMARY KEY (schedule, worker)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    _1_INITIAL,
+    _2_LINKS_AND_REQUESTS,
+    _3_USAGE_AND_SESSIONS,
+    _4_PEOPLE_AND_MEMORIES,
+    _5_FLEETS,
+)
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 
 VERSION = len(MIGRATIONS)

@@ -4,10 +4,12 @@ A new database is brought to this shape by running all of ``migrations.MIGRATION
 
 ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready`` exists for claims:
 1 when a run is due, 0 when it becomes due at ``wake_at``, NULL when it is not waiting for a time (running, ended, or
-parked until a signal) or paused. With it, the due runs of a workflow stand in claiming order in a partial index of
-their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim. ``inputs``
-and ``output`` come last, because SQLite reads a row only as far as it must; what was added behind them is empty or 0
-for most runs, and such values stand in the row's header.
+parked until a signal) or paused. With it, the due runs of a version of a workflow stand in claiming order in a partial
+index of their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
+Releases before versions looked for work in indexes with other names, which are gone: a process of theirs that has the
+file open finishes the runs that it holds, and takes no more. ``inputs`` and ``output`` come last, because SQLite reads
+a row only as far as it must; what was added behind them is empty or 0 for most runs, and such values stand in the row's
+header.
 
 Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``, ``form``, ``arguments``, ``answer``) hold a
 reference instead when it is large: see ``blobs``. The values of memories are not kept apart: they change, and what is
@@ -55,10 +57,11 @@ CREATE TABLE runs (
     error          BLOB,
     session        TEXT NOT NULL DEFAULT '',
     previous       TEXT NOT NULL DEFAULT '', -- runs.id, or ''
-    has_budget     INTEGER NOT NULL DEFAULT 0
+    has_budget     INTEGER NOT NULL DEFAULT 0,
+    version        TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX runs_ready ON runs (workflow, priority DESC, key, queue) WHERE ready = 1;
-CREATE INDEX runs_timers ON runs (workflow, wake_at, queue) WHERE ready = 0;
+CREATE INDEX runs_due ON runs (workflow, version, priority DESC, key, queue) WHERE ready = 1;
+CREATE INDEX runs_waking ON runs (workflow, version, wake_at, queue) WHERE ready = 0;
 CREATE INDEX runs_held ON runs (owner) WHERE owner IS NOT NULL;
 CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE unclaimed = 1;
 CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
@@ -67,6 +70,7 @@ CREATE INDEX runs_listed ON runs (workflow, state);
 CREATE INDEX runs_created ON runs (created_at);
 CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
 CREATE INDEX runs_sessions ON runs (workflow, session) WHERE session != '';
+CREATE INDEX runs_continued ON runs (previous) WHERE previous != '';
 
 CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
     tag TEXT NOT NULL,
@@ -100,6 +104,7 @@ CREATE TABLE attempts (
     error    TEXT NOT NULL,
     at       REAL NOT NULL,
     name     TEXT NOT NULL,
+    outcome  BLOB,                       -- of a transactional step, committed with what it did
     PRIMARY KEY (run, position)
 ) WITHOUT ROWID;
 
@@ -127,7 +132,7 @@ CREATE TABLE links (                     -- runs that wait for others
     awaited  INTEGER NOT NULL,           -- rules.Told
     PRIMARY KEY (parent, position)
 ) WITHOUT ROWID;
-CREATE INDEX links_awaited ON links (child) WHERE awaited = 1;
+CREATE INDEX links_child ON links (child, awaited);
 
 CREATE TABLE usages (                    -- of runs that have used something, themselves or below them, or have a budget
     run               INTEGER PRIMARY KEY,
@@ -198,6 +203,24 @@ CREATE TABLE notices (                   -- ids are never used twice
 CREATE INDEX notices_feed ON notices (run, id);
 CREATE INDEX notices_passing ON notices (run, position) WHERE stays = 0;
 
+CREATE TABLE pruned (                    -- runs that are deleted, until what they leave is; keys are never used twice
+    key    INTEGER PRIMARY KEY AUTOINCREMENT,
+    size   INTEGER NOT NULL,            -- bytes of values in the row
+    inputs BLOB,                        -- these three: references, or NULL
+    output BLOB,
+    error  BLOB
+);
+
+-- Where large payloads are referred to (and others that are as long as a reference): see ``pruning``.
+CREATE INDEX runs_large_inputs ON runs (inputs) WHERE length(inputs) = 33;
+CREATE INDEX runs_large_output ON runs (output) WHERE length(output) = 33;
+CREATE INDEX runs_large_error ON runs (error) WHERE length(error) = 33;
+CREATE INDEX records_large_payload ON records (payload) WHERE length(payload) = 33;
+CREATE INDEX signals_large_payload ON signals (payload) WHERE length(payload) = 33;
+CREATE INDEX approvals_large_form ON approvals (form) WHERE length(form) = 33;
+CREATE INDEX approvals_large_arguments ON approvals (arguments) WHERE length(arguments) = 33;
+CREATE INDEX approvals_large_answer ON approvals (answer) WHERE length(answer) = 33;
+
 CREATE TABLE memories (                  -- of no run
     id         INTEGER PRIMARY KEY,
     namespace  TEXT NOT NULL,
@@ -232,13 +255,37 @@ CREATE TABLE workers (
 CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
 
 CREATE TABLE workflows (
-    name        TEXT PRIMARY KEY,
+    name        TEXT PRIMARY KEY,        -- with the version: serving.served_name
     parameters  TEXT NOT NULL,           -- a JSON list
     id_template TEXT,
     queue       TEXT NOT NULL,
     timeout     REAL,
     tags        TEXT NOT NULL,           -- a JSON list
     budget      TEXT,                    -- a JSON list of Limits
-    is_agent    INTEGER NOT NULL DEFAULT 0
+    is_agent    INTEGER NOT NULL DEFAULT 0,
+    max_deliveries INTEGER NOT NULL DEFAULT 3,
+    announced_at REAL NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE TABLE schedules (                 -- see stores.schedules
+    name        TEXT NOT NULL PRIMARY KEY,
+    workflow    TEXT NOT NULL,
+    timing      TEXT NOT NULL,
+    catch_up    TEXT NOT NULL,
+    most        INTEGER NOT NULL,
+    overlap     TEXT NOT NULL,
+    by_code     INTEGER NOT NULL,
+    options     TEXT NOT NULL,           -- a JSON list: how its runs are started
+    inputs      BLOB NOT NULL,
+    created_at  REAL NOT NULL,
+    fired_up_to REAL NOT NULL,
+    paused_at   REAL,
+    last_run    TEXT NOT NULL DEFAULT '',
+    skipped     REAL                     -- the last tick that did not fire because of overlap
+);
+CREATE TABLE announcements (             -- the workers whose code declares a schedule
+    schedule TEXT NOT NULL,
+    worker   INTEGER NOT NULL,
+    PRIMARY KEY (schedule, worker)
 ) WITHOUT ROWID;
 """

@@ -8,6 +8,8 @@ of a fixed length.
 from __future__ import annotations
 
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sqlite.archives import ARCHIVES
+from holdfast.stores.sqlite.pruning import PRUNING
 
 AT_ONCE = 50
 """How many keys are bound in one piece."""
@@ -17,7 +19,7 @@ AT_ONCE = 50
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
@@ -70,7 +72,13 @@ NOTE_ATTEMPT = (
     "progress = excluded.progress, error = excluded.error, at = excluded.at, name = excluded.name"
 )
 CLEAR_ATTEMPT = "DELETE FROM attempts WHERE run = ? AND position = ?"
-ATTEMPTS = "SELECT position, attempt, intent, progress, error, at, name FROM attempts WHERE run = ?"
+ATTEMPTS = "SELECT position, attempt, intent, progress, error, at, name, outcome FROM attempts WHERE run = ?"
+OUTCOME = "SELECT 1 FROM attempts WHERE run = ? AND position = ? AND name = ? AND outcome IS NOT NULL"
+KEEP_OUTCOME = (
+    "INSERT INTO attempts (run, position, attempt, intent, error, at, name, outcome) VALUES (?, ?, ?, 0, '', ?, ?, ?) "
+    "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = 0, progress = NULL, error = '', "
+    "at = excluded.at, name = excluded.name, outcome = excluded.outcome"
+)
 
 # Signals
 
@@ -106,14 +114,18 @@ WAITING = "SELECT parent, position FROM links WHERE awaited = 1 AND child = ? OR
 START_RUN = (
     "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, "
     "wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, "
-    "rewound, digest, seed, tags, inputs, session, previous, has_budget) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "rewound, digest, seed, tags, inputs, session, previous, has_budget, version) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-LAST_KEY = "SELECT coalesce(max(key), 0) FROM runs"
+# Also behind those that are deleted: no key is ever used again.
+LAST_KEY = (
+    "SELECT max(coalesce((SELECT max(key) FROM runs), 0), "
+    "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'pruned'), 0))"
+)
 NEWEST_OF_SESSION = "SELECT id FROM runs WHERE workflow = ? AND session = ? AND session != '' ORDER BY key DESC LIMIT 1"
 TAG_RUN = "INSERT OR IGNORE INTO run_tags (tag, run) VALUES (?, ?)"
 FIND_ORPHAN = (
-    f"SELECT {RUN_COLUMNS} FROM runs WHERE unclaimed = 1 AND workflow = ? AND digest = ? "
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE unclaimed = 1 AND workflow = ? AND digest = ? AND version = ? "
     "AND starter IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'live') "
     "ORDER BY key LIMIT 1"
 )
@@ -168,6 +180,7 @@ PUT_BACK = (
     f"FROM records WHERE kind = 3 AND {_TAKEN} ORDER BY seq"
 )
 TAKE_BACK = f"DELETE FROM records WHERE {_TAKEN}"
+TAKE_BACK_OUTCOMES = "DELETE FROM attempts WHERE run = :run AND position >= :positions AND outcome IS NOT NULL"
 NOTE_REWOUND = "UPDATE runs SET rewound = json_insert(rewound, '$[#]', ?) WHERE key = ?"
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
@@ -175,6 +188,7 @@ REOPEN_RUN = (
     "cancel = CASE WHEN EXISTS (SELECT 1 FROM records WHERE run = key AND kind = 8) THEN 'recorded' ELSE '' END, "
     "paused_at = NULL, rewind = NULL WHERE key = ?"
 )
+SET_VERSION = "UPDATE runs SET version = ? WHERE key = ?"
 
 # Approvals
 
@@ -296,20 +310,21 @@ BLOB_SIZES = "SELECT hash, size FROM blobs WHERE hash = ?"
 # Claims (their indexes are named, because SQLite takes one that holds every run of a workflow for as good)
 
 _SERVED = "(:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))"
-_ON = "w.value NOT IN (SELECT workflow FROM switches)"
+_WORKFLOW = "json_extract(w.value, '$[0]')"
+_ON = f"{_WORKFLOW} NOT IN (SELECT workflow FROM switches)"
+_THESE = f"workflow = {_WORKFLOW} AND version = json_extract(w.value, '$[1]') AND {_SERVED}"
 HAS_DUE = (
     f"SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE {_ON} AND ("
-    f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = w.value AND {_SERVED}) "
-    "OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_timers WHERE ready = 0 AND workflow = w.value AND wake_at <= :now "
-    f"AND {_SERVED})))"
+    f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE}) "
+    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE ready = 0 AND wake_at <= :now AND {_THESE})))"
 )
 PROMOTE_DUE = (
-    "UPDATE runs SET ready = 1 WHERE key IN (SELECT key FROM runs INDEXED BY runs_timers "
-    "WHERE ready = 0 AND workflow = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
+    "UPDATE runs SET ready = 1 WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
+    "WHERE ready = 0 AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE = (
-    f"SELECT priority, key FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = :workflow AND {_SERVED} "
-    "ORDER BY priority DESC, key LIMIT :limit"
+    "SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready = 1 AND workflow = :workflow "
+    f"AND version = :version AND {_SERVED} ORDER BY priority DESC, key LIMIT :limit"
 )
 CLAIM = (
     "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '' "
@@ -319,12 +334,12 @@ FAIL_UNREADABLE = (
     f"UPDATE runs SET state = 'failed', error = ?, finished_at = ?, {_NO_MORE} WHERE key = ? AND state = 'running'"
 )
 NEXT_READY = (
-    "SELECT min((SELECT wake_at FROM runs INDEXED BY runs_ready WHERE ready = 1 AND workflow = w.value "
-    f"AND {_SERVED} LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
+    f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE} LIMIT 1)) "
+    f"FROM json_each(:workflows) w WHERE {_ON}"
 )
 NEXT_TIMER = (
-    "SELECT min((SELECT wake_at FROM runs INDEXED BY runs_timers WHERE ready = 0 AND workflow = w.value "
-    f"AND {_SERVED} ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
+    f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_waking WHERE ready = 0 AND {_THESE} "
+    f"ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
 )
 
 # Lists of runs: the keys of a page (``{filters}`` is made of the constant conditions below)
@@ -367,6 +382,7 @@ KNOWN_WORKFLOWS = (
     "SELECT name FROM w WHERE name IS NOT NULL"
 )
 COUNT_RUNS = "SELECT workflow, state, count(*) FROM runs GROUP BY workflow, state"
+COUNT_UNFINISHED = "SELECT workflow, version, count(*) FROM runs WHERE finished_at IS NULL GROUP BY workflow, version"
 
 # Workers
 
@@ -396,16 +412,47 @@ RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state 
 
 # Workflows
 
+_SPEC = "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at"
 PUBLISH = (
-    "INSERT INTO workflows (name, parameters, id_template, queue, timeout, tags, budget, is_agent) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET parameters = excluded.parameters, id_template = excluded.id_template, "
     "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags, budget = excluded.budget, "
-    "is_agent = excluded.is_agent"
+    "is_agent = excluded.is_agent, max_deliveries = excluded.max_deliveries, announced_at = excluded.announced_at"
 )
-SPECS = "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent FROM workflows"
+SPECS = f"SELECT {_SPEC} FROM workflows"
 
-STATEMENTS = Statements.of(globals())
+# Schedules
+
+_ADD_SCHEDULE = (
+    "INSERT INTO schedules (name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, created_at, "
+    "fired_up_to) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT"
+)
+ADD_SCHEDULE = f"{_ADD_SCHEDULE} DO NOTHING"
+PUT_SCHEDULE = (
+    f"{_ADD_SCHEDULE} (name) DO UPDATE SET workflow = excluded.workflow, timing = excluded.timing, "
+    "catch_up = excluded.catch_up, most = excluded.most, "
+    "overlap = excluded.overlap, by_code = excluded.by_code, options = excluded.options, inputs = excluded.inputs, "
+    "fired_up_to = max(fired_up_to, excluded.fired_up_to)"
+)
+ANNOUNCE_SCHEDULE = "INSERT INTO announcements (schedule, worker) VALUES (?, ?) ON CONFLICT DO NOTHING"
+DROP_ANNOUNCEMENTS = "DELETE FROM announcements WHERE worker NOT IN (SELECT id FROM workers WHERE state = 'live')"
+FORGET_ANNOUNCEMENTS = "DELETE FROM announcements WHERE schedule = ?"
+_SCHEDULES = (
+    "SELECT name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, created_at, fired_up_to, "
+    "paused_at, last_run, skipped, EXISTS (SELECT 1 FROM announcements a JOIN workers w ON w.id = a.worker "
+    "WHERE a.schedule = schedules.name AND w.state = 'live' AND w.lease_until >= ?) FROM schedules"
+)
+SCHEDULES = f"{_SCHEDULES} ORDER BY name"
+SCHEDULES_NAMED = f"{_SCHEDULES} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
+SETTLE_SCHEDULE = (
+    "UPDATE schedules SET fired_up_to = ?, last_run = CASE WHEN ? = '' THEN last_run ELSE ? END, "
+    "skipped = coalesce(?, skipped) WHERE name = ? AND fired_up_to = ?"
+)
+PAUSE_SCHEDULE = "UPDATE schedules SET paused_at = ? WHERE name = ? AND paused_at IS NULL"
+RESUME_SCHEDULE = "UPDATE schedules SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL"
+DELETE_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
+
+STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES})
 
 
 def containing(test: str, *, plain: bool) -> str:

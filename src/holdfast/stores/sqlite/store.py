@@ -8,24 +8,29 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from holdfast.core.records import Attempt
 from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable, UsageError
-from holdfast.stores.contract import NewWorker, Reaped
+from holdfast.stores.contract import DEFAULT_NAMESPACE, NewWorker, Reaped
+from holdfast.stores.operations import Run, Verdict
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.stepping import find_out
 from holdfast.stores.sql.store import SqlStore, T, Work
 from holdfast.stores.sql.workers import Suspect, bury, retire
-from holdfast.stores.sqlite import connections
+from holdfast.stores.sqlite import connections, stepping
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite import workers as registry
 from holdfast.stores.sqlite.database import add_search
 from holdfast.stores.sqlite.faults import store_error
 from holdfast.stores.sqlite.lines import Line
 from holdfast.stores.sqlite.locks import WorkerLocks
+from holdfast.stores.sqlite.stepping import SqliteStepTransaction
+from holdfast.stores.urls import checked_namespace, in_namespace
 
 TICK, QUIET_TICK, QUIET_AFTER = 0.02, 0.05, 1.0
 """How often ``changed`` looks, in seconds: less often when nothing has changed for a while, to idle cheaply."""
@@ -36,12 +41,23 @@ ABANDON_PATIENCE = 1.0
 _LIVE_LIST_AGE = 1.0
 
 
+def file_of(base: Path, namespace: str) -> Path:
+    """The file in which a namespace of the database at ``base`` is kept: beside it, and of the same kind."""
+    if namespace == DEFAULT_NAMESPACE:
+        return base
+    return base.with_name(f"{base.stem}.{namespace}{base.suffix}").resolve()
+
+
 class SqliteStore(SqlStore):
     """Journals in one SQLite file, shared by the processes of one machine."""
 
-    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
-        self.path = Path(path).expanduser().resolve()
-        self.url = f"sqlite:///{self.path}"
+    def __init__(
+        self, path: str | Path, *, namespace: str = DEFAULT_NAMESPACE, clock: Callable[[], float] = time.time
+    ) -> None:
+        base = Path(path).expanduser().resolve()
+        self.namespace = checked_namespace(namespace)
+        self.path = file_of(base, self.namespace)
+        self.url = in_namespace(f"sqlite:///{base}", self.namespace)
         self._clock = clock
         self._reader = Reader(str(self.path))
         self._locks = WorkerLocks(self.path)
@@ -50,6 +66,8 @@ class SqliteStore(SqlStore):
         self._browsing: Line | None = None
         self._renewing: Line | None = None
         self._renewer_guard = threading.Lock()
+        self._stepping = asyncio.Lock()
+        """Held while a step of this process has the file's write lock."""
         self._mine: dict[int, str] = {}
         """Workers registered through this object that have not retired: id -> token."""
         self._seen_version: int | None = None
@@ -91,6 +109,7 @@ class SqliteStore(SqlStore):
             self._locks.drop(token)
         self._mine.clear()
         self._live = None
+        self._stepping = asyncio.Lock()  # whoever still holds the old one belongs to a loop that may be gone
 
     def abandon(self) -> None:
         """Retire this object's workers as well: the process lives, so nothing took them down."""
@@ -130,6 +149,29 @@ class SqliteStore(SqlStore):
 
     async def _browse(self, work: Work[T]) -> T:
         return await self._browsers.in_thread(work)
+
+    # Steps
+
+    async def begin_step(
+        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    ) -> SqliteStepTransaction | None:
+        self._opened(self._writing)
+        await self._stepping.acquire()  # they would only wait for each other in the database, and less fairly
+        connection = None
+        try:
+            connection = await asyncio.to_thread(stepping.begin, self.path, run)
+        except sqlite3.DatabaseError as error:
+            raise store_error(error, self.path) from error
+        finally:
+            if connection is None:
+                self._stepping.release()
+        if connection is None:
+            return None
+
+        def ask() -> Awaitable[Verdict]:
+            return self._write(lambda db: find_out(db, run, attempt, self._clock()))
+
+        return SqliteStepTransaction(connection, self.path, run, attempt, self._stepping.release, ask)
 
     # Workers
 
@@ -204,7 +246,7 @@ class SqliteStore(SqlStore):
 
     # Change
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
         """Poll ``data_version`` on the writing line, where it does not move with this object's own commits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

@@ -1,0 +1,206 @@
+"""Connecting: what a URL means, and how each of our connections is set up.
+
+A URL is what libpq takes (``postgresql://user:password@host:5432/database?sslmode=require``, several hosts, sockets by
+``?host=/run/postgresql``), plus a namespace, which libpq never sees. Its password is for libpq only (``shown_url``).
+
+**Settings.** A server, a database or a role can have defaults that would break what is promised here, so a session gets
+its own: how long it waits for a lock, how long it may sit in a transaction (a suspended process must not hold rows for
+ever), and that a commit is on disk when it is reported. They are set in one statement after connecting, because poolers
+refuse them as parameters of the connection.
+
+**Behind a pooler** that hands out server connections by the transaction, a session is nobody's: what one sets is found
+by the next one. It shows in the number of the server process, which the pooler invents when one connects. Then nothing
+is set for the session, nothing is prepared on the server, and ``Connection.settings_sql`` must be the first statement
+of every transaction instead. A pooler that hands out whole sessions is treated in the same way, because it cannot be
+told apart.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.errors import StoreReadOnly, StoreSchemaError, UsageError
+from holdfast.stores.postgres import adapters
+from holdfast.stores.postgres.faults import store_error
+from holdfast.stores.postgres.statements import PLANNING
+from holdfast.stores.urls import HIDDEN, password_in, secrets_in, shown_url, split_namespace
+
+OLDEST = 14
+"""The first version of PostgreSQL that will do."""
+PATIENCE = 5.0
+"""How long to wait for a row that somebody else has locked, in seconds."""
+IDLE_LIMIT = 4.0
+"""How long a session may sit in a transaction without a word, in seconds; then the server ends it."""
+
+_CONNECT_TIMEOUT = 10
+_NETWORK = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A host that is gone without a word is noticed within half a minute, and not after two hours."""
+_PREPARE_AFTER = 1
+_PREPARED_MAX = 1000
+_SCHEMES = ("postgresql", "postgres")
+_FIRST_LOOK = (
+    "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
+    "current_setting('server_encoding'), current_setting('synchronous_commit'), pg_is_in_recovery(), "
+    "current_setting('default_transaction_read_only') = 'on'"
+)
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """One of ours; each statement is a transaction of its own, unless ``BEGIN`` says otherwise."""
+
+    shown: str = ""
+    """Its URL without secrets."""
+    is_pooled: bool = False
+    """Whether somebody stands between, so that no session is ours."""
+    settings_sql: str = ""
+    """The first statement of every transaction, if ``is_pooled``; else nothing."""
+
+
+def connect(
+    url: str,
+    *,
+    application_name: str = "holdfast",
+    durable: bool = True,
+    idle_limit: float = IDLE_LIMIT,
+    patience: float = PATIENCE,
+) -> Connection:
+    """A connection, ready for use. Blocking.
+
+    A server that cannot be written is refused. A connection that is not ``durable`` does not wait for the disk: it is
+    for what may be lost with the server, such as lease renewals.
+    """
+    shown = shown_url(url)
+    conninfo, _ = split_url(url)
+    parameters = _parameters(conninfo, url, application_name)
+    try:
+        connection = Connection.connect(**parameters, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise store_error(error, shown) from error
+    try:
+        adapters.register(connection)
+        connection.shown = shown
+        _set_up(connection, _settings(durable, idle_limit, patience))
+    except psycopg.Error as error:
+        connection.close()
+        raise store_error(error, shown) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_plainly(url: str) -> psycopg.Connection[Any]:
+    """A connection as users know them: psycopg's own adapters, and the settings of their role. Blocking.
+
+    For transactional steps. Between two statements of ours, nothing is in a transaction.
+    """
+    conninfo, _ = split_url(url)
+    parameters = _parameters(conninfo, url, "holdfast step")
+    try:
+        return psycopg.connect(**parameters, autocommit=True)
+    except psycopg.Error as error:
+        raise store_error(error, shown_url(url)) from error
+
+
+def split_url(url: str) -> tuple[str, str | None]:
+    """The URL that libpq gets, and the namespace in it. Raises ``UsageError`` for what is no such URL."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise UsageError(
+            f"{shown_url(url)!r} is not the URL of a PostgreSQL database. It looks like "
+            f"postgresql://user:password@host:5432/database"
+        )
+    return split_namespace(url)
+
+
+def _parameters(conninfo: str, url: str, application_name: str) -> dict[str, Any]:
+    """What the URL says, and what it leaves to us."""
+    password = password_in(url)
+    is_doubtful = re.search("[@/?]", password) is not None  # then libpq may take parts of it for something else
+    try:
+        if is_doubtful and "@" in url.partition("?")[0]:
+            raise psycopg.ProgrammingError
+        given = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as error:
+        said = "" if is_doubtful else f": {_hidden(str(error).strip(), url)}"
+        raise UsageError(
+            f"{shown_url(url)!r} is not a URL that PostgreSQL understands{said}. Special characters in a password are "
+            f"written as %40 (@), %2F (/), %3A (:), %3F (?), %23 (#), %25 (%)."
+        ) from None
+    usual: dict[str, Any] = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "application_name": application_name,
+        **_NETWORK,
+    }
+    if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
+        usual["target_session_attrs"] = "read-write"  # of several servers, the one that is not a standby
+    return {**usual, **given, "client_encoding": "UTF8"}
+
+
+def _hidden(text: str, url: str) -> str:
+    """What libpq says of a URL, which it likes to quote, without what ``shown_url`` hides."""
+    for secret in secrets_in(url):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _settings(durable: bool, idle_limit: float, patience: float) -> dict[str, str]:
+    settings = {
+        "lock_timeout": f"{patience * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{idle_limit * 1000:.0f}",
+        "idle_session_timeout": "0",
+        "default_transaction_isolation": "read committed",
+        **PLANNING,
+    }
+    if not durable:
+        settings["synchronous_commit"] = "off"
+    return settings
+
+
+def _set_up(connection: Connection, settings: dict[str, str]) -> None:
+    row = connection.execute(_FIRST_LOOK).fetchone()
+    assert row is not None
+    pid, number, version, encoding, synchronous, is_standby, is_read_only = row
+    shown = connection.shown
+    if number < OLDEST * 10_000:
+        raise StoreSchemaError(
+            f"{shown} is a server of PostgreSQL {version}, and Holdfast needs version {OLDEST} or later. Upgrade the "
+            f"server, or point HOLDFAST_URL at another one."
+        )
+    if encoding != "UTF8":
+        raise StoreSchemaError(
+            f"{shown} keeps its texts in the encoding {encoding}, which not every text fits into. Make a database for "
+            f"Holdfast that uses UTF-8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
+    if is_standby or is_read_only:
+        why = (
+            "is a standby, which only follows another server. Point HOLDFAST_URL at the primary, or name all of them "
+            "(postgresql://one,two/database): the one that can be written is found by itself"
+            if is_standby
+            else "lets this user only read (default_transaction_read_only is on). ALTER ROLE … RESET "
+            "default_transaction_read_only, or use another user"
+        )
+        raise StoreReadOnly(f"{shown} {why}.")
+    if synchronous == "off":
+        settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
+    connection.is_pooled = connection.info.backend_pid != pid
+    if connection.is_pooled:
+        connection.settings_sql = _set(settings, local=True)
+    else:
+        connection.execute(_set(settings, local=False).encode())
+        connection.prepare_threshold = _PREPARE_AFTER
+        connection.prepared_max = _PREPARED_MAX
+
+
+def _set(settings: dict[str, str], *, local: bool) -> str:
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in settings.items())

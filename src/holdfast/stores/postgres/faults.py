@@ -1,0 +1,151 @@
+"""PostgreSQL's errors in Holdfast's words: what happened to which database, and what to do.
+
+They are told apart by their SQLSTATE. Where a connection cannot be made, libpq has only words for it: those of the
+server are known here in English, and whatever is not known is taken for something that may pass.
+
+A connection can be lost between a commit and the news of it. Then nobody knows whether it was done; the caller repeats
+it, which is harmless (see ``contract``).
+"""
+
+from __future__ import annotations
+
+from psycopg import (
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+from psycopg.errors import IdleInTransactionSessionTimeout, TransactionTimeout
+
+from holdfast.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreSchemaError,
+    StoreUnavailable,
+)
+
+_CONFLICTS = ("40P01", "40001")
+_SESSION_ENDED = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
+_TABLES = ("42P01", "42703", "3F000")
+_NOT_PERMITTED = "42501"
+_REFUSED = ("28000", "28P01")
+_REFUSED_WORDS = ("authentication failed", "no pg_hba.conf entry", "no password supplied", "is not permitted to log in")
+_NOT_THERE = ("3D000",)
+_TOO_MANY = ("53300",)
+_TOO_MANY_WORDS = ("too many clients", "too many connections", "connection slots are reserved", "no more connections")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the transaction was given up because of another one: to do it again at once may work."""
+    return isinstance(error, Error) and error.sqlstate in _CONFLICTS
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or the server says that it will be in a moment."""
+    if not isinstance(error, OperationalError | InterfaceError | IdleInTransactionSessionTimeout | TransactionTimeout):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(_SESSION_ENDED)  # libpq itself has no codes
+
+
+def outcome_is_unknown(error: BaseException) -> bool:
+    """Whether a commit that was under way may have been done."""
+    return is_lost(error) or (isinstance(error, Error) and error.sqlstate == "40003")
+
+
+def translated(error: BaseException, database: str) -> BaseException:
+    """The store's error for one of psycopg's; a misuse of SQL or of psycopg is a bug, and stays as it is.
+
+    ``database`` is what people are shown: its URL without secrets.
+    """
+    return store_error(error, database) if isinstance(error, Error) and not _is_misuse(error) else error
+
+
+def store_error(error: Error, database: str) -> StoreError:
+    """The store error that tells what ``error`` means for ``database``."""
+    code = error.sqlstate or ""
+    told = told_of(error)
+    if code in _CONFLICTS or code == "55P03":
+        return StoreLocked(
+            f"{database}: others held the rows that are needed here for too long ({told}). Holdfast's own processes "
+            f"hold them for milliseconds: look in pg_stat_activity for a session that is idle in transaction, or for "
+            f"a long ALTER TABLE or LOCK."
+        )
+    if code == "53100" or "No space left on device" in told:
+        return StoreFull(
+            f"{database}: the server has no room left ({told}). Free space on its disk; nothing that was recorded is "
+            f"lost, and runs go on by themselves."
+        )
+    if code == "25006":
+        return StoreReadOnly(
+            f"{database} does not let this session write ({told}). Either it is a standby (point HOLDFAST_URL at the "
+            f"primary, or name all servers: postgresql://one,two/database), or default_transaction_read_only is set "
+            f"for this role or database, as some hosts do when a disk is nearly full."
+        )
+    if code == _NOT_PERMITTED:
+        return StoreSchemaError(
+            f"{database} does not permit this user what is needed ({told}). Either let it own the schema (GRANT CREATE "
+            f"ON DATABASE … TO …, so that Holdfast makes its own), or give it an existing one: GRANT USAGE, CREATE ON "
+            f"SCHEMA … TO …; GRANT ALL ON ALL TABLES IN SCHEMA … TO …; GRANT ALL ON ALL SEQUENCES IN SCHEMA … TO …"
+        )
+    if code in _TABLES:
+        return StoreSchemaError(
+            f"{database} does not have the tables that its version number stands for ({told}): they were changed by "
+            f"hand, or by an unreleased Holdfast. Go back to a backup, or use another namespace "
+            f"(postgresql://…?namespace=…)."
+        )
+    if code in ("XX001", "XX002"):
+        return StoreCorrupt(
+            f"{database} is damaged ({told}). Stop all workers, and go back to a backup; for an index, REINDEX may be "
+            f"enough. The server's log tells more."
+        )
+    if code in _REFUSED or (not code and _any_of(_REFUSED_WORDS, told)):
+        return StoreError(
+            f"{database} refuses this user ({told}). Check the user and the password in the URL (or PGUSER, PGPASSWORD "
+            f"and ~/.pgpass), and the server's pg_hba.conf."
+        )
+    if code in _NOT_THERE or (not code and "does not exist" in told):
+        return StoreError(
+            f"{database} is not there ({told}). Holdfast makes its own tables, but no database and no user: createdb "
+            f"makes one, or name another in the URL."
+        )
+    if code in _TOO_MANY or (not code and _any_of(_TOO_MANY_WORDS, told)):
+        return StoreUnavailable(
+            f"{database} takes no more connections ({told}). A worker needs about five: raise max_connections, or put "
+            f"a pooler such as PgBouncer in front."
+        )
+    if code == "57014":
+        return StoreUnavailable(
+            f"{database} stopped a statement ({told}). If that is statement_timeout: lift it for this role (ALTER ROLE "
+            f"… SET statement_timeout = 0)."
+        )
+    if is_lost(error):
+        return StoreUnavailable(
+            f"{database} cannot be reached ({told}). Check that the server runs, and that this process can reach it. "
+            f"If a commit was under way, nobody knows whether it was done; Holdfast repeats it, which is harmless."
+        )
+    return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
+
+
+def told_of(error: Error) -> str:
+    """What PostgreSQL said, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = "; ".join(line for line in lines if line) or type(error).__name__
+    return f"{text} ({error.sqlstate})" if error.sqlstate else text
+
+
+def _is_misuse(error: Error) -> bool:
+    if isinstance(error, InterfaceError):
+        return "closed" not in str(error)
+    if isinstance(error, ProgrammingError):
+        return error.sqlstate not in (*_TABLES, *_NOT_THERE, _NOT_PERMITTED)
+    return isinstance(error, IntegrityError | DataError | NotSupportedError)
+
+
+def _any_of(words: tuple[str, ...], told: str) -> bool:
+    return any(word in told for word in words)

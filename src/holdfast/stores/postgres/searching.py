@@ -1,0 +1,68 @@
+"""Searching for text in upper or lower case, with whatever PostgreSQL is at hand.
+
+What PostgreSQL takes for upper and lower case depends on how a database was created, and may be ASCII only. So it is
+left that: other texts are turned into a pattern that names every way to write each of their characters, as Python's
+``casefold`` has it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+
+_SPECIAL = re.compile(r"([%_\\])")
+
+
+def test(text: str) -> tuple[str, str]:
+    """What stands behind a column to ask whether it contains this text, and the pattern that is bound to it."""
+    if text.isascii():
+        return 'COLLATE "C" ILIKE %s', "%" + _SPECIAL.sub(r"\\\1", text) + "%"
+    return 'COLLATE "C" ~ %s', _pattern(text.casefold())
+
+
+def _pattern(folded: str) -> str:
+    single, several = _variants()
+    longest = max(map(len, several))
+    parts: list[str] = []
+    at = 0
+    while at < len(folded):
+        for length in range(longest, 1, -1):
+            whole = folded[at : at + length]
+            if len(whole) == length and whole in several:  # such as ss, which is also written as ß
+                spelled = "".join(_one_of(single.get(character, character)) for character in whole)
+                parts.append(f"(?:{spelled}|{_one_of(several[whole])})")
+                at += length
+                break
+        else:
+            parts.append(_one_of(single.get(folded[at], folded[at])))
+            at += 1
+    return "".join(parts)
+
+
+def _one_of(characters: str) -> str:
+    return f"(?:{'|'.join(map(_escaped, characters))})" if len(characters) > 1 else _escaped(characters)
+
+
+def _escaped(character: str) -> str:
+    return (
+        f"\\{character}" if character.isascii() and character.isprintable() and not character.isalnum() else character
+    )
+
+
+@cache
+def _variants() -> tuple[dict[str, str], dict[str, str]]:
+    """All characters that fold to another one, by that; and those that fold to several, by these."""
+    single: dict[str, str] = {}
+    several: dict[str, str] = {}
+    for code in range(128, sys.maxunicode + 1):
+        character = chr(code)
+        folded = character.casefold()
+        if folded == character:
+            continue
+        found = single if len(folded) == 1 else several
+        found[folded] = found.get(folded, folded if len(folded) == 1 else "") + character
+    for code in range(ord("A"), ord("Z") + 1):
+        lower = chr(code + 32)
+        single[lower] = single.get(lower, lower) + chr(code)
+    return single, several

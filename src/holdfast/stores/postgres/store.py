@@ -1,0 +1,464 @@
+# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+"""The PostgreSQL store: which connection does what, and how a fleet of workers learns of each other.
+
+A process has three connections: one that writes, one that reads, and the *keeper*, which lives as long as the store and
+does what depends on a session. A fourth one is opened for the lists that people ask for.
+
+**News.** After a commit that may concern others, they are notified: those who execute runs on one channel, those who
+wait for runs or follow them on the other. Notifying is never part of a commit, and goes through the keeper. What a
+process that dies in between has not told is found all the same: by those that look for dead workers, and by the look
+that every worker takes now and then (see ``workers``).
+
+**Time.** Machines disagree; the database's clock is the same for all. The store keeps its distance from it. Leases are
+the one thing in which that would not do: for them the database itself is asked what time it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+from holdfast.core.records import Attempt
+from holdfast.core.states import RunState
+from holdfast.errors import StoreError, StoreLocked, StoreUnavailable, UsageError
+from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, Reaped
+from holdfast.stores.operations import (
+    Answer,
+    AppendRecord,
+    FinishRun,
+    NoteAttempt,
+    Op,
+    ParkRun,
+    ReserveUsage,
+    Run,
+    Started,
+    TellNotices,
+    Verdict,
+)
+from holdfast.stores.postgres import stepping
+from holdfast.stores.postgres.connections import Connection, connect, connect_plainly, split_url
+from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.keeper import Keeper
+from holdfast.stores.postgres.lines import Line
+from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.statements import PgStatements
+from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
+from holdfast.stores.postgres.workers import Looker, Seen, lock_class
+from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.stepping import find_out
+from holdfast.stores.sql.store import SqlStore, T, Work
+from holdfast.stores.sql.workers import Suspect, bury, retire
+from holdfast.stores.urls import checked_namespace, in_namespace, shown_url
+
+LOOK_EVERY = 0.66
+"""Seconds between two looks of a worker that has nothing to do. With the renewals of its lease, that makes less than
+two queries a second."""
+SECOND_LOOK = 0.1
+"""Seconds after which a suspect is looked at again: by then, a worker that lives has its lock again."""
+BURYING_PATIENCE = 0.25
+"""Seconds to wait for rows of a worker that seems to be dead. It may be a process that was suspended with these rows
+locked, and all who see that would wait for as long as the server lets it be."""
+FOLLOW_EVERY = 0.25
+"""Seconds after which whoever follows runs looks again, where news cannot be heard."""
+FALLBACK = 5.0
+"""Seconds after which whoever follows runs looks again, although there was no news."""
+_CALM = 0.02
+"""Seconds between two changes that are told to the engine: news comes in bursts."""
+_RARELY = 0.2
+"""Seconds between two notifications about runs, while nobody seems to follow any."""
+
+log = logging.getLogger("holdfast.stores")
+
+
+def schema_of(namespace: str) -> str:
+    """The schema in which a namespace is kept."""
+    name = checked_namespace(namespace)
+    return "holdfast" if name == DEFAULT_NAMESPACE else f"holdfast_{name}"
+
+
+class PgStore(SqlStore):
+    """Journals in one schema of a PostgreSQL database, shared by all processes that can reach it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        clock: Callable[[], float] | None = None,
+        look_every: float = LOOK_EVERY,
+    ) -> None:
+        self._target, in_url = split_url(url)
+        self.namespace = checked_namespace(namespace or in_url or "")
+        self.url = in_namespace(shown_url(self._target), self.namespace)
+        self.schema = schema_of(self.namespace)
+        self._given_clock = clock
+        self._offset = 0.0
+        """How far the database's clock is ahead of this machine's."""
+        self._reader = Reader(self.url)
+        self._looker = Looker(PgStatements(self.schema))
+        self._look_every = look_every
+        self._writing: Line[PgDatabase] | None = None
+        self._reading: Line[PgDatabase] | None = None
+        self._browsing: Line[PgDatabase] | None = None
+        self._keeping: Keeper[PgDatabase] | None = None
+        self._sessions: Sessions | None = None
+        """The connections of transactional steps."""
+        self._mine: set[int] = set()
+        """Workers registered through this object that have not retired."""
+        self._lost: set[int] = set()
+        """Those that were declared dead, and whose locks are still held here."""
+        self._wanted = Wanted((), ())
+        """What they serve, as far as they have asked for it."""
+        self._cursor = 0
+        """Where the last look for signals ended."""
+        self._switches = ""
+        self._suspects: list[Suspect] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._has_looked = False
+        self._news = asyncio.Event()
+        self._told_at = 0.0
+        self._follows = False
+        """Whether others know that the end or the progress of runs matters here."""
+        self._followed_at = 0.0
+        self._is_followed = False
+        """Whether it matters to anybody."""
+        self._told_runs_at = 0.0
+        self._to_tell_runs: asyncio.TimerHandle | None = None
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        if self._writing is not None:
+            return
+        work, runs = self._channels
+        writing = self._line("writer")
+        keeping = Keeper(
+            partial(connect, self._target, durable=False),
+            self._wrapped,
+            self.url,
+            lock_class=lock_class(self.schema),
+            channels=(work, runs),
+            heard=self._hear,
+            retaken=self._note_servers,
+        )
+        try:
+            await writing.do(lambda db: migrate(db.connection, self.schema))
+            before = time.time()
+            clock = await writing.do(lambda db: db.ask("SELECT extract(epoch FROM clock_timestamp())::float8"))
+            self._set_clock(clock[0][0], before)
+            await keeping.start()
+        except BaseException:
+            writing.close()
+            keeping.close()
+            raise
+        self._writing, self._keeping = writing, keeping
+        self._reading = self._line("reader")
+
+    def _line(self, name: str) -> Line[PgDatabase]:
+        return Line(partial(connect, self._target), self._wrapped, self.url, name)
+
+    def _wrapped(self, connection: Connection) -> PgDatabase:
+        return PgDatabase(connection, self.schema)
+
+    @property
+    def _channels(self) -> tuple[str, str]:
+        return f"{self.schema}:work", f"{self.schema}:runs"
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        """Close the connections; with the keeper's go the locks of whoever has not retired."""
+        lines = (self._browsing, self._reading, self._writing, self._keeping)
+        self._browsing = self._reading = self._writing = self._keeping = None
+        for line in lines:
+            if line is not None:
+                line.close()
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+        self._mine.clear()
+
+    def abandon(self) -> None:
+        """Retire this object's workers as well: the process lives, so nothing took them down."""
+        self._looking = None
+        if self._writing is not None:
+            for worker in self._mine:
+                with suppress(StoreError, UsageError):
+                    self._writing.blocking(partial(retire, worker=worker, now=self.now()))
+        self._close()
+
+    # Which connection does what
+
+    async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
+        return await self._opened(self._writing).do(work)
+
+    async def _read(self, work: Work[T], *, slow: bool = True) -> T:
+        return await self._opened(self._reading).do(work)
+
+    async def _browse(self, work: Work[T]) -> T:
+        self._opened(self._reading)
+        if self._browsing is None:
+            self._browsing = self._line("browser")
+        return await self._browsing.do(work)
+
+    @property
+    def _keeper(self) -> Keeper[PgDatabase]:
+        return self._opened(self._keeping)
+
+    def _opened(self, line: T | None) -> T:
+        if line is None:
+            raise StoreUnavailable(f"{self.url} is not open: call open() first (or it has been closed)")
+        return line
+
+    # Time
+
+    def now(self) -> float:
+        return time.time() + self._offset if self._given_clock is None else self._given_clock()
+
+    @property
+    def _time(self) -> float | None:
+        """What leases are measured by: the database's clock, unless a test has its own."""
+        return None if self._given_clock is None else self._given_clock()
+
+    def _set_clock(self, theirs: float, asked_at: float) -> None:
+        self._offset = theirs - (asked_at + time.time()) / 2
+
+    # Writing, and telling others
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        answers = await super().commit(ops)
+        self._tell_others(ops, answers)
+        return answers
+
+    def _tell_others(self, ops: Sequence[Op], answers: Sequence[Answer]) -> None:
+        if self._keeping is None:
+            return
+        work = runs = False
+        for op, answer in zip(ops, answers, strict=True):
+            kind = type(op)
+            if kind is AppendRecord or kind is TellNotices or kind is ParkRun:
+                runs = runs or self._is_followed
+            elif kind is FinishRun:
+                runs = True
+                work = work or answer is Verdict.TOLD
+            elif isinstance(answer, Started):
+                work = work or (answer.created and answer.run.state is RunState.PENDING)
+            elif not (kind is NoteAttempt or kind is ReserveUsage) and answer is Verdict.DONE:
+                work = runs = True
+        if work:
+            self._keeper.notify(self._channels[0])
+        if runs:
+            self._tell_of_runs()
+
+    def _tell_of_runs(self) -> None:
+        """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
+        loop = asyncio.get_running_loop()
+        if self._is_followed or loop.time() - self._told_runs_at >= _RARELY:
+            self._told_runs_at = loop.time()
+            self._keeper.notify(self._channels[1])
+        elif self._to_tell_runs is None:
+            self._to_tell_runs = loop.call_at(self._told_runs_at + _RARELY, self._tell_of_runs_late)
+
+    def _tell_of_runs_late(self) -> None:
+        self._to_tell_runs = None
+        if self._keeping is not None:
+            self._tell_of_runs()
+
+    async def switch_off(self, workflow: str) -> bool:
+        done = await super().switch_off(workflow)
+        self._keeper.notify(self._channels[0])
+        return done
+
+    async def switch_on(self, workflow: str) -> bool:
+        done = await super().switch_on(workflow)
+        self._keeper.notify(self._channels[0])
+        return done
+
+    async def put_schedules(
+        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        kept = await super().put_schedules(schedules, worker=worker, replace=replace)
+        self._keeper.notify(self._channels[0])
+        return kept
+
+    async def pause_schedule(self, name: str) -> bool:
+        done = await super().pause_schedule(name)
+        self._keeper.notify(self._channels[0])
+        return done
+
+    async def resume_schedule(self, name: str) -> bool:
+        done = await super().resume_schedule(name)
+        self._keeper.notify(self._channels[0])
+        return done
+
+    # Steps
+
+    async def begin_step(
+        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    ) -> PgStepTransaction | None:
+        self._opened(self._writing)
+        if self._sessions is None:
+            self._sessions = Sessions(partial(connect_plainly, self._target), self.schema, self.url)
+
+        def ask() -> Awaitable[Verdict]:
+            return self._write(lambda db: find_out(db, run, attempt, self.now()))
+
+        return await stepping.begin(self._sessions, self.schema, self.url, run, attempt, ask, plain=plain, limit=limit)
+
+    # Workers
+
+    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+        while self._lost:
+            await self._keeper.let_go(self._lost.pop())
+        token = secrets.token_hex(8)
+        number = await self._write(lambda db: self._looker.register(db, worker, token, self._time, lease))
+        self._mine.add(number)
+        began = await self._keeper.hold(number)
+        if began is not None:
+            await self._write(lambda db: self._looker.note_server(db, number, began))
+        if self._look_every and self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+        return number
+
+    def _note_servers(self, db: PgDatabase, workers: Collection[int], began: float) -> None:
+        """The keeper has locks again, or has got them late."""
+        for worker in workers:
+            self._looker.note_server(db, worker, began)
+
+    def renew_lease(self, worker: int, lease: float) -> bool:
+        held = self._keeper.run(lambda db: self._looker.renew(db, worker, self._time, lease))
+        if not held:
+            self._mine.discard(worker)
+            self._lost.add(worker)
+        return held
+
+    async def retire_worker(self, worker: int) -> None:
+        await self._write(lambda db: retire(db, worker, self.now()))
+        self._mine.discard(worker)
+        self._keeper.notify(self._channels[0])
+        with suppress(StoreUnavailable):  # then it is free already
+            await self._keeper.let_go(worker)
+
+    async def reap(self, me: int | None = None) -> Reaped:
+        if self._looking is None or not self._has_looked:
+            await self._look(me)
+        suspects, self._suspects = self._suspects, []
+        reaped = Reaped()
+        for suspect in suspects:
+            try:
+                one = await self._opened(self._writing).do(partial(self._bury, suspect))
+            except StoreLocked:
+                continue  # another worker is at it, or it was stopped in the middle of a commit: the next look tells
+            reaped = Reaped(reaped.workers + one.workers, reaped.released + one.released, reaped.dead + one.dead)
+        if reaped.workers:
+            for channel in self._channels:  # also what the dead ones have not told any more
+                self._keeper.notify(channel)
+        return reaped
+
+    def _bury(self, suspect: Suspect, db: PgDatabase) -> Reaped:
+        """Bury a worker, unless somebody holds what that needs: commits must not have to wait for long behind it."""
+
+        def is_dead(suspect: Suspect, lease_until: float) -> bool:
+            return lease_until < self._looker.clock(db, self._time) or self._looker.has_lost_its_lock(db, suspect)
+
+        db.patience = BURYING_PATIENCE
+        try:
+            return bury(db, [suspect], is_dead, self.now())
+        finally:
+            db.patience = None
+
+    # Looking
+
+    async def _keep_looking(self) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(self._look_every)
+            try:
+                await self._look(max(self._mine, default=None))
+                failing = False
+            except StoreError as error:
+                if not failing:
+                    log.warning("the store cannot be read; trying again: %s", error)
+                failing = True
+            except Exception:
+                log.exception("looking for what has changed failed; trying again")
+
+    async def _look(self, me: int | None) -> None:
+        seen = await self._seen(me)
+        if seen.suspects and self._look_every:
+            await asyncio.sleep(SECOND_LOOK)
+            again = await self._seen(me)
+            seen = again._replace(suspects=[suspect for suspect in again.suspects if suspect in seen.suspects])
+        self._has_looked = True
+        self._suspects = seen.suspects
+        self._is_followed = seen.is_followed
+        if seen.suspects or seen.is_due or seen.has_news or seen.switches != self._switches:
+            self._switches = seen.switches
+            self._news.set()
+
+    async def _seen(self, me: int | None) -> Seen:
+        before = time.time()
+        seen = await self._read(
+            lambda db: self._looker.look(db, me or 0, self._wanted, self._cursor, self.now(), self._time)
+        )
+        self._set_clock(seen.at, before)
+        return seen
+
+    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        self._wanted = Wanted(workflows, queues)
+        return await super().next_wake(workflows=workflows, queues=queues)
+
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
+        found = await super().new_signals(worker, after)
+        self._cursor = found.cursor
+        return found
+
+    # Change
+
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
+        await self._follow(follows)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if follows and not self._keeper.is_listening:
+            timeout = min(timeout, FOLLOW_EVERY)
+        if follows:
+            timeout = min(timeout, max(0.0, self._told_at + FALLBACK - loop.time()))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
+        except TimeoutError:
+            if loop.time() >= deadline:
+                return False
+        await asyncio.sleep(min(self._told_at + _CALM, deadline) - loop.time())
+        self._news.clear()
+        self._told_at = loop.time()
+        return True
+
+    async def _follow(self, follows: bool) -> None:
+        """Let others know whether somebody here follows runs, or has done so a moment ago."""
+        now = asyncio.get_running_loop().time()
+        if follows:
+            self._followed_at = now
+        is_right = self._follows == follows or (self._follows and now < self._followed_at + FALLBACK)
+        if is_right or not self._keeper.is_listening:
+            return
+        self._follows = follows
+        with suppress(StoreUnavailable):
+            await self._keeper.do(lambda db: self._looker.follow(db, follows))
+
+    def _hear(self, channel: str | None) -> None:
+        if channel is None:  # the keeper has another session, and no lock in it
+            self._follows = False
+        if channel != self._channels[1] or self._follows:
+            self._news.set()

@@ -1,0 +1,165 @@
+"""Round trips: any number of statements there, all of their results back.
+
+psycopg's own pipeline sends each statement as soon as it is given, and waits for the socket each time. Here all of them
+are put into libpq's buffer first, and leave in one piece: for a batch of ten statements that takes a third of the time.
+All else is psycopg's: how values are dumped and loaded, how errors are made, and how a thread waits.
+
+If a statement fails, the server passes over all that follow, and the first error is raised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.pq import ExecStatus, Format
+from psycopg.waiting import Ready, Wait
+
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.sql.database import Row, Values
+
+if TYPE_CHECKING:
+    from psycopg.abc import Transformer as AnyTransformer
+    from psycopg.pq.abc import PGconn, PGresult
+
+_PLACEHOLDER = re.compile(r"%%|%(?:\((\w+)\))?s")
+_FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
+
+
+class Sent(NamedTuple):
+    """A statement on its way, and its values."""
+
+    statement: str
+    values: Values = ()
+
+
+class Result:
+    """What came of a statement."""
+
+    __slots__ = ("_result", "_transformer")
+
+    def __init__(self, result: PGresult, transformer: AnyTransformer) -> None:
+        self._result = result
+        self._transformer = transformer
+
+    def rows(self) -> list[Row]:
+        """Those that it returned."""
+        if not self._result.ntuples:
+            return []
+        self._transformer.set_pgresult(self._result, format=Format.BINARY)
+        return self._transformer.load_rows(0, self._result.ntuples, tuple)
+
+    @property
+    def count(self) -> int:
+        """How many rows were touched."""
+        return self._result.command_tuples or 0
+
+
+class Trips:
+    """The round trips of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        connection.prepare_threshold = None  # else psycopg drops what is prepared here with what it has prepared itself
+        self._connection = connection
+        self._transformer: AnyTransformer = Transformer(connection)
+        self._prepared: dict[tuple[bytes, Sequence[int]], bytes] = {}
+        """Names of statements that the server knows, by their text and the types of their values."""
+        self._numbers = count()
+
+    def make(self, sent: Sequence[Sent]) -> list[Result]:
+        """Carry out statements, in order. Raises what psycopg raises."""
+        pgconn = self._connection.pgconn
+        ready = [(_parsed(one.statement), one.values) for one in sent]
+        dumped = [self._dumped(query, values) for query, values in ready]
+        pgconn.enter_pipeline_mode()
+        new: dict[int, tuple[bytes, Sequence[int]]] = {}
+        places: list[int] = []
+        expected = 0
+        for query, params, types, formats in dumped:
+            if self._connection.is_pooled:
+                pgconn.send_query_params(query, params, types, formats, Format.BINARY)
+            else:
+                name = self._prepared.get((query, types))
+                if name is None:
+                    name = b"holdfast_%d" % next(self._numbers)
+                    self._prepared[query, types] = name
+                    pgconn.send_prepare(name, query, types)
+                    new[expected] = (query, types)
+                    expected += 1
+                pgconn.send_query_prepared(name, params, formats, Format.BINARY)
+            places.append(expected)
+            expected += 1
+        pgconn.pipeline_sync()
+        results = self._connection.wait(_communicate(pgconn))
+        pgconn.exit_pipeline_mode()
+        failed = next((result for result in results if result.status in _FAILED), None)
+        if failed is not None:
+            for at, statement in new.items():
+                if results[at].status != ExecStatus.COMMAND_OK:
+                    del self._prepared[statement]
+            error = psycopg.errors.error_from_result(failed)
+            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+                self._prepared.clear()  # somebody has thrown them away
+            raise error
+        return [Result(results[at], self._transformer) for at in places]
+
+    def _dumped(
+        self, query: _Query, values: Values
+    ) -> tuple[bytes, Sequence[Any] | None, tuple[int, ...], Sequence[Format] | None]:
+        if query.names is not None:
+            assert isinstance(values, Mapping)
+            values = [values[name] for name in query.names]
+        if not values:
+            return query.text, None, (), None
+        transformer = self._transformer
+        params = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))  # type: ignore[arg-type]
+        return query.text, params, tuple(transformer.types or ()), transformer.formats
+
+
+class _Query(NamedTuple):
+    """A statement as the server wants it."""
+
+    text: bytes
+    names: Sequence[str] | None
+    """Of its values, if they have any."""
+
+
+@lru_cache(maxsize=1000)
+def _parsed(statement: str) -> _Query:
+    names: dict[str, int] = {}
+    numbers = count(1)
+
+    def number(found: re.Match[str]) -> str:
+        if found[0] == "%%":
+            return "%"
+        return f"${next(numbers) if found[1] is None else names.setdefault(found[1], len(names) + 1)}"
+
+    text = _PLACEHOLDER.sub(number, statement)
+    return _Query(text.encode(), list(names) if names else None)
+
+
+def _communicate(pgconn: PGconn) -> Generator[Wait, Ready | int, list[PGresult]]:
+    """Send what is in the buffer, and take all results, up to the end of the pipeline."""
+    results: list[PGresult] = []
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()  # lest both sides wait for each other to read
+    while True:
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:  # between two statements
+            continue
+        if result.status == ExecStatus.PIPELINE_SYNC:
+            break
+        results.append(result)
+    while (notify := pgconn.notifies()) is not None:
+        if pgconn.notify_handler:
+            pgconn.notify_handler(notify)
+    return results

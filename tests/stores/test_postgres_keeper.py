@@ -1,0 +1,414 @@
+"""The keeper: session locks, leases, and news, on a connection that may break at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from postgres_server import database
+from postgres_trouble import NEEDS_POOLER, Database, Pooler, Server
+
+from holdfast.errors import StoreError, StoreUnavailable, UsageError
+from holdfast.stores.postgres import keeper as keeping
+from holdfast.stores.postgres.connections import Connection, connect
+from holdfast.stores.postgres.keeper import SERVER_BEGAN, Keeper
+from holdfast.stores.urls import shown_url
+
+pytestmark = pytest.mark.asyncio
+
+CLASS = 7
+NEWS = "holdfast news"  # an identifier that needs quotes
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with database(empty=True) as url:
+        yield url
+
+
+@pytest.fixture
+def outside(url: str) -> Iterator[Connection]:
+    """Somebody else."""
+    with connect(url) as connection:
+        yield connection
+
+
+class Kept:
+    """A keeper, and what it told."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: list[str | None] = []
+        self.retaken: list[tuple[list[int], float]] = []
+        self.loop = asyncio.get_running_loop()
+        self.keeper = Keeper(
+            partial(connect, url, durable=False),
+            Database,
+            shown_url(url),
+            lock_class=CLASS,
+            channels=[NEWS, "other"],
+            heard=self.hear,
+            retaken=self.retake,
+        )
+
+    def hear(self, channel: str | None) -> None:
+        assert asyncio.get_running_loop() is self.loop
+        self.heard.append(channel)
+
+    def retake(self, database: Database, workers: Collection[int], began: float) -> None:
+        assert database.one("SELECT 1") == 1
+        self.retaken.append((sorted(workers), began))
+
+    async def pid(self) -> int:
+        return await self.keeper.do(lambda d: d.one("SELECT pg_backend_pid()"))
+
+
+@contextlib.asynccontextmanager
+async def kept(url: str) -> AsyncIterator[Kept]:
+    made = Kept(url)
+    await made.keeper.start()
+    try:
+        yield made
+    finally:
+        made.keeper.close()
+
+
+async def soon(condition: Callable[[], Any], patience: float = 20.0) -> None:
+    async with asyncio.timeout(patience):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def is_free(outside: Connection, worker: int) -> bool:
+    """Whether nobody holds a worker's lock."""
+    row = outside.execute("SELECT pg_try_advisory_lock(%s::int4, %s::int4)", (CLASS, worker)).fetchone()
+    if row == (True,):
+        outside.execute("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (CLASS, worker))
+    return row == (True,)
+
+
+def end(outside: Connection, pid: int) -> None:
+    outside.execute("SELECT pg_terminate_backend(%s::int4, 5000)", (pid,))
+
+
+def notify(outside: Connection, channel: str = NEWS) -> None:
+    outside.execute("SELECT pg_notify(%s, '')", (channel,))
+
+
+async def test_it_holds_locks_until_it_lets_go(url: str, outside: Connection) -> None:
+    async with kept(url) as made:
+        began = await made.keeper.hold(1)
+        assert began == outside.execute(f"SELECT {SERVER_BEGAN}").fetchone()[0]  # type: ignore[index]
+        assert await made.keeper.hold(1) == began  # again: no second lock
+        assert await made.keeper.hold(2) == began
+        assert not is_free(outside, 1)
+        assert not is_free(outside, 2)
+        await made.keeper.let_go(1)
+        await made.keeper.let_go(3)
+        assert is_free(outside, 1)
+        assert not is_free(outside, 2)
+    await soon(lambda: is_free(outside, 2))
+    assert made.retaken == []
+
+
+async def test_a_lock_that_somebody_else_has_is_taken_when_it_is_free(
+    url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_RETAKE_PAUSE", 0.02)
+    outside.execute("SELECT pg_advisory_lock(%s::int4, 4)", (CLASS,))
+    async with kept(url) as made:
+        assert await made.keeper.hold(4) is None
+        outside.execute("SELECT pg_advisory_unlock(%s::int4, 4)", (CLASS,))
+        await soon(lambda: made.retaken)
+        assert made.retaken[0][0] == [4]
+        assert not is_free(outside, 4)
+
+
+async def test_after_its_session_was_ended_it_has_locks_and_ears_again(url: str, outside: Connection) -> None:
+    async with kept(url) as made:
+        began = await made.keeper.hold(5)
+        await made.keeper.hold(6)
+        await made.keeper.let_go(6)
+        end(outside, await made.pid())
+        await soon(lambda: made.retaken)  # though nothing is asked of it
+        assert made.retaken == [([5], began)]
+        assert not is_free(outside, 5)
+        assert is_free(outside, 6)
+        await soon(lambda: made.keeper.is_listening)
+        await soon(lambda: made.heard)
+        assert set(made.heard) == {None}
+        notify(outside)
+        await soon(lambda: NEWS in made.heard)
+
+
+async def test_telling_of_a_lock_is_tried_again(
+    url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeping, "_RETAKE_PAUSE", 0.02)
+    async with kept(url) as made:
+        await made.keeper.hold(8)
+        tell, failures = made.retake, [ValueError("first"), psycopg.errors.LockNotAvailable("second")]
+
+        def fail_first(database: Database, workers: Collection[int], began: float) -> None:
+            database.ask("BEGIN")
+            if failures:
+                raise failures.pop(0)
+            database.ask("COMMIT")
+            tell(database, workers, began)
+
+        made.keeper._retaken = fail_first
+        with caplog.at_level(logging.WARNING, "holdfast.stores"):
+            end(outside, await made.pid())
+            await soon(lambda: made.retaken)
+        assert made.retaken[0][0] == [8]
+        assert not is_free(outside, 8)
+        assert "first" in caplog.text
+        pid = await made.pid()
+        await made.keeper.let_go(8)
+        assert is_free(outside, 8)  # it was taken once only
+        assert await made.pid() == pid
+
+
+async def test_news_of_others_is_heard_and_its_own_is_not(url: str, outside: Connection) -> None:
+    async with kept(url) as made, kept(url) as other:
+        made.keeper.notify(NEWS)
+        await soon(lambda: other.heard)
+        notify(outside, "other")
+        await soon(lambda: "other" in made.heard)
+        await soon(lambda: "other" in other.heard)
+        assert made.heard == ["other"]
+        assert other.heard == [NEWS, "other"]
+
+
+async def test_news_that_comes_while_it_is_at_work_is_heard(url: str, outside: Connection) -> None:
+    async with kept(url) as made:
+        work = asyncio.create_task(made.keeper.do(lambda d: (notify(outside), d.one("SELECT 1"))))
+        assert (await work)[1] == 1
+        await soon(lambda: made.heard == [NEWS])
+
+        def wait_and_ask(d: Database) -> None:
+            notify(outside, "other")
+            d.connection.pgconn.consume_input()  # as any look at the connection does
+
+        await made.keeper.do(wait_and_ask)
+        await soon(lambda: "other" in made.heard)
+
+
+async def test_many_notifications_are_sent_as_two(
+    url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "NOTIFY_PAUSE", 0.2)
+    outside.execute("LISTEN many")
+    async with kept(url) as made:
+        made.keeper.notify("many")
+        assert len(list(outside.notifies(timeout=5, stop_after=1))) == 1  # at once
+        for _ in range(100):
+            made.keeper.notify("many")
+            await asyncio.sleep(0)
+        assert len(await asyncio.to_thread(lambda: list(outside.notifies(timeout=0.6)))) == 1
+
+
+async def test_what_is_still_to_be_told_is_told_at_the_end(
+    url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "NOTIFY_PAUSE", 100.0)
+    outside.execute("LISTEN last")
+    async with kept(url) as made:
+        for _ in range(2):  # the second one has to wait
+            made.keeper.notify("last")
+            await made.keeper.do(lambda _: None)
+    assert len(list(outside.notifies(timeout=5, stop_after=2))) == 2
+
+
+async def test_what_could_not_be_notified_is_notified_later(url: str, outside: Connection) -> None:
+    async with kept(url) as made, kept(url) as other:
+        pid = await made.pid()
+        inside = threading.Event()
+
+        def be_ended(d: Database) -> None:
+            end(outside, pid)
+            inside.set()
+
+        work = asyncio.create_task(made.keeper.do(be_ended))
+        await asyncio.to_thread(inside.wait, 10)
+        made.keeper.notify(NEWS)
+        await work
+        await soon(lambda: NEWS in other.heard)
+
+
+async def test_other_threads_have_work_done_while_the_loop_does_not_turn(url: str) -> None:
+    async with kept(url) as made:
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(made.keeper.run(lambda d: d.one("SELECT 9"))))
+        thread.start()
+        thread.join(10)
+        assert found == [9]
+
+
+async def test_work_that_fails_does_so_for_who_asked(url: str) -> None:
+    async with kept(url) as made:
+        pid = await made.pid()
+
+        def fail(d: Database) -> None:
+            d.ask("BEGIN")
+            d.ask("SELECT 1/0")
+
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await made.keeper.do(fail)
+        assert await made.pid() == pid
+        assert made.heard == []
+
+
+async def test_it_waits_without_turning_round(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    wait_for = keeping._wait_for
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return wait_for(*arguments)
+
+    monkeypatch.setattr(keeping, "_wait_for", counted)
+    async with kept(url) as made:
+        await made.keeper.hold(10)
+        made.keeper.notify("nobody")
+        await asyncio.sleep(0.1)
+        before = turns
+        await asyncio.sleep(0.3)
+        assert turns == before
+
+
+async def test_a_server_out_of_reach_is_told_when_starting(tmp_path: Path) -> None:
+    made = Kept(f"postgresql:///d?host={tmp_path}")
+    with pytest.raises(StoreUnavailable, match="No such file or directory"):
+        await made.keeper.start()
+    assert not any(thread.name == "holdfast-keeper" for thread in threading.enumerate())
+
+
+async def test_what_will_not_pass_is_told_as_such_when_starting(url: str) -> None:
+    name = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+    with pytest.raises(StoreError, match="createdb") as raised:
+        await Kept(url.replace(name, "no_such_database")).keeper.start()
+    assert not isinstance(raised.value, StoreUnavailable)
+
+
+async def test_once_closed_it_does_nothing(url: str) -> None:
+    async with kept(url) as made:
+        begun, release = threading.Event(), threading.Event()
+
+        def slow(_: Database) -> str:
+            begun.set()
+            release.wait(10)
+            return "done"
+
+        first = asyncio.create_task(made.keeper.do(slow))
+        await asyncio.to_thread(begun.wait, 10)
+        second = asyncio.create_task(made.keeper.do(slow))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(made.keeper.close))
+        await soon(lambda: made.keeper._closing)
+        release.set()
+        assert await first == "done"
+        with pytest.raises(StoreUnavailable, match="has been closed"):
+            await second
+        await closing
+        with pytest.raises(StoreUnavailable, match="has been closed"):
+            made.keeper.run(lambda d: d.one("SELECT 1"))
+        made.keeper.notify(NEWS)
+        assert not made.keeper.is_listening
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+async def test_a_forked_child_is_refused_and_does_no_harm(url: str, outside: Connection) -> None:
+    async with kept(url) as made:
+        await made.keeper.hold(11)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                made.keeper.run(lambda d: d.one("SELECT 1"))
+            except UsageError:
+                made.keeper.close()
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert not is_free(outside, 11)
+        notify(outside)
+        await soon(lambda: NEWS in made.heard)
+
+
+@NEEDS_POOLER
+async def test_behind_a_pooler_there_are_no_locks_and_no_news(url: str) -> None:
+    pooler = Pooler(url)
+    try:
+        async with kept(pooler.url) as made, kept(url) as direct:
+            assert made.keeper.is_pooled
+            assert not made.keeper.is_listening
+            assert direct.keeper.is_listening
+            assert await made.keeper.hold(12) is None
+            await made.keeper.let_go(12)
+            made.keeper.notify(NEWS)
+            await soon(lambda: direct.heard == [NEWS])
+            assert made.keeper.run(lambda d: d.one("SELECT 1")) == 1
+        assert made.heard == []
+    finally:
+        pooler.stop()
+
+
+# A server of its own
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+async def test_after_a_restart_it_holds_its_locks_under_the_new_one(server: Server) -> None:
+    async with kept(server.url) as made:
+        began = await made.keeper.hold(1)
+        restarting = asyncio.create_task(asyncio.to_thread(server.restart))
+        await soon(lambda: not made.keeper.is_listening)
+        while not restarting.done():
+            with contextlib.suppress(StoreUnavailable):  # and nothing else
+                await made.keeper.do(lambda d: d.one("SELECT 1"))
+            await asyncio.sleep(0.005)
+        await restarting
+        await soon(lambda: made.retaken)
+        [(workers, again)] = made.retaken
+        assert workers == [1]
+        assert again != began
+        await soon(lambda: made.keeper.is_listening)
+        with connect(server.url) as outside:
+            assert not is_free(outside, 1)
+            notify(outside)
+        await soon(lambda: NEWS in made.heard)
+
+
+@pytest.mark.slow
+async def test_a_crash_of_one_server_process_shows_though_the_server_is_the_same(server: Server) -> None:
+    async with kept(server.url) as made:
+        began = await made.keeper.hold(2)
+        with connect(server.url) as before:
+            started = before.execute("SELECT pg_postmaster_start_time()").fetchone()
+            os.kill(before.info.backend_pid, signal.SIGKILL)
+        await soon(lambda: made.retaken)
+        [(workers, again)] = made.retaken
+        assert workers == [2]
+        assert again != began
+        with connect(server.url) as after:
+            assert after.execute("SELECT pg_postmaster_start_time()").fetchone() == started

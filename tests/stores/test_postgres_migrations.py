@@ -1,0 +1,193 @@
+"""How a schema comes to be: by whom, beside whom, and what is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("psycopg")
+
+import psycopg
+from postgres_server import database
+
+from holdfast.errors import StoreCorrupt, StoreReadOnly, StoreSchemaError
+from holdfast.stores.postgres import migrations
+from holdfast.stores.postgres.connections import Connection, connect
+from holdfast.stores.postgres.migrations import MIGRATIONS, VERSION, Migration, check, ddl, migrate
+from holdfast.stores.postgres.schema import SCHEMA
+
+NEXT = Migration("ALTER TABLE {schema}.runs ADD COLUMN colour text NOT NULL DEFAULT 'blue';", 1)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with database(empty=True) as url:
+        yield url
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[Connection]:
+    connection = connect(url)
+    yield connection
+    connection.close()
+
+
+def shape(connection: Connection, schema: str) -> list[Any]:
+    """All that there is in a schema, in PostgreSQL's own words."""
+    connection.execute(f"SET search_path = {schema}")  # so that the name of the schema is left out of them
+    columns = connection.execute(
+        "SELECT c.relname, c.relkind, c.reloptions, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, "
+        "a.attstorage, a.attidentity, co.collname, pg_get_expr(d.adbin, d.adrelid) FROM pg_class c "
+        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+        "LEFT JOIN pg_collation co ON co.oid = a.attcollation "
+        "LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum "
+        "WHERE c.relnamespace = %s::regnamespace ORDER BY c.relname, a.attname",
+        (schema,),
+    ).fetchall()
+    indexes = connection.execute(
+        "SELECT indexname, regexp_replace(indexdef, ' ON \\w+\\.', ' ON ') FROM pg_indexes WHERE schemaname = %s "
+        "ORDER BY indexname",
+        (schema,),
+    ).fetchall()
+    functions = connection.execute(
+        "SELECT proname, prosrc, provolatile FROM pg_proc WHERE pronamespace = %s::regnamespace", (schema,)
+    ).fetchall()
+    connection.execute("RESET search_path")
+    assert columns
+    assert indexes
+    assert functions
+    return [columns, indexes, functions]
+
+
+# Coming to be
+
+
+def test_all_migrations_together_make_the_schema(connection: Connection):
+    migrate(connection, "holdfast")
+    connection.execute("CREATE SCHEMA other")
+    connection.execute(SCHEMA.replace("{schema}", "other"))  # type: ignore[arg-type]
+    assert shape(connection, "holdfast") == shape(connection, "other")
+
+
+def test_what_a_person_is_given_to_run_makes_the_same(connection: Connection):
+    migrate(connection, "holdfast")
+    connection.execute(ddl("by_hand"))  # type: ignore[arg-type]
+    assert shape(connection, "holdfast") == shape(connection, "by_hand")
+    assert check(connection, "by_hand") == VERSION
+    migrate(connection, "by_hand")
+
+
+def test_a_schema_that_is_there_and_empty_is_used(connection: Connection):
+    connection.execute("CREATE SCHEMA holdfast")
+    assert check(connection, "holdfast") == 0
+    migrate(connection, "holdfast")
+    assert check(connection, "holdfast") == VERSION
+
+
+def test_a_fleet_that_starts_at_once_makes_one_schema(url: str):
+    def open_it(_: int) -> int:
+        connection = connect(url)
+        migrate(connection, "holdfast")
+        version = check(connection, "holdfast")
+        connection.close()
+        return version
+
+    with ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(open_it, range(12))) == [VERSION] * 12
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, Migration("SELECT 1 / 0;", 1)))
+    monkeypatch.setattr(migrations, "VERSION", VERSION + 1)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate(connection, "holdfast")
+    assert check(connection, "holdfast") == 0
+
+
+# Beside older ones
+
+
+@pytest.fixture
+def newer(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The database of a Holdfast that is one version ahead."""
+    migrate(connection, "holdfast")
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
+    monkeypatch.setattr(migrations, "VERSION", VERSION + 1)
+    return monkeypatch
+
+
+def test_a_newer_holdfast_migrates_and_an_older_one_goes_on(connection: Connection, newer: pytest.MonkeyPatch):
+    migrate(connection, "holdfast")
+    assert check(connection, "holdfast") == VERSION + 1
+    assert connection.execute("SELECT count(colour) FROM holdfast.runs").fetchone() == (0,)
+    newer.undo()
+    migrate(connection, "holdfast")
+    assert check(connection, "holdfast") == VERSION + 1, "it was not taken back"
+
+
+def test_an_older_holdfast_is_refused_when_it_would_do_harm(connection: Connection, newer: pytest.MonkeyPatch):
+    newer.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT._replace(compatible_from=VERSION + 1)))
+    migrate(connection, "holdfast")
+    newer.undo()
+    with pytest.raises(
+        StoreSchemaError, match=f"has version {VERSION + 1}, .* knows versions up to {VERSION}: a newer"
+    ):
+        migrate(connection, "holdfast")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("tables", ["CREATE TABLE s.users (id int)", "CREATE TABLE s.meta (id int)"])
+def test_the_schema_of_another_program_is_left_alone(connection: Connection, tables: str):
+    connection.execute("CREATE SCHEMA s")
+    connection.execute(tables)  # type: ignore[arg-type]
+    with pytest.raises(StoreCorrupt, match=r"schema s belongs to another program: it holds (users|meta), and"):
+        migrate(connection, "s")
+    found = connection.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 's'::regnamespace").fetchone()
+    assert found == (1,)
+
+
+@pytest.fixture
+def nobody(url: str, connection: Connection) -> Iterator[tuple[str, str]]:
+    """A user without any rights, and a URL to connect as that user."""
+    name = f"nobody_{secrets.token_hex(4)}"
+    connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")  # type: ignore[arg-type]
+    parts = urlsplit(url)
+    yield name, url.replace(parts.netloc, f"{name}:x@{parts.netloc.rpartition('@')[2]}", 1)
+    connection.execute(f"DROP OWNED BY {name}")  # type: ignore[arg-type]
+    connection.execute(f"DROP ROLE {name}")  # type: ignore[arg-type]
+
+
+def test_a_user_who_may_not_make_tables_is_told_what_to_run(connection: Connection, nobody: tuple[str, str]):
+    name, url = nobody
+    theirs = connect(url)
+    with pytest.raises(StoreReadOnly, match="may not make or use the tables") as refused:
+        migrate(theirs, "holdfast")
+    told = str(refused.value)
+    assert f'GRANT CREATE ON DATABASE "{theirs.info.dbname}" TO "{name}";' in told
+    assert f"ddl('holdfast', '{name}')" in told
+    connection.execute(ddl("holdfast", name))  # type: ignore[arg-type]
+    migrate(theirs, "holdfast")
+    theirs.execute("SELECT nextval('holdfast.run_keys')")
+    theirs.execute("INSERT INTO holdfast.switches VALUES ('w', 1)")
+    theirs.execute("SELECT holdfast.error_words('{}')")
+    theirs.close()
+
+
+def test_a_user_who_may_not_use_the_tables_is_told_what_to_run(connection: Connection, nobody: tuple[str, str]):
+    _, url = nobody
+    migrate(connection, "holdfast")
+    theirs = connect(url)
+    with pytest.raises(StoreReadOnly) as refused:
+        migrate(theirs, "holdfast")
+    grants = [line.strip() for line in str(refused.value).splitlines() if line.strip().startswith("GRANT")]
+    for grant in grants[1:]:
+        connection.execute(grant)  # type: ignore[arg-type]
+    migrate(theirs, "holdfast")
+    theirs.close()

@@ -1,0 +1,125 @@
+"""Pruning on PostgreSQL, where others write at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from store_values import Clock, append, do, finish, hold, new_run, start
+
+from holdfast.stores.operations import ReopenRun, StartRun, Verdict
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.statements import PgStatements
+from holdfast.stores.pruning import Pruning, Why
+
+pytestmark = pytest.mark.asyncio
+
+OLD = Pruning(before=2_000_000.0)
+
+
+@pytest_asyncio.fixture
+async def pg(backends: dict[str, Any], tmp_path: Path, clock: Clock) -> AsyncIterator[PgStore]:
+    backend = backends["postgres"]
+    with backend.place(tmp_path) as place:
+        store = backend.make(place, clock)
+        await store.open()
+        yield store
+        await store.close()
+
+
+@pytest_asyncio.fixture
+async def other(pg: PgStore) -> AsyncIterator[Any]:
+    """A transaction of somebody else."""
+    connection = await psycopg.AsyncConnection.connect(pg._target)
+    yield connection
+    await connection.close()
+
+
+async def test_a_large_value_that_somebody_is_about_to_refer_to_stays(pg: PgStore, other: Any):
+    large = secrets.token_bytes(40_000).hex().encode()
+    old, live = await hold(pg, "old"), await hold(pg, "live")
+    await do(pg, append(old, 0, payload=large), finish(old))
+    assert (await pg.prune(OLD)).runs == ("old",)
+    [(name, size, data)] = await (await other.execute("SELECT hash, size, data FROM holdfast.blobs")).fetchall()
+    await other.execute(PgStatements("holdfast").KEEP_BLOB, ([name], [size], [data]))
+    sweeping = asyncio.create_task(pg.sweep())
+    done, _ = await asyncio.wait([sweeping], timeout=0.3)
+    assert not done, "it did not wait for whoever keeps the value"
+    columns = "run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, preview, payload"
+    await other.execute(
+        f"INSERT INTO holdfast.records ({columns}) VALUES (%s, 0, 1, 0, 1, 1, 1, 1, 1, 1, 'x', '', %s)",
+        (live.key, b"\x00" + name),
+    )
+    await other.commit()
+    swept = await sweeping
+    assert (swept.records, swept.blobs, swept.is_done) == (1, 0, True)
+    [history] = await pg.histories([live.key])
+    assert history.records[0].payload == large
+
+
+async def test_a_large_value_that_is_being_deleted_is_kept_anew(pg: PgStore, other: Any):
+    large = secrets.token_bytes(40_000).hex().encode()
+    old, live = await hold(pg, "old"), await hold(pg, "live")
+    await do(pg, append(old, 0, payload=large), finish(old))
+    await pg.prune(OLD)
+    await other.execute("DELETE FROM holdfast.blobs")
+    appending = asyncio.create_task(pg.commit([append(live, 0, payload=large)]))
+    done, _ = await asyncio.wait([appending], timeout=0.3)
+    assert not done
+    await other.commit()
+    await appending
+    [history] = await pg.histories([live.key])
+    assert history.records[0].payload == large
+
+
+async def test_a_run_that_somebody_is_changing_is_passed_over(pg: PgStore, other: Any):
+    run = await hold(pg, "r", session="s")
+    await do(pg, finish(run))
+    await other.execute("SELECT 1 FROM holdfast.runs WHERE id = 'r' FOR NO KEY UPDATE")
+    done = await pg.prune(OLD)
+    assert (done.runs, done.kept) == ((), {"r": Why.BUSY})
+    await other.rollback()
+    assert (await pg.prune(OLD)).runs == ("r",)
+
+
+async def test_whoever_comes_to_a_run_that_is_being_deleted_finds_none(pg: PgStore, other: Any):
+    run = await hold(pg, "r")
+    await do(pg, finish(run))
+    await other.execute("DELETE FROM holdfast.runs WHERE id = 'r'")
+    retrying = asyncio.create_task(pg.commit([ReopenRun("r", 1.0)]))
+    done, _ = await asyncio.wait([retrying], timeout=0.3)
+    assert not done
+    await other.commit()
+    assert await retrying == [Verdict.UNKNOWN_RUN]
+    [answer] = await pg.commit([StartRun(new_run("r"))])
+    assert answer.created  # type: ignore[union-attr]
+
+
+async def test_a_conversation_that_somebody_continues_stays(pg: PgStore, other: Any):
+    run = await hold(pg, "t1", session="s")
+    await do(pg, finish(run))
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended('etl' || chr(1) || 's', hashtextextended('holdfast', 0)))"
+    await other.execute(lock)
+    pruning = asyncio.create_task(pg.prune(OLD))
+    done, _ = await asyncio.wait([pruning], timeout=0.3)
+    assert not done
+    columns = (
+        "key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, waits_for, priority, "
+        "unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, digest, seed, tags, inputs, "
+        "session, previous, has_budget, version"
+    )
+    await other.execute(
+        f"INSERT INTO holdfast.runs ({columns}) SELECT 999, 't2', 'etl', queue, 'pending', 0, 0, 3, 1, 1, '', 0, 0, "
+        "'', python, created_at, began_at, '', '', '[]', digest, seed, '[]', inputs, 's', 't1', 0, version "
+        "FROM holdfast.runs WHERE id = 't1'"
+    )
+    await other.commit()
+    pruned = await pruning
+    assert (pruned.runs, pruned.kept) == ((), {"t1": Why.UNFINISHED})
+    assert (await start(pg, "t3", session="s")).previous == "t2"

@@ -1,0 +1,213 @@
+"""Runs from one store in another: every backend to every backend."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from store_values import (
+    DONE,
+    TOLD,
+    Clock,
+    a_worker,
+    append,
+    child_of,
+    claim_one,
+    do,
+    finish,
+    hold,
+    link,
+    new_run,
+    note,
+    park,
+    reserve,
+    rewind,
+    row,
+    signal,
+    start,
+    state_of,
+)
+
+from holdfast.cli.archives import archive_run, dumps, lines, read_archive
+from holdfast.core.records import Kind
+from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
+from holdfast.errors import UsageError
+from holdfast.stores.approvals import AnswerApproval, AskApproval, Question
+from holdfast.stores.archives import HELD_BACK
+from holdfast.stores.contract import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import PauseRun, ReopenRun, StartRun, Verdict
+
+pytestmark = pytest.mark.asyncio
+
+PAIRS = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "memory"), ("postgres", "sqlite")]
+FAILED = RunState.FAILED
+
+
+@pytest_asyncio.fixture(params=PAIRS, ids="-to-".join)
+async def two(
+    request: pytest.FixtureRequest, backends: dict[str, Any], tmp_path: Path, clock: Clock
+) -> AsyncIterator[tuple[Store, Store]]:
+    async with AsyncExitStack() as stack:
+        stores: list[Store] = []
+        for name in request.param:
+            backend = backends[name]
+            store = backend.make(stack.enter_context(backend.place(tmp_path)), clock)
+            await store.open()
+            stack.push_async_callback(store.close)
+            stores.append(store)
+        yield stores[0], stores[1]
+
+
+async def exported(store: Store, *run_ids: str) -> str:
+    return "".join([line + "\n" async for line in lines(store, list(run_ids))])
+
+
+async def move(source: Store, target: Store, *run_ids: str) -> None:
+    text = await exported(source, *run_ids)
+    runs = list(read_archive(io.StringIO(text), "f"))
+    for run in runs:
+        assert await target.restore(run)
+    for run in runs:
+        await target.set_going(run)
+
+
+async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
+    """Whatever a run can have: large values, questions, answers, budgets, links of every kind, odd text."""
+    source, target = two
+    large = b'"' + secrets.token_bytes(50_000).hex().encode() + b'"'
+    odd = 'ü\x01"\\ \u2028'
+    budget = Limits(10**9, 5, None, 1.5)
+    top = await hold(source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large)
+    question = Question("may I?", "ann", ("yes", "no"), b'{"form":1}', "tool", large, odd)
+    await do(
+        source,
+        signal("top", "go", large, dedup="one"),
+        signal("top", odd, b"1", dedup=odd),
+        append(top, 0, payload=large, used=Usage(calls=2, input_tokens=5, nano_usd=7, seconds=0.25), name=odd),
+        append(top, 1, payload=b"\x01[1]", ok=False, kind=Kind.SIGNAL),
+        append(top, 2, payload=None, kind=Kind.TIMER),
+        note(top, 3, 2, intent=True, progress=b"[3]", error=odd, at=5.0, name="load"),
+        AskApproval(top.key, top.epoch, 4, "q1", question, 1_000_001.0, 2_000_000.0),
+        AskApproval(top.key, top.epoch, 5, "q2", Question("and?"), 1_000_001.5),
+        child_of(top, "below", 6),
+        StartRun(new_run("apart", parent="top"), link=link(top, 7, awaited=False)),
+        reserve(top, 8, 100),
+    )
+    await do(source, AnswerApproval("q2", b'"yes"', "bob", 1_000_002.0))
+    below = await claim_one(source)
+    await do(source, finish(below, FAILED, rewind=rewind(0)))
+    apart = await claim_one(source)
+    await do(source, park(apart, 1_500_000.0, "sig"), PauseRun("apart", 1_000_009.0))
+    await do(source, park(top, None, "other"))
+    for name in ("below", "apart", "top"):
+        assert (await row(source, name)).state is not RunState.RUNNING
+    ids = ("top", "below", "apart")
+    text = await exported(source, *ids)
+    await move(source, target, *ids)
+    assert await exported(target, *ids) == text
+
+
+async def test_what_was_held_goes_on_and_repeats_nothing(two: tuple[Store, Store]):
+    source, target = two
+    run = await hold(source, "r")
+    await do(source, append(run, 0), append(run, 1), note(run, 2, 1))
+    await move(source, target, "r")
+    taken = await claim_one(target)
+    assert (taken.id, taken.epoch, taken.seed) == ("r", run.epoch + 1, run.seed)
+    [history] = await target.histories([taken.key])
+    assert [record.seq for record in history.records] == [0, 1]
+    assert await do(target, append(taken, 2, clear=True), finish(taken)) == [DONE, DONE]
+
+
+async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[Store, Store]):
+    source, target = two
+    parent = await hold(source, "p", workflow="main", budget=Limits(None, 100, None, None))
+    await do(source, child_of(parent, "c"), park(parent, None, awaited=(0,)))
+    p, c = await archive_run(source, "p"), await archive_run(source, "c")
+    assert await target.restore(p)
+    assert (await row(target, "p")).paused_at == HELD_BACK
+    worker = await target.register_worker(a_worker(workflows=("main", "etl")), 10.0)
+    wanted = {"workflows": ["main", "etl"], "queues": None, "limit": 9}
+    assert await target.restore(c)
+    assert await target.claim(worker, **wanted) == []
+    for one in (p, c, p):  # the second step may be repeated
+        await target.set_going(one)
+    [child] = await target.claim(worker, **wanted)
+    assert child.id == "c"
+    used = append(child, 0, used=Usage(calls=1, input_tokens=9))
+    assert await do(target, used, finish(child)) == [DONE, TOLD]
+    [woken] = await target.claim(worker, **wanted)
+    [history] = await target.histories([woken.key])
+    assert [(sent.name, sent.position) for sent in history.signals] == [("completed", 0)]
+    assert (await target.usages(["p"]))["p"].used.input_tokens == 9
+
+
+async def test_a_retry_finds_what_had_failed(two: tuple[Store, Store]):
+    source, target = two
+    parent = await hold(source, "p", workflow="main")
+    await do(source, child_of(parent, "c"))
+    child = await claim_one(source)
+    await do(source, append(child, 0, ok=False), finish(child, FAILED, rewind=rewind(0)))
+    failed = append(parent, 0, kind=Kind.CHILD, position=0, ok=False, preview="c")
+    await do(source, failed, finish(parent, FAILED, rewind=rewind(0)))
+    await move(source, target, "p", "c")
+    assert await do(target, ReopenRun("p", 1_000_005.0)) == [DONE]
+    assert (await state_of(target, "p"), await state_of(target, "c")) == (RunState.PENDING, RunState.PENDING)
+
+
+async def test_a_run_that_is_there_is_never_overwritten(two: tuple[Store, Store]):
+    source, target = two
+    await start(source, "r", inputs=b'"theirs"')
+    mine = await start(target, "r", inputs=b'"mine"')
+    assert not await target.restore(await archive_run(source, "r"))
+    assert await row(target, "r") == mine
+
+
+async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
+    source, target = two
+    await start(source, "r")
+    await do(source, signal("r", dedup="once"))
+    await move(source, target, "r")
+    assert await do(target, signal("r", dedup="once")) == [Verdict.DUPLICATE]
+    [archived] = [await archive_run(target, "r")]
+    assert [sent.name for sent in archived.signals] == ["go"]
+
+
+async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, Store]):
+    source, target = two
+    starter = await source.register_worker(a_worker("script"), 10.0)
+    await start(source, "made-up", generated_id=True, starter=starter)
+    await move(source, target, "made-up")
+    again = new_run("other", generated_id=True, starter=await target.register_worker(a_worker("script"), 10.0))
+    [answer] = await do(target, StartRun(again, join_orphan=True))
+    assert (answer.run.id, answer.created) == ("made-up", False)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("holdfast-archive", "else", 1), 'no "format": "holdfast-archive"'),
+        (lambda text: text.replace('"version": 1', '"version": 2', 1), "newer Holdfast"),
+        (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off behind 2 runs"),
+        (lambda text: text.replace('{"runs": 2}', '{"runs": 3}'), "f, line 4, says that there are 3 runs"),
+        (lambda text: text.replace('"epoch": 0', '"epoch": "0"', 1), "f, line 2, cannot be read: 'epoch' of 'run'"),
+        (lambda text: text.replace('{"run": {"id": "b"', '{"run: {"id": "b"'), "f, line 3, is not JSON"),
+    ],
+)
+async def test_a_file_that_is_not_whole_is_refused_with_its_line(change: Callable[[str], str], told: str, clock: Clock):
+    store = MemoryStore(clock=clock)
+    await start(store, "a")
+    await start(store, "b")
+    text = await exported(store, "a", "b")
+    assert len(list(read_archive(io.StringIO(text), "f"))) == 2
+    with pytest.raises(UsageError, match=told):
+        list(read_archive(io.StringIO(change(text)), "f"))
+    assert dumps(await archive_run(store, "a")) in text

@@ -1,0 +1,626 @@
+"""Namespaces of one database: nothing that is said in one is seen, changed, fenced, claimed or woken in another.
+
+Two namespaces hold the very same ids, keys and workers. Every method of the contract, and every operation of a commit,
+is called through one of them with what belongs to the other; a new one without a case here fails the first test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+import postgres_server
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    FLOW,
+    Clock,
+    a_worker,
+    append,
+    do,
+    finish,
+    link,
+    new_run,
+    note,
+    park,
+    release,
+    reserve,
+    row,
+    signal,
+    start,
+)
+
+from holdfast.core.records import Attempt
+from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
+from holdfast.errors import StoreError, StoreReadOnly
+from holdfast.stores.approvals import (
+    AnswerApproval,
+    ApprovalFilter,
+    AskApproval,
+    Question,
+    RemindApproval,
+    WithdrawApproval,
+)
+from holdfast.stores.archives import Archived, Belongings
+from holdfast.stores.contract import INLINE, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
+from holdfast.stores.memories import DeleteMemory, PutMemory
+from holdfast.stores.operations import (
+    AwaitRun,
+    CancelRun,
+    ForkRun,
+    Notice,
+    Op,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    Run,
+    SetBudget,
+    Started,
+    StartRun,
+    TellNotices,
+    Verdict,
+)
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.migrations import ddl
+from holdfast.stores.pruning import Pruning
+from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+on_databases = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
+"""A store in memory shares nothing with another one anyway."""
+
+LARGE = b'"' + b"x" * (INLINE + 1) + b'"'
+UNKNOWN = Verdict.UNKNOWN_RUN
+AT = 1_000_009.0
+EVERYTHING = Pruning(before=3_000_000.0, states=frozenset({RunState.COMPLETED, RunState.FAILED}), unclaimed=True)
+
+
+@dataclass
+class Shared:
+    """A database with two namespaces."""
+
+    open: Callable[[str], Store]
+    """Another connection to a namespace."""
+    dump: Callable[[str], Any]
+    """All that a namespace holds, row by row."""
+    kill: Callable[[Any, int], None]
+
+
+def sqlite_rows(path: Path) -> dict[str, list[Any]]:
+    with closing(sqlite3.connect(path)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: connection.execute(f"SELECT * FROM [{name}]").fetchall() for name in names}
+
+
+def postgres_rows(url: str, schema: str) -> dict[str, list[Any]]:
+    kinds = "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'S')"
+    with psycopg.connect(url) as connection:
+        names = [name for (name,) in connection.execute(kinds, (schema,))]
+        every = sql.SQL("SELECT * FROM {}")
+        return {
+            name: sorted(connection.execute(every.format(sql.Identifier(schema, name))), key=repr) for name in names
+        }
+
+
+@pytest.fixture
+def shared(request: pytest.FixtureRequest, backend: Any, tmp_path: Path, clock: Clock) -> Iterator[Shared]:
+    with backend.place(tmp_path) as place:
+        if request.node.callspec.params["backend"] == "sqlite":
+
+            def of(namespace: str) -> SqliteStore:
+                return SqliteStore(tmp_path / "runs.db", namespace=namespace, clock=clock)
+
+            yield Shared(of, lambda namespace: sqlite_rows(of(namespace).path), backend.kill)
+        else:
+
+            def on(namespace: str) -> PgStore:
+                return PgStore(place, namespace=namespace, clock=clock, look_every=0.0)
+
+            yield Shared(on, lambda namespace: postgres_rows(place, on(namespace).schema), backend.kill)
+
+
+@pytest_asyncio.fixture
+async def ours(shared: Shared) -> AsyncIterator[Store]:
+    store = shared.open("default")
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest_asyncio.fixture
+async def theirs(shared: Shared) -> AsyncIterator[Store]:
+    store = shared.open("acme")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def spec(name: str = FLOW) -> WorkflowSpec:
+    return WorkflowSpec(name, ("customer",))
+
+
+def schedule(name: str) -> NewSchedule:
+    return NewSchedule(name, FLOW, "every 15 min", b"{}")
+
+
+def question(run: Run) -> AskApproval:
+    return AskApproval(run.key, run.epoch, 5, "a1", Question("May it?", "ann"), AT)
+
+
+async def fill(store: Store, payload: bytes = LARGE) -> Run:
+    """Something of everything. The run that is returned is held by worker 1."""
+    worker = await store.register_worker(a_worker(), 1000.0)
+    assert worker == 1, "workers of a namespace are numbered by themselves"
+    await store.publish([spec(), spec("off")], worker)
+    await store.switch_off("off")
+    await store.put_schedules([schedule("nightly")], worker=worker)
+    run = await start(
+        store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=Limits(tokens=1000)
+    )
+    await do(
+        store,
+        StartRun(new_run("kid", parent="r"), link=link(run, 1)),
+        append(run, 0, payload=payload, used=Usage(calls=1, input_tokens=7)),
+        note(run, 3),
+        reserve(run, 4, tokens=10),
+        question(run),
+        TellNotices(run.key, run.epoch, (Notice(3, "", 1, "progress", b"1", AT),)),
+        signal("r", "go", payload, "once"),
+        PutMemory("user", "k", b'"v"', "red car", AT),
+        PauseRun("r", AT),
+    )
+    await start(store, "pending")
+    await start(store, "timer", available_at=2_000_000.0)
+    ended = await start(store, "ended", claim_as=worker)
+    await do(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
+    return run
+
+
+# What each method is called with, and what must come of it, in a namespace that holds nothing: `run` is in the other.
+
+Case = Callable[[Store, Run, Store], Awaitable[None]]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+async def open(store: Store, run: Run, other: Store) -> None:
+    await store.open()
+
+
+@case
+async def commit(store: Store, run: Run, other: Store) -> None:
+    key, epoch = run.key, run.epoch
+    foreign: list[tuple[Op, Verdict]] = [
+        (AwaitRun("kid", link(run, 2)), FENCED),
+        (append(run, 1), FENCED),
+        (note(run, 3, 2), FENCED),
+        (reserve(run, 6), FENCED),
+        (finish(run), FENCED),
+        (park(run), FENCED),
+        (release(run), FENCED),
+        (signal("r"), UNKNOWN),
+        (CancelRun("pending", AT), UNKNOWN),
+        (PauseRun("pending", AT), UNKNOWN),
+        (ResumeRun("r", AT), UNKNOWN),
+        (ReopenRun("ended", AT), UNKNOWN),
+        (SetBudget("r", Limits(calls=1), AT), UNKNOWN),
+        (ForkRun("r", new_run("f", forked_from="r"), 1), UNKNOWN),
+        (TellNotices(key, epoch, (Notice(3, "", 2, "progress", b"2", AT),)), FENCED),
+        (RemindApproval(key, epoch, "a1", 1, "bob", AT), FENCED),
+        (WithdrawApproval(key, epoch, "a1", AT), FENCED),
+        (question(run), FENCED),
+        (AnswerApproval("a1", b"true", "ann", AT), Verdict.UNKNOWN_APPROVAL),
+        (StartRun(new_run("c", parent="r"), link=link(run, 9)), FENCED),
+        (DeleteMemory("user", "k"), DONE),
+        (PutMemory("nobody", "k", b"1", "", AT), DONE),
+    ]
+    assert {type(op) for op, _ in foreign} == set(get_args(Op)), "each operation has its case"
+    for op, expected in foreign:
+        assert await do(store, op) == [expected], op
+
+
+@case
+async def begin_step(store: Store, run: Run, other: Store) -> None:
+    assert await store.begin_step(run, Attempt(7, 1), plain=False) is None
+
+
+@case
+async def register_worker(store: Store, run: Run, other: Store) -> None:
+    """Worker 1 is there in the other one: a second one is counted by itself. (See `retire_worker`.)"""
+    assert await store.workers() == []
+
+
+@case
+async def renew_lease(store: Store, run: Run, other: Store) -> None:
+    assert run.owner is not None
+    assert not await asyncio.to_thread(store.renew_lease, run.owner, 5000.0)
+
+
+@case
+async def retire_worker(store: Store, run: Run, other: Store) -> None:
+    assert run.owner is not None
+    await store.retire_worker(run.owner)
+    assert await asyncio.to_thread(other.renew_lease, run.owner, 1000.0)
+
+
+@case
+async def reap(store: Store, run: Run, other: Store) -> None:
+    assert await store.reap() == Reaped()
+    assert await store.reap(run.owner) == Reaped()
+
+
+@case
+async def workers(store: Store, run: Run, other: Store) -> None:
+    assert await store.workers([1, 2]) == []
+
+
+@case
+async def claim(store: Store, run: Run, other: Store) -> None:
+    assert await store.claim(1, **ALL, limit=10) == []
+
+
+@case
+async def next_wake(store: Store, run: Run, other: Store) -> None:
+    assert await other.next_wake(**ALL) is not None
+    assert await store.next_wake(**ALL) is None
+
+
+@case
+async def histories(store: Store, run: Run, other: Store) -> None:
+    [history] = await store.histories([run.key])
+    assert not any((history.records, history.attempts, history.signals, history.links))
+
+
+@case
+async def new_signals(store: Store, run: Run, other: Store) -> None:
+    found = await other.new_signals(1, 0)
+    assert len(found.signals) == 1
+    assert (await store.new_signals(1, 0)).signals == []
+    assert isinstance(await store.new_signals(1, found.cursor), NewSignals)
+
+
+@case
+async def requests(store: Store, run: Run, other: Store) -> None:
+    assert len(await other.requests(1)) == 1
+    assert await store.requests(1) == []
+
+
+@case
+async def switch_off(store: Store, run: Run, other: Store) -> None:
+    assert await store.switch_off("off"), "it was on here"
+    assert await store.switch_off(FLOW)
+    assert set(await other.switched_off()) == {"off"}
+
+
+@case
+async def switch_on(store: Store, run: Run, other: Store) -> None:
+    assert await store.switch_on("off")
+    assert await store.switch_on(FLOW)
+    assert set(await other.switched_off()) == {"off"}
+
+
+@case
+async def switched_off(store: Store, run: Run, other: Store) -> None:
+    assert await store.switched_off() == {}
+
+
+@case
+async def get(store: Store, run: Run, other: Store) -> None:
+    assert await store.get("r") is None
+
+
+@case
+async def get_many(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_many(["r", "pending"]) == []
+
+
+@case
+async def list_runs(store: Store, run: Run, other: Store) -> None:
+    for where in (RunFilter(), RunFilter(tag="red"), RunFilter(parent="r"), RunFilter(owner=1), RunFilter(text="r")):
+        assert await other.list_runs(where) != []
+        assert await store.list_runs(where) == []
+
+
+@case
+async def usages(store: Store, run: Run, other: Store) -> None:
+    assert await store.usages(["r"]) == {}
+
+
+@case
+async def count_runs(store: Store, run: Run, other: Store) -> None:
+    assert await store.count_runs() == {}
+
+
+@case
+async def count_unfinished(store: Store, run: Run, other: Store) -> None:
+    assert await store.count_unfinished() == {}
+
+
+@case
+async def last_record(store: Store, run: Run, other: Store) -> None:
+    assert await other.last_record("r", "extract") is not None
+    assert await store.last_record("r", "extract") is None
+
+
+@case
+async def feed(store: Store, run: Run, other: Store) -> None:
+    assert await store.feed("r", -1, 0) is None
+
+
+@case
+async def approvals(store: Store, run: Run, other: Store) -> None:
+    for where in (ApprovalFilter(), ApprovalFilter(only_open=False), ApprovalFilter(id_prefix="a")):
+        assert len(await other.approvals(where)) == 1
+        assert await store.approvals(where) == []
+
+
+@case
+async def get_memory(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_memory("user", "k") is None
+
+
+@case
+async def list_memories(store: Store, run: Run, other: Store) -> None:
+    assert await store.list_memories("user") == []
+
+
+@case
+async def search_memories(store: Store, run: Run, other: Store) -> None:
+    assert len(await other.search_memories("user", "red car")) == 1
+    assert await store.search_memories("user", "red car") == []
+
+
+@case
+async def publish(store: Store, run: Run, other: Store) -> None:
+    await store.publish([WorkflowSpec(FLOW, ("other",))], run.owner)
+
+
+@case
+async def specs(store: Store, run: Run, other: Store) -> None:
+    assert set(await other.specs()) == {FLOW, "off"}
+    assert await store.specs() == {FLOW: WorkflowSpec(FLOW, ("other",))}
+
+
+@case
+async def put_schedules(store: Store, run: Run, other: Store) -> None:
+    await store.put_schedules([schedule("hourly")])
+
+
+@case
+async def schedules(store: Store, run: Run, other: Store) -> None:
+    assert [known.what.name for known in await other.schedules()] == ["nightly"]
+    assert [known.what.name for known in await store.schedules()] == ["hourly"]
+    assert await store.schedules(["nightly"]) == []
+
+
+@case
+async def settle_schedule(store: Store, run: Run, other: Store) -> None:
+    [known] = await other.schedules()
+    assert not await store.settle_schedule("nightly", known.fired_up_to, known.fired_up_to + 9.0)
+
+
+@case
+async def pause_schedule(store: Store, run: Run, other: Store) -> None:
+    assert not await store.pause_schedule("nightly")
+
+
+@case
+async def resume_schedule(store: Store, run: Run, other: Store) -> None:
+    assert not await store.resume_schedule("nightly")
+
+
+@case
+async def delete_schedule(store: Store, run: Run, other: Store) -> None:
+    assert not await store.delete_schedule("nightly")
+
+
+@case
+async def prune(store: Store, run: Run, other: Store) -> None:
+    assert not (await store.prune(EVERYTHING)).runs
+
+
+@case
+async def sweep(store: Store, run: Run, other: Store) -> None:
+    assert (await store.sweep()).records == 0
+
+
+@case
+async def belongings(store: Store, run: Run, other: Store) -> None:
+    assert await other.belongings(run.key) != Belongings()
+    assert await store.belongings(run.key) == Belongings()
+
+
+@case
+async def set_going(store: Store, run: Run, other: Store) -> None:
+    await store.set_going(Archived(await row(other)))
+
+
+@case
+async def restore(store: Store, run: Run, other: Store) -> None:
+    assert await store.restore(Archived(await row(other, "ended"))), "its id is free here"
+
+
+@case
+async def changed(store: Store, run: Run, other: Store) -> None:
+    while await store.changed(0.05):
+        """What was done through other connections is told by now."""
+    waiting = asyncio.create_task(store.changed(0.4))
+    await asyncio.sleep(0.05)
+    await other.switch_off("on and off")
+    await other.switch_on("on and off")
+    assert not await waiting
+
+
+@case
+async def now(store: Store, run: Run, other: Store) -> None:
+    assert store.now() == other.now()
+
+
+@case
+async def abandon(store: Store, run: Run, other: Store) -> None:
+    store.abandon()
+    await store.open()
+
+
+@case
+async def close(store: Store, run: Run, other: Store) -> None:
+    await store.close()
+    assert await other.get("r") is not None
+
+
+@on_databases
+async def test_no_method_reaches_what_another_namespace_holds(shared: Shared, ours: Store, theirs: Store):
+    assert set(CASES) == {name for name in vars(Store) if callable(getattr(Store, name)) and not name.startswith("_")}
+    run = await fill(ours)
+    before = shared.dump("default")
+    assert before["runs"]
+    assert before["blobs"]
+    for name, called in CASES.items():
+        await called(theirs, run, ours)
+        assert shared.dump("default") == before, name
+
+
+@on_databases
+async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Shared, ours: Store, theirs: Store):
+    run, twin = await fill(ours), await fill(theirs)
+    assert (run.key, run.owner) == (twin.key, twin.owner)
+    before = shared.dump("default")
+    while await ours.changed(0.05):
+        """What was done before is told by now."""
+    woken = asyncio.create_task(ours.changed(1.0))
+
+    answers = await do(
+        theirs,
+        ResumeRun("r", AT),
+        append(twin, 1, payload=b"2", used=Usage(calls=1, input_tokens=5)),
+        AnswerApproval("a1", b"true", "ann", AT),
+        SetBudget("r", Limits(tokens=5000), AT),
+        signal("r", "go", b"2", "twice"),
+        DeleteMemory("user", "k"),
+        CancelRun("pending", AT),
+        ReopenRun("ended", AT),
+        ForkRun("r", new_run("f", forked_from="r"), 1),
+        finish(twin),
+    )
+    assert all(answer is DONE or isinstance(answer, Started | Run) for answer in answers), answers
+    assert [taken.id for taken in await theirs.claim(1, **ALL, limit=10)] == ["kid", "ended", "f"]
+    for taken in await theirs.list_runs(RunFilter(owner=1)):
+        await do(theirs, finish(taken))
+    await theirs.switch_on("off")
+    await theirs.retire_worker(1)
+    pruned = await theirs.prune(EVERYTHING)
+    assert {"r", "kid", "ended", "f"} <= set(pruned.runs)
+    swept = await theirs.sweep()
+    assert swept.blobs > 0
+    left = shared.dump("acme")
+    assert (left["records"], left["blobs"]) == ([], [])
+
+    assert shared.dump("default") == before
+    [history] = await ours.histories([run.key])
+    assert history.records[0].payload == LARGE, "large values are kept once in each namespace"
+    assert not await woken, "no news of others"
+    again = shared.open("default")
+    await again.open()
+    woken = asyncio.create_task(ours.changed(5.0))
+    await asyncio.sleep(0.05)
+    await do(again, ResumeRun("r", AT))
+    assert await woken, "but of one's own"
+    await again.close()
+
+
+@on_databases
+async def test_worker_1_of_a_namespace_may_die_while_worker_1_of_another_lives(
+    shared: Shared, ours: Store, theirs: Store
+):
+    await fill(ours)
+    await fill(theirs)
+    shared.kill(theirs, 1)  # the one that came second has a lock of its own
+    assert await ours.reap() == Reaped()
+    for namespace, dead in {"default": (), "acme": (1,)}.items():
+        other = shared.open(namespace)  # the lock that is held in the other namespace says nothing of this one
+        await other.open()
+        assert (await other.reap()).workers == dead, namespace
+        await other.close()
+    assert not await asyncio.to_thread(theirs.renew_lease, 1, 10.0)
+    assert await asyncio.to_thread(ours.renew_lease, 1, 10.0)
+    assert (await row(ours)).owner == 1
+    assert (await row(theirs)).owner is None
+
+
+async def test_a_file_of_another_program_is_not_taken_for_a_namespace(tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "runs.acme.db")) as connection:
+        connection.execute("CREATE TABLE customers (id)")
+    with pytest.raises(StoreError, match="another program"):
+        await SqliteStore(tmp_path / "runs.db", namespace="acme").open()
+
+
+# Roles
+
+
+@pytest.fixture
+def tenants() -> Iterator[dict[str, str]]:
+    """A database in which two users have a namespace each, made for them by somebody who may do so: their URLs."""
+    with postgres_server.database(empty=True) as url:
+        parts = urlsplit(url)
+        users = {name: f"{parts.path[1:]}_{name}" for name in ("acme", "bolt")}
+        with psycopg.connect(url, autocommit=True) as admin:
+            for name, user in users.items():
+                admin.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'sesame'")
+                admin.execute(ddl(f"holdfast_{name}", user).encode())
+            host = parts.netloc.rpartition("@")[2]
+            yield {name: urlunsplit(parts._replace(netloc=f"{user}:sesame@{host}")) for name, user in users.items()}
+            for user in users.values():
+                admin.execute(f"DROP OWNED BY {user}")
+                admin.execute(f"DROP ROLE {user}")
+
+
+async def test_a_role_that_may_use_only_its_own_schema_is_all_that_a_tenant_needs(
+    tenants: dict[str, str], clock: Clock
+):
+    stores = {name: PgStore(url, namespace=name, clock=clock, look_every=0.0) for name, url in tenants.items()}
+    for store in stores.values():
+        await store.open()
+        run = await fill(store)
+        await store.retire_worker(1)
+        assert [taken.id for taken in await store.claim(await store.register_worker(a_worker(), 9.0), **ALL, limit=9)]
+        assert len(await store.search_memories("user", "red")) == 1
+        assert len((await store.histories([run.key]))[0].records) == 1
+        assert await store.list_runs(RunFilter(text="valueerror")) != []
+        await store.prune(EVERYTHING)
+        await store.sweep()
+    for store in stores.values():
+        await store.close()
+    with psycopg.connect(tenants["acme"]) as connection:
+        names = [
+            row[0]
+            for row in connection.execute(
+                "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'holdfast_acme'::regnamespace"
+            )
+        ]
+        for name in names:
+            connection.execute(f"SELECT 1 FROM holdfast_acme.{name} LIMIT 1")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+                connection.execute(f"SELECT 1 FROM holdfast_bolt.{name} LIMIT 1")
+    for namespace, told in {"bolt": "permission denied for schema holdfast_bolt", "default": "GRANT CREATE ON"}.items():
+        with pytest.raises(StoreReadOnly) as raised:
+            await PgStore(tenants["acme"], namespace=namespace).open()
+        assert told in str(raised.value)
+        assert "sesame" not in str(raised.value)

@@ -1,8 +1,14 @@
-"""Every test here runs on both stores, in a world of its own."""
+"""Every test here runs on several stores, in a world of its own.
+
+On PostgreSQL it takes five times as long, so only what depends most on a store runs there each time; all of it does
+with ``python -m pytest tests/engine --stores all``.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,22 @@ import pytest_asyncio
 from worlds import VirtualClock, World
 
 from holdfast.authoring.registry import definitions
+
+STORES = Path(__file__).parents[1] / "stores"
+if str(STORES) not in sys.path:
+    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
+
+import postgres_server  # noqa: E402
+
+ON_POSTGRES = ("test_takeover", "test_parking", "test_asking_people", "test_children", "test_writer", "test_unheard")
+"""The modules that always run on PostgreSQL, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "world" in metafunc.fixturenames:
+        is_wanted = metafunc.config.getoption("--stores") == "all" or metafunc.module.__name__ in ON_POSTGRES
+        postgres = ["postgres"] if is_wanted else []
+        metafunc.parametrize("world", ["memory", "sqlite", *postgres], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +44,12 @@ def _own_workflows() -> Iterator[None]:
     definitions.update(before)
 
 
-@pytest_asyncio.fixture(params=["memory", "sqlite"])
+@pytest_asyncio.fixture
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    world = World(request.param, tmp_path)
-    yield world
-    await world.close()
+    with postgres_server.database() if request.param == "postgres" else nullcontext(tmp_path) as place:
+        world = World(request.param, place)
+        yield world
+        await world.close()
 
 
 @pytest_asyncio.fixture

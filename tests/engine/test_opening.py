@@ -1,4 +1,4 @@
-"""A worker that starts while the store is locked waits for it, as one that runs does."""
+"""A worker that starts while the store is locked, or cannot be reached, waits for it, as one that runs does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from worlds import VirtualClock, World
 
 from holdfast import workflow
-from holdfast.engine.patience import OPENING_PATIENCE, when_unlocked
-from holdfast.errors import StoreFull, StoreLocked
+from holdfast.engine.patience import OPENING_PATIENCE, REACHING_PATIENCE, when_available
+from holdfast.errors import StoreError, StoreFull, StoreLocked, StoreUnavailable
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,10 +22,10 @@ class Passing(VirtualClock):
 
 
 class Locked:
-    """A store that is locked for the first calls of a method."""
+    """A store that is locked, or not to be reached, for the first calls of a method."""
 
-    def __init__(self, inner: Any, method: str, times: int) -> None:
-        self.inner, self.method, self.times = inner, method, times
+    def __init__(self, inner: Any, method: str, times: int, error: StoreError) -> None:
+        self.inner, self.method, self.times, self.error = inner, method, times, error
 
     def __getattr__(self, name: str) -> Any:
         return self._perhaps if name == self.method else getattr(self.inner, name)
@@ -33,38 +33,50 @@ class Locked:
     async def _perhaps(self, *args: Any, **options: Any) -> Any:
         if self.times:
             self.times -= 1
-            raise StoreLocked("the store is locked by another process")
+            raise self.error
         return await getattr(self.inner, self.method)(*args, **options)
 
 
+LOCKED, AWAY = StoreLocked("the store is locked by another process"), StoreUnavailable("connection refused")
+
+
+@pytest.mark.parametrize("error", [LOCKED, AWAY], ids=["locked", "away"])
 @pytest.mark.parametrize("method", ["open", "register_worker", "publish", "reap"])
-async def test_a_worker_starts_when_the_lock_is_given_back(world: World, method: str):
+async def test_a_worker_starts_when_the_store_can_be_used_again(world: World, method: str, error: StoreError):
     @workflow
     async def opened_late() -> int:
         return 1
 
-    store = Locked(world.store(), method, times=2)
+    store = Locked(world.store(), method, 2, error)
     runtime = await world.open(store=store)
     assert store.times == 0
     assert await (await runtime.start(opened_late)).result() == 1
 
 
-async def test_a_lock_that_stays_is_told_in_the_end():
+@pytest.mark.parametrize(("error", "patience"), [(LOCKED, OPENING_PATIENCE), (AWAY, REACHING_PATIENCE)])
+async def test_what_stays_in_the_way_is_logged_once_and_told_in_the_end(
+    error: StoreError, patience: float, caplog: pytest.LogCaptureFixture
+):
     clock, tries = Passing(), []
 
-    async def locked() -> None:
+    async def fail() -> None:
         tries.append(clock.now())
-        clock.advance(5.0)
-        raise StoreLocked("for ever")
+        clock.advance(2.0)
+        raise error
 
-    with pytest.raises(StoreLocked, match="for ever"):
-        await when_unlocked(locked, clock)
-    assert tries[-1] - tries[0] < OPENING_PATIENCE < clock.now() - tries[0] + 1
+    with pytest.raises(type(error), match=str(error)):
+        await when_available(fail, clock)
+    assert patience <= clock.now() - tries[0] <= patience + 3
+    assert [record.getMessage() for record in caplog.records] == [f"waiting for the store: {error}"]
 
 
-async def test_only_a_lock_is_waited_for():
-    async def full() -> None:
-        raise StoreFull("no room")
+@pytest.mark.parametrize("error", [StoreFull("no room"), StoreError("wrong password")])
+async def test_what_time_does_not_cure_is_told_at_once(error: StoreError):
+    clock = Passing()
 
-    with pytest.raises(StoreFull):
-        await when_unlocked(full, Passing())
+    async def fail() -> None:
+        raise error
+
+    with pytest.raises(StoreError, match=str(error)):
+        await when_available(fail, clock)
+    assert clock.slept == []

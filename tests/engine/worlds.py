@@ -1,4 +1,4 @@
-"""Engines for tests: on either store, under a clock that moves when told to, and mortal."""
+"""Engines for tests: on any store, under a clock that moves when told to, and mortal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import Op, Run
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.workers import lock_class
 from holdfast.stores.sqlite import SqliteStore
 
 PATIENCE = 20.0
@@ -130,13 +133,19 @@ class FlakyStore:
 class World:
     """A store that outlives the engines on it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, place: Path | str) -> None:
+        """``place`` is a folder, or the URL of a database."""
         self.kind = kind
         self.clock = VirtualClock()
-        self._folder = folder
+        self._place = place
         self._memory = MemoryStore(clock=self.clock.now)
         self._open: list[Runtime] = []
         self._outside: list[Any] = []
+
+    @property
+    def url(self) -> str:
+        """Where others find it; nobody finds what is in memory."""
+        return str(self._place) if self.kind == "postgres" else f"sqlite:///{self._place}/runs.db"
 
     async def outside(self) -> Any:
         """An open store, as somebody who executes nothing has it."""
@@ -151,7 +160,10 @@ class World:
             if clock is not None:
                 self._memory._clock = clock.now
             return self._memory
-        return SqliteStore(self._folder / "runs.db", clock=(clock or self.clock).now)
+        now = (clock or self.clock).now
+        if self.kind == "postgres":
+            return PgStore(str(self._place), clock=now, look_every=0.0)
+        return SqliteStore(Path(self._place, "runs.db"), clock=now)
 
     async def open(self, *, store: Any = None, clock: Clock | None = None, **options: Any) -> Runtime:
         """A runtime on this store that knows every workflow of the test; ``options`` are the engine's."""
@@ -184,7 +196,7 @@ class World:
         engine.threads.stop()
         await self.kill(runtime)
         self._open.remove(runtime)
-        if self.kind == "sqlite":
+        if self.kind != "memory":
             await asyncio.sleep(0)
             await engine.store.close()
 
@@ -194,6 +206,9 @@ class World:
         store = getattr(store, "inner", store)
         if isinstance(store, MemoryStore):
             store.kill_worker(runtime.worker_id)
+        elif isinstance(store, PgStore):
+            store._keeper._wanted.discard(runtime.worker_id)  # else it would take the lock again
+            await store._keeper.do(partial(_unlock, store, runtime.worker_id))
         else:
             store._locks.drop(store._mine[runtime.worker_id])
 
@@ -202,6 +217,11 @@ class World:
             await runtime.close()
         for store in self._outside:
             await store.close()
+
+
+def _unlock(store: PgStore, worker: int, db: Any) -> None:
+    store._keeper._held.discard(worker)
+    assert db.ask("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (lock_class(store.schema), worker)) == [(True,)]
 
 
 # Looking at what is recorded

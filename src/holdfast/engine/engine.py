@@ -28,17 +28,19 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
-from holdfast.engine.patience import when_unlocked
+from holdfast.engine.patience import when_available
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep
 from holdfast.engine.telling import Teller
 from holdfast.engine.threads import Threads
+from holdfast.engine.ticking import Ticker
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import History, NewWorker, Store
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
+from holdfast.stores.serving import served_name
 
 log = logging.getLogger("holdfast.engine")
 
@@ -67,6 +69,7 @@ class JournalEngine:
         pulse: type[Pulse] = Pulse,
         execution: Callable[..., Execution] = Execution,
         around_step: AroundStep | None = None,
+        schedules: bool = True,
     ) -> None:
         self.store = store
         self.clock: Clock = clock or SystemClock()
@@ -95,6 +98,7 @@ class JournalEngine:
         """Runs that are being started or claimed, and will be among the drivers in a moment."""
         self._by_id: dict[str, Driver] = {}
         self._claims = Claims(self, definitions, self._queues, lease)
+        self._ticker = Ticker(self, definitions if schedules else {})
         self._idle = IdleRuns(self.clock.now)
         self._arrivals = Arrivals()
         self._looking = asyncio.Lock()
@@ -119,13 +123,10 @@ class JournalEngine:
         """Connect, register as a worker, and begin to take runs."""
         quiet.install()
         self.loop = asyncio.get_running_loop()
-        await when_unlocked(self.store.open, self.clock)
+        await when_available(self.store.open, self.clock)
         self.writer = Writer(self.store, self.loop, self.clock)
         try:
-            await when_unlocked(self._register, self.clock)
-            await when_unlocked(self._publish, self.clock)
-            # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
-            await when_unlocked(partial(self.store.reap, self.worker), self.clock)
+            await when_available(self._register, self.clock)
         except BaseException:
             await self.store.close()
             raise
@@ -137,7 +138,15 @@ class JournalEngine:
             interrupt_after=self._interrupt_after,
             now=self.clock.monotonic,
         )
-        self._pulse.start()
+        self._pulse.start()  # at once: a store that is waited for below must not cost the lease
+        try:
+            await when_available(self._publish, self.clock)
+            # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
+            await when_available(partial(self.store.reap, self.worker), self.clock)
+        except BaseException:
+            self._pulse.stop()
+            await self.store.close()
+            raise
         self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
 
     async def close(self, grace: float = 0.0) -> None:
@@ -237,10 +246,13 @@ class JournalEngine:
 
     async def _publish(self) -> None:
         """Announce workflows that are new since the last time."""
-        new = [definition for name, definition in self._definitions.items() if name not in self._published]
+        new = {name: definition for name, definition in self._definitions.items() if name not in self._published}
         if new:
-            await self.store.publish([definition.spec() for definition in new], self.worker)
-            self._published.update(definition.name for definition in new)
+            # One that serves several versions is there under the name of each.
+            each = {id(definition): definition for definition in new.values()}
+            await self.store.publish([definition.spec() for definition in each.values()], self.worker)
+            self._published.update(new)
+        await self._ticker.announce()
 
     @property
     def is_closed(self) -> bool:
@@ -251,7 +263,7 @@ class JournalEngine:
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
         """Create a run, and begin to execute it here if this worker can."""
-        if new.workflow not in self._published:
+        if served_name(new.workflow, new.version) not in self._published:
             await self._publish()
         return await self.writer.answer_to(partial(self._claims.start, StartRun(new, join_orphan=join_orphan)))
 
@@ -309,15 +321,19 @@ class JournalEngine:
             while True:
                 try:
                     reaped = await self.store.reap(self.worker)
-                    if changed or self._look_again or reaped.workers or claims.is_due() or claims.in_doubt():
+                    is_due = claims.is_due() or claims.in_doubt() or self._ticker.is_due()
+                    if changed or self._look_again or reaped.workers or is_due:
                         self._look_again = False
                         try:
                             await self._look()
                         except BaseException:
                             self._look_again = True  # until it has worked
                             raise
-                    changed = await self.store.changed(claims.until_due(REAP_EVERY))
+                    follows = bool(self.news) or bool(self._arrivals.awaited(except_for=self._by_id))
+                    longest = self._ticker.until_due(claims.until_due(REAP_EVERY))
+                    changed = await self.store.changed(longest, follows=follows)
                     if changed:
+                        self._ticker.tell()
                         self.news.tell_all()
                     failing = False
                 except StoreError as error:
@@ -347,6 +363,8 @@ class JournalEngine:
             await self._claims.fetch_signals()
             await self._claims.fetch_requests()
             await self._check_arrivals()
+            if self._ticker.is_due():
+                await self._ticker.look()
 
     async def _check_arrivals(self) -> None:
         awaited = self._arrivals.awaited(except_for=self._by_id)
@@ -354,6 +372,11 @@ class JournalEngine:
             for run in await self.store.get_many(awaited[at : at + 500]):
                 if run.state.is_terminal:
                     self._arrivals.arrived(run)
+
+    def serves(self, workflow: str, queue: str | None) -> bool:
+        """Whether runs of this workflow are executed here, if they are in this queue (``None``: its own)."""
+        known = [definition for definition in self._definitions.values() if definition.name == workflow]
+        return any(self._claims.serves(queue or definition.queue) for definition in known)
 
     # What claims ask for (see `claims.Holder`)
 
@@ -510,6 +533,7 @@ class JournalEngine:
         finally:
             self._coming_back = False
         self._published.clear()
+        self._ticker.come_back()
         self.nudge()
 
     def _blocked(self, run_id: str, place: str) -> None:

@@ -1,7 +1,8 @@
 """One step being carried out: attempt, time-out, retry, outcome.
 
 The way of a step is a pipe of verbs: ``carry_out`` makes attempts until one of them settles it; ``_attempt`` runs the
-function once; ``_report`` encodes the outcome and hands it to the run's driver, which records it.
+function once; ``_report`` encodes the outcome and hands it to the run's driver, which records it. That of a
+transactional step is committed before, with what the step did: see ``transacting``.
 
 A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
 code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread
@@ -22,117 +23,30 @@ from typing import TYPE_CHECKING, Any
 from holdfast.codec import check_size, codec_for, describe_error, encode_error, preview
 from holdfast.core.execution import UNREAD, Command
 from holdfast.core.records import Attempt
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
-from holdfast.engine import asking
 from holdfast.engine.definitions import StepCall
-from holdfast.engine.reserving import reserve
+from holdfast.engine.step_context import StepContext as StepContext
+from holdfast.engine.step_context import current as current
 from holdfast.engine.telling import Account
-from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue
-from holdfast.stores.contract import History
+from holdfast.engine.transacting import MOST_INTERRUPTIONS, Interrupted, in_transaction
+from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue, UsageError
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Change, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.hosting import Host
 
 HEARTBEAT_INTERVAL = 0.1
 """Progress is written at most this often; the latest wins."""
+
+INTERRUPTION_PAUSE = 0.1
+"""Seconds before a step is run again whose transaction the database has ended; each further wait is twice as long."""
 
 LEASE_LOOK = 0.02
 """How often a step that may not begin, because its worker's lease is in doubt, looks again."""
 
 _progress = codec_for(Any)
-
-
-class StepContext:
-    """What a step may know of itself: see ``current_step()``."""
-
-    def __init__(self, run: StepRun, attempt: int, progress: Any) -> None:
-        self.name = run.call.step.name
-        self.run_id = run.driver.run.id
-        self.workflow = run.driver.run.workflow
-        self.attempt = attempt
-        """1 for the first attempt; retries count on, also over a crash between two of them."""
-        self.progress = progress
-        """What an earlier attempt last passed to ``heartbeat``, or ``None``."""
-        self._run = run
-
-    @property
-    def idempotency_key(self) -> str:
-        """Stable over attempts, crashes and replays of this step: hand it to whatever you call."""
-        return self._run.driver.execution.idempotency_key(self._run.command.position, self.name)
-
-    def heartbeat(self, progress: Any = None) -> None:
-        """Keep ``progress`` for the next attempt, should this one fail or its process die.
-
-        May be called from any thread, as often as you like: it is written in the background at most ten times a second.
-        Raises ``FenceLost`` or ``asyncio.CancelledError`` in a step that should stop.
-        """
-        self._run.beat(self, progress)
-
-    async def keep(self, progress: Any) -> None:
-        """Like ``heartbeat``, and it returns when ``progress`` is durable.
-
-        For an async step that is about to do what it could not tell, after a crash, from not having done it.
-        """
-        await self._run.keep(self, progress)
-
-    def tell_text(self, text: str) -> None:
-        """Hand a piece of text to whoever follows the run live, as a "text" event; from any thread.
-
-        It is told in the background, a few times a second, and forgotten when the step has its outcome.
-        """
-        self._run.tell_text(self, text)
-
-    def listener(self, request: int) -> Callable[[str], None]:
-        """To be called, on the loop, with each piece of the answer to one of this attempt's requests.
-
-        What was told of the answer to an earlier one is void.
-        """
-        return self._run.listener(self, request)
-
-    @property
-    def run(self) -> Run:
-        """The row of its run, as it was when the run came into memory."""
-        return self._run.driver.run
-
-    @property
-    def engine(self) -> Host:
-        """The engine that carries it out: the same for all steps that see the same store in this process."""
-        return self._run.driver.host
-
-    async def reserve(self, expected: Usage) -> None:
-        """Ask for what this step is about to use, if the run, or one above it, has a budget.
-
-        Raises ``BudgetExceeded`` if that would pass one. Waits while it only does because of what others in flight may
-        use.
-        """
-        await reserve(self._run.driver, self._run.command.position, self.name, expected)
-
-    async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
-        """Note that people are told of a question of its run again; false when that is open no more."""
-        return await asking.remind(self._run.driver, id, reminders, asked_of, expires_at)
-
-    async def withdraw_approval(self, id: str) -> bool:
-        """Take a question of its run back; false when it has been answered, and the answer counts."""
-        return await asking.withdraw(self._run.driver, id)
-
-    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
-        """Another run's row and journal, if there is such a run."""
-        return await self._run.driver.host.read_run(run_id)
-
-    def remember(self, change: MemoryChange) -> None:
-        """Change what outlives runs, together with the record of this step: if the step succeeds, and once."""
-        self._run.memory = change
-
-    async def change_run(self, op: Change) -> Verdict:
-        """Signal, cancel, pause or resume another run: what workflow code does through a child's handle."""
-        return await self._run.driver.host.change(op)
-
-
-current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("holdfast_step")
 
 
 AroundStep = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
@@ -160,6 +74,12 @@ class StepRun:
         self._attempt_number = known.attempt + 1 if known is not None and not known.intent else 1
         self._error = known.error if known is not None else ""
         self._progress: bytes | None = known.progress if known is not None else None
+        self._known = known if known is not None and known.outcome is not None else None
+        """Its outcome was committed with what it did, and is still to be recorded."""
+        self._kept: tuple[bytes, Any] | None = None
+        """The same, of the attempt that has just been made: encoded, and decoded again."""
+        self._interruptions = 0
+        """Attempts that the database has ended, and that do not count."""
         self._current: StepContext | None = None
         """What the attempt that is being made was told of itself."""
         self._beat_due = False
@@ -174,6 +94,9 @@ class StepRun:
 
     def launch(self) -> None:
         """Start on the process's loop, in the caller's context."""
+        if self._known is not None:
+            self._record_known(self._known)
+            return
         self.task = self._loop.create_task(self.carry_out(), context=self.command.context)
 
     def cancel(self, *, lost: bool = False) -> None:
@@ -199,6 +122,21 @@ class StepRun:
         now = self.driver.host.clock.now()
         return Attempt(self.command.position, self._attempt_number - 1, at=now, name=self.call.step.name)
 
+    def _record_known(self, known: Attempt) -> None:
+        assert known.outcome is not None
+        self.driver.step_settled(
+            self,
+            ok=True,
+            payload=known.outcome,
+            value=UNREAD,
+            started_at=known.at,
+            attempts=known.attempt,
+            used=None,
+            memory=None,
+            preview=self._preview(),
+            noted=True,
+        )
+
     async def carry_out(self) -> None:
         """See to it that the step gets an outcome."""
         started_at = self.driver.host.clock.now()
@@ -217,7 +155,8 @@ class StepRun:
             while not self.driver.host.holds_lease():
                 await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
-            self.memory = None
+            self.memory = self._kept = None
+            interrupted = False
             self.driver.host.telling.begin(self._account, self._attempt_number, started_at)
             try:
                 value = await self._attempt()
@@ -232,6 +171,9 @@ class StepRun:
                 return
             except (SystemExit, KeyboardInterrupt) as stop:
                 error = StepFailed(f"the step raised {stop!r}", self.call.step.name)
+            except Interrupted as raised:
+                error = raised.__cause__ or raised
+                interrupted = self._interruptions < MOST_INTERRUPTIONS
             except BaseException as raised:
                 error = raised
             else:
@@ -242,10 +184,15 @@ class StepRun:
                 self.driver.host.telling.forget(self._account)
             if self.withdrawn:
                 return
-            if not retry.wants_retry(self._attempt_number, error):
+            tried = self._attempt_number - self._interruptions
+            if interrupted:
+                self._interruptions += 1
+                wait = RetryPolicy(backoff=INTERRUPTION_PAUSE).delay(self._interruptions, clock.draw())
+            elif retry.wants_retry(tried, error):
+                wait = retry.delay(tried, clock.draw(), error)
+            else:
                 self._report(None, error, started_at)
                 return
-            wait = retry.delay(self._attempt_number, clock.draw(), error)
             self._error = f"{type(error).__name__}: {describe_error(encode_error(error)).message}"[:500]
             del error
             self._note()
@@ -268,7 +215,16 @@ class StepRun:
             if around is None:
                 await self.driver.host.threads.reserve()
         if around is not None:
-            call = partial(around, self, call if step.is_async else partial(self._reserve_and_call, call))
+            call = call if step.is_async else partial(self._reserve_and_call, call)
+            if step.transaction:  # whoever replaces the step needs no database
+                call = partial(self._in_transaction, self._current, call)
+            call = partial(around, self, call)
+        elif step.transaction:
+            return await self._in_transaction(self._current, partial(self._in_time, call), reserved=not step.is_async)
+        return await self._in_time(call)
+
+    async def _in_time(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        step = self.call.step
         if step.timeout is None:
             return await call()
         scope = asyncio.timeout(step.timeout)
@@ -283,6 +239,24 @@ class StepRun:
                     step.name,
                 ) from None
             raise
+
+    async def _in_transaction(
+        self, context: StepContext, call: Callable[[], Coroutine[Any, Any, Any]], *, reserved: bool = False
+    ) -> Any:
+        begun = False
+
+        async def once_begun() -> Any:
+            nonlocal begun
+            begun = True
+            return await call()
+
+        try:
+            self._kept = await in_transaction(self, context, self._attempt_number, once_begun)
+        finally:
+            if reserved and not begun:
+                self.driver.host.threads.waive()
+        self._noted = True
+        return self._kept[1]
 
     async def _reserve_and_call(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         await self.driver.host.threads.reserve()
@@ -308,6 +282,10 @@ class StepRun:
 
     def _report(self, value: Any, error: BaseException | None, started_at: float) -> None:
         step = self.call.step
+        if self._kept is not None:
+            payload, decoded = self._kept
+            self._settle(True, payload, decoded, started_at)
+            return
         if error is None:
             used = None if step.used is None else step.used(value)
             try:
@@ -334,9 +312,12 @@ class StepRun:
             attempts=self._attempt_number,
             used=used,
             memory=self.memory if ok else None,
-            preview=preview(self.call.step.parameters, self.call.args, self.call.kwargs),
+            preview=self._preview(),
             noted=self._noted,
         )
+
+    def _preview(self) -> str:
+        return preview(self.call.step.parameters, self.call.args, self.call.kwargs)
 
     # While it is in flight
 
@@ -365,6 +346,7 @@ class StepRun:
             raise asyncio.CancelledError(f"attempt {context.attempt} of step {context.name!r} is over")
         if progress is None:
             return
+        self._check_progress()
         self._progress = _progress.encode(progress, f"the progress of step {context.name!r}")
         if self._beat_due:
             return
@@ -373,6 +355,14 @@ class StepRun:
             self._schedule_beat()
         else:
             self._loop.call_soon_threadsafe(self._schedule_beat)
+
+    def _check_progress(self) -> None:
+        if self.call.step.transaction:
+            raise UsageError(
+                f"step {self.call.step.name!r} has transaction=True, so nothing of an attempt that fails stays, and "
+                f"there is nothing that the next one could go on from: call heartbeat() without progress, or make two "
+                f"steps of it"
+            )
 
     def _schedule_beat(self) -> None:
         wait = self._last_beat + HEARTBEAT_INTERVAL - self._loop.time()
@@ -388,6 +378,7 @@ class StepRun:
     async def keep(self, context: StepContext, progress: Any) -> None:
         """A heartbeat that is waited for. Losing the run meanwhile cancels the step, and so the wait."""
         self.beat(context, None)
+        self._check_progress()
         self._progress = _progress.encode(progress, f"the progress of step {context.name!r}")
         durable: asyncio.Future[None] = self._loop.create_future()
 

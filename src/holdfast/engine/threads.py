@@ -24,6 +24,10 @@ class Threads:
         """Wait until a thread is free, and keep it for the ``run`` that must follow at once."""
         await self._free.acquire()
 
+    def waive(self) -> None:
+        """Give a thread back that was reserved, and is not needed after all."""
+        self._free.release()
+
     async def run(self, call: Callable[[], Any]) -> Any:
         """Call it in the reserved thread."""
         loop = asyncio.get_running_loop()

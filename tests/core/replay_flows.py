@@ -552,3 +552,20 @@ async def nested_anyio_scopes(w: World) -> Any:
             if asyncio.get_running_loop().time() - 1000 > 0.5:
                 inner.cancel_scope.cancel()
     return scope.cancelled_caught
+
+
+@flow(signals=("go",))
+async def patches_in_all_branches(w: World) -> Any:
+    async def branch(n: int) -> list[str]:
+        told = [await attempt(w, f"{n}.first")]
+        if w.patched("together"):
+            told += await asyncio.gather(attempt(w, f"{n}.x"), attempt(w, f"fail {n}.y"))
+        if w.patched(f"only {n}"):
+            await asyncio.sleep(0.1 * n)
+            told.append(await attempt(w, f"{n}.last"))
+        return told
+
+    async with asyncio.TaskGroup() as group:
+        branches = [group.create_task(branch(n)) for n in range(3)]
+    w.note(w.patched("together"), w.patched("the end"))
+    return [one.result() for one in branches], await w.signal("go")

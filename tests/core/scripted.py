@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.core.execution import Command, Execution, Outcome
+from holdfast.core.patches import NOWHERE, Patches
 from holdfast.core.records import Kind, Record
 
 START = 1_000.0
@@ -44,10 +45,18 @@ class _Traced(Execution):
 class World:
     """What workflow code of these tests is given: steps, signals, and a place for notes."""
 
-    def __init__(self, flow: Flow, *, run_id: str = "run-7", deadline: float | None = None) -> None:
+    def __init__(
+        self, flow: Flow, *, run_id: str = "run-7", deadline: float | None = None, journal: Sequence[Record] = ()
+    ) -> None:
         self.notes: list[Any] = []
         self.execution = _Traced(
-            run_id, lambda: flow(self), workflow="flow", start_time=START, seed=b"seed of the run!", deadline=deadline
+            run_id,
+            lambda: flow(self),
+            workflow="flow",
+            start_time=START,
+            seed=b"seed of the run!",
+            deadline=deadline,
+            patches=Patches(journal),
         )
         self.marks: list[Any] = []
         """What could be seen from outside after each record."""
@@ -59,6 +68,9 @@ class World:
 
     async def signal(self, name: str) -> str:
         return _read(await self.execution.issue(Kind.SIGNAL, name, None))
+
+    def patched(self, name: str) -> bool:
+        return self.execution.patched(name)
 
     def note(self, *what: Any) -> None:
         self.notes.append((*what, round(self.execution.loop.time() - START, 6)))
@@ -109,7 +121,7 @@ class Replay(World):
     """A run brought back from its journal."""
 
     def __init__(self, flow: Flow, journal: Sequence[Record], *, collect: bool = False) -> None:
-        super().__init__(flow)
+        super().__init__(flow, journal=journal)
         self.start()
         for record in journal:
             if collect:
@@ -121,7 +133,7 @@ class Live(World):
     """A run whose outcomes are drawn from a seed; with a ``prefix``, one that goes on from there."""
 
     def __init__(self, flow: Flow, seed: int | str, *, prefix: Sequence[Record] = ()) -> None:
-        super().__init__(flow)
+        super().__init__(flow, journal=prefix)
         self.journal: list[Record] = list(prefix)
         self._draw = random.Random(seed)
         self._wall = START
@@ -140,6 +152,7 @@ class Live(World):
             self.deliver(record)
         self.execution.go_live()
         self._look()
+        self._record_patches()
         while self.ending is None:
             self._happen()
 
@@ -153,6 +166,15 @@ class Live(World):
             self.journal.append(record)
             self.deliver(record)
             self._look()
+        self._record_patches()
+
+    def _record_patches(self) -> None:
+        """As the engine does it: behind what was on its way, and before anything is begun that was asked for later."""
+        for name in self.execution.patches.take_new():
+            record = Record(len(self.journal), Kind.PATCH, NOWHERE, name, True, None, self._wall)
+            self.journal.append(record)
+            self.deliver(record)
+        assert self.execution.patches.is_settled
 
     def _one_thing(self, batch: list[Record]) -> None:
         self._wall += self._draw.random() * 0.4

@@ -195,3 +195,23 @@ def test_after_a_drift_nothing_more_is_delivered():
     assert world.ending[0] == "fault"
     assert world.execution.trace == [("step", 0, "extract")]
     world.leave()
+
+
+# Patches
+
+
+def test_the_remedy_is_told():
+    assert 'if patched("name of the change"): new code, else: old code' in drift(three_steps, record(0, 0, "other"))
+
+
+def test_a_patch_that_the_code_has_not_asked_for_is_shown():
+    patch = Record(0, Kind.PATCH, -1, "charge-in-cents", True, None, 1_001.0)
+
+    async def asking(w: World) -> None:
+        w.patched("charge-in-cents")
+        await w.step("extract")
+
+    told = drift(three_steps, patch, record(1, 0, "other"))
+    assert " patch charge-in-cents (not asked for)\n" in told
+    told = drift(asking, patch, record(1, 0, "other"))
+    assert " patch charge-in-cents patch charge-in-cents\n" in told

@@ -31,6 +31,7 @@ from holdfast import (
     current_run,
     current_step,
     parallel,
+    patched,
     step,
     wait_for_signal,
     workflow,
@@ -98,6 +99,19 @@ async def golden_race() -> list[object]:
     order.append(await asyncio.gather(*pending, return_exceptions=True) != [])
     order.append(await slow("after", 0.0))
     return order
+
+
+@golden
+@workflow
+async def golden_patched() -> list[object]:
+    async def branch(name: str, seconds: float) -> list[object]:
+        told: list[object] = [await slow(name, seconds)]
+        if patched("in both branches"):
+            told.append(await slow(f"{name} new", 0.0))
+        return [*told, patched(f"only in {name}")]
+
+    first = await asyncio.gather(branch("b", 0.06), branch("a", 0.03))
+    return [first, patched("in both branches"), patched("at the end")]
 
 
 class Declined(Exception):

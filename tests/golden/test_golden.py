@@ -106,7 +106,7 @@ def test_the_set_contains_the_cases_that_it_is_there_for():
     assert [signal.name for signal in journals["golden_waiting"].signals] == ["note"]
 
 
-def test_the_set_contains_children_compensations_cancels_retries_and_forks():
+def test_the_set_contains_children_compensations_cancels_retries_forks_and_patches():
     journals = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
     kinds = {name: [record.kind for record in journal.records] for name, journal in journals.items()}
     assert {Kind.CHILD, Kind.START} <= set(kinds["golden_children"])
@@ -121,6 +121,8 @@ def test_the_set_contains_children_compensations_cancels_retries_and_forks():
     assert numbers != list(range(len(numbers))), "a retry has taken records back"
     fork = journals["golden_fork"].run
     assert (fork.forked_from, len(fork.seed) > 16) == ("golden_fork-origin", True)
+    patches = [record.name for record in journals["golden_patched"].records if record.kind is Kind.PATCH]
+    assert (patches[0], patches[-1], len(patches)) == ("in both branches", "at the end", 4)
     names = [record.name for record in journals["golden_class"].records]
     assert (names.count("weigh"), names.count("split"), names[-1]) == (3, 0, "report")
 

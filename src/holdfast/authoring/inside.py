@@ -44,6 +44,23 @@ def random() -> float:
     return (int.from_bytes(execution.draw("random")[:7]) >> 3) / (1 << 53)
 
 
+def patched(name: str) -> bool:
+    """Whether this run takes the new way of a change: ``if patched("charge-in-cents"): new code, else: old code``.
+
+    True in a run that has not been past this place before, and false in one that has, with code that did not ask: what
+    it did there is in its journal, and only the old code fits that. A run keeps its answer, whichever process has it,
+    and gives it to every call with this name. So a name stands for one change: the next change has another one.
+
+    The first time that the answer is true, that is recorded, once in a run, and nothing that the code asks for after it
+    is begun before the record is durable. When the last run that takes the old way has ended, remove the call and the
+    old code: the records of the patch are passed over.
+    """
+    execution = _workflow_only("patched")
+    if not name:
+        raise UsageError("patched: a change needs a name, such as 'charge-in-cents'")
+    return execution.patched(name)
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
     """The run that the calling code belongs to."""
@@ -66,7 +83,10 @@ def current_run() -> CurrentRun:
 
 
 def current_step() -> StepContext:
-    """What a step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``keep()``."""
+    """What a step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``keep()``.
+
+    A transactional one also has its ``connection``.
+    """
     step = steps.current.get(None)
     if step is None or current_execution() is not None:
         raise UsageError("current_step() is for code that runs inside a step of a run")

@@ -1,7 +1,11 @@
-"""The workflows that this process knows, by name.
+"""The workflows that this process knows, by name and version.
 
 A workflow's name does not contain its module, so that a script (`__main__.etl`) and a worker that imports it
 (`app.etl`) speak of the same workflow. The price is that a name must be unique in a program.
+
+A program may have several definitions of one workflow, with different versions: the old function for the runs that were
+started with it, and the new one. A definition is known under the *served name* (see ``stores.serving``) of each version
+that it serves; without versions, that is the workflow's name.
 """
 
 from __future__ import annotations
@@ -9,20 +13,44 @@ from __future__ import annotations
 from holdfast.authoring.functions import defined_at, place_of
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError
+from holdfast.stores.serving import served_name, split_name
 
 definitions: dict[str, WorkflowDefinition] = {}
 
 
 def register(definition: WorkflowDefinition) -> None:
     """Make a workflow known. Defining the same function or class again (a reload, a notebook cell) replaces it."""
-    known = definitions.get(definition.name)
-    if known is not None and not _same_place(known, definition):
-        raise DefinitionError(
-            f"two workflows are named {definition.name!r}: {place_of(known.function)} and "
-            f"{place_of(definition.function)}. "
-            f"Runs are found by name: give one of them another with `name=...`."
+    for name in definition.served_names:
+        known = definitions.get(name)
+        if known is not None and not _same_place(known, definition):
+            raise DefinitionError(_two_of(name, known, definition))
+    replaced = definitions.get(definition.served_names[0])
+    for name in () if replaced is None else replaced.served_names:
+        if definitions.get(name) is replaced:
+            del definitions[name]
+    for name in definition.served_names:
+        definitions[name] = definition
+
+
+def definition_of(workflow: str, version: str) -> WorkflowDefinition:
+    """The code for runs of this version. Raises ``KeyError``."""
+    return definitions[served_name(workflow, version)]
+
+
+def _two_of(name: str, one: WorkflowDefinition, other: WorkflowDefinition) -> str:
+    workflow, version = split_name(name)
+    places = f"{place_of(one.function)} and {place_of(other.function)}"
+    if not version and not one.serves and not other.serves:
+        return (
+            f"two workflows are named {workflow!r}: {places}. "
+            f"Runs are found by name: give one of them another with `name=...`, or a `version=` of its own if it is "
+            f"other code for the same workflow."
         )
-    definitions[definition.name] = definition
+    runs = f"of version {version!r}" if version else "without a version"
+    return (
+        f"two definitions of workflow {workflow!r} are for its runs {runs}: {places}. "
+        f"Each version has one: see their `version=` and `serves=`, or give one of them another name with `name=...`."
+    )
 
 
 def _same_place(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:

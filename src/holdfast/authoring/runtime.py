@@ -21,6 +21,7 @@ from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST
 from holdfast.core.records import Record
+from holdfast.engine import steps
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
@@ -28,7 +29,7 @@ from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.urls import open_store, store_url
+from holdfast.stores.urls import open_store, shown_url, store_url
 
 log = logging.getLogger("holdfast")
 
@@ -44,10 +45,13 @@ class Runtime:
 
     Args:
         url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
+        namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
+            ``HOLDFAST_NAMESPACE``, else ``default``.
         lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
         concurrency: how many runs may be in memory at once.
         queues: take runs only from these queues; from all unless given.
-        workflows: execute only the workflows of these names; all that this process knows unless given.
+        workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
+            ``"etl@2"``: one of them); all that this process knows unless given.
         max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
     """
 
@@ -55,15 +59,18 @@ class Runtime:
         self,
         url: str | None = None,
         *,
+        namespace: str | None = None,
         lease: float = 10.0,
         concurrency: int = 1000,
         queues: Collection[str] | None = None,
         workflows: Collection[str] | None = None,
         max_value: int = LARGEST,
     ) -> None:
-        self.url = store_url(url)
+        target = store_url(url, namespace)
+        self.url = shown_url(target)
+        """The store's URL, as people may see it."""
         self._engine = JournalEngine(
-            open_store(self.url),
+            open_store(target),
             _served(workflows),
             lease=lease,
             concurrency=concurrency,
@@ -188,6 +195,15 @@ class Runtime:
         """The event loop that opened this runtime."""
         return self._loop
 
+    def executes(self, engine: object) -> bool:
+        """Whether this is the runtime of an engine."""
+        return self._engine is engine
+
+    @property
+    def namespace(self) -> str:
+        """Whose runs these are."""
+        return self._engine.store.namespace
+
     @property
     def worker_id(self) -> int:
         """The number under which this runtime is registered as a worker."""
@@ -207,10 +223,12 @@ def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinitio
     """The definitions of these workflows; of all, also those still to come, unless given."""
     if workflows is None:
         return definitions
-    if unknown := [name for name in workflows if name not in definitions]:
+    chosen = {name: one for name, one in definitions.items() if name in workflows or one.name in workflows}
+    found = chosen.keys() | {one.name for one in chosen.values()}
+    if unknown := [name for name in workflows if name not in found]:
         known = ", ".join(definitions) or "none"
         raise UsageError(f"Runtime: no workflow {unknown[0]!r} is defined in this process (known: {known})")
-    return {name: definitions[name] for name in workflows}
+    return chosen
 
 
 def _forget(runtime: Runtime) -> None:
@@ -219,16 +237,18 @@ def _forget(runtime: Runtime) -> None:
 
 
 async def current_runtime() -> Runtime:
-    """The runtime opened last on the running loop, or the default one."""
+    """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
     loop = asyncio.get_running_loop()
+    step = steps.current.get(None)
     for runtime in list(_open):
         if runtime.is_closed:
             _forget(runtime)
         elif runtime.loop is not None and runtime.loop.is_closed():
             runtime.abandon()
-    for runtime in reversed(_open):
-        if runtime.loop is loop:
-            return runtime
+    here = [runtime for runtime in reversed(_open) if runtime.loop is loop]
+    if here:
+        # What a step starts is for the store of its run: there may be others here, of other namespaces.
+        return next((runtime for runtime in here if step is not None and runtime.executes(step.engine)), here[0])
     opening = _opening.get(loop)
     if opening is None:
         # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.

@@ -147,6 +147,7 @@ def step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    transaction: bool = False,
     compensate: Callable[..., Any] | None = None,
 ) -> _StepDecorator: ...
 @overload
@@ -166,6 +167,7 @@ def step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    transaction: bool = False,
     compensate: Callable[..., Any] | str | None = None,
 ) -> _StepDecorator: ...
 def step(
@@ -184,6 +186,7 @@ def step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
+    transaction: bool = False,
     compensate: Callable[..., Any] | str | None = None,
 ) -> Any:
     """Make a function a step: its outcome is recorded, and never computed again for the same run.
@@ -206,6 +209,8 @@ def step(
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``current_step().idempotency_key`` to make
             that harmless) or ``once`` (never again: see ``StepOutcomeUnknown``).
+        transaction: what the step does with ``current_step().connection``, in the store's own database, is committed
+            together with its outcome: exactly once, whenever a process dies.
         compensate: what undoes this step if the run fails or is cancelled: a function, or a step with retries and a
             time-out of its own; in a class workflow, also the name of a method. A parameter that is named like one of
             this step's takes that argument, and the one other parameter without a default takes this step's output.
@@ -217,7 +222,14 @@ def step(
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         marks, function = marks_of(function), below(function)
         made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
+        if transaction:
+            made = replace(made, transaction=True)
         where = f"step {made.name!r} ({place_of(function)})"
+        if made.transaction and made.effect is Effect.ONCE:
+            raise DefinitionError(
+                f"{where} has transaction=True, so it is run again only if nothing of it was committed: drop "
+                f"effect='once', which would never run it again"
+            )
         if declared is None:
             refuse_without_number(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
         if declared is None and compensate is not None:

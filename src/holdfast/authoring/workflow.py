@@ -16,14 +16,17 @@ from holdfast.authoring.classes.running import runner_of
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
 from holdfast.authoring.registry import register
+from holdfast.authoring.schedules import Schedule
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Handle, Link
-from holdfast.client.starting import StartOptions
+from holdfast.client.starting import StartOptions, checked_deliveries
 from holdfast.codec import InputsCodec, codec_for, template_fields
 from holdfast.core.execution import current_execution
 from holdfast.core.usage import Budget
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.errors import DefinitionError, InputError
+from holdfast.errors import DefinitionError, InputError, UsageError
+from holdfast.stores.operations import MAX_DELIVERIES
+from holdfast.stores.serving import refuse_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,6 +80,7 @@ class Workflow(Generic[P, R]):
         tags: Collection[str] = (),
         new: bool = False,
         budget: Budget | None = None,
+        max_deliveries: int | None = None,
     ) -> Workflow[P, R]:
         """The same workflow with options for the runs that are started through it.
 
@@ -88,6 +92,7 @@ class Workflow(Generic[P, R]):
             tags: words to find it by, in addition to the workflow's own.
             new: never join an orphaned run with equal inputs, but start another.
             budget: what its model calls may use, with those of all the runs that it starts.
+            max_deliveries: deaths of its worker in a row that make it ``dead``, instead of the workflow's own.
         """
         options = StartOptions(
             id=id,
@@ -97,6 +102,7 @@ class Workflow(Generic[P, R]):
             tags=tuple(tags),
             new=new,
             budget=budget,
+            max_deliveries=checked_deliveries(max_deliveries, f"workflow {self.name!r}: "),
         )
         return Workflow(self.definition, options)
 
@@ -137,6 +143,10 @@ def workflow(
     queue: str = "default",
     timeout: Duration | None = None,
     tags: Collection[str] = (),
+    max_deliveries: int = MAX_DELIVERIES,
+    version: str = "",
+    serves: Collection[str] = (),
+    schedule: Schedule | None = None,
 ) -> _WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -147,6 +157,10 @@ def workflow(
     queue: str = "default",
     timeout: Duration | None = None,
     tags: Collection[str] = (),
+    max_deliveries: int = MAX_DELIVERIES,
+    version: str = "",
+    serves: Collection[str] = (),
+    schedule: Schedule | None = None,
 ) -> Any:
     """Make an async function, or a class of numbered steps, a workflow: every run of it survives the process.
 
@@ -159,10 +173,19 @@ def workflow(
         queue: the queue its runs wait in.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: words to find its runs by.
+        max_deliveries: deaths of its worker in a row, without anything new recorded, after which a run is not taken up
+            any more but is ``dead`` (see ``holdfast dead``).
+        version: which version of the workflow this code is, such as ``"2"``. Runs that are started with it are taken up
+            only by workers that have code for this version.
+        serves: other versions whose runs this code takes up, too; ``""`` stands for runs without a version.
+        schedule: when runs of it are to be started, as in ``Schedule(cron="0 2 * * *", zone="Europe/Berlin")``.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        return _define(function, id, name, queue, timeout, tags)
+        defined = _define(function, id, name, queue, timeout, tags, max_deliveries, version, serves)
+        if schedule is not None:
+            schedule.declare(defined)
+        return defined
 
     return decorate if function is None else decorate(function)
 
@@ -183,6 +206,9 @@ def _define(
     queue: str,
     timeout: Duration | None,
     tags: Collection[str],
+    max_deliveries: int,
+    version: str,
+    serves: Collection[str],
 ) -> Workflow[..., Any]:
     label = name or function.__name__
     numbers: dict[str, int] = {}
@@ -214,6 +240,9 @@ def _define(
         timeout=seconds(timeout, f"{where}: timeout"),
         tags=tuple(tags),
         numbers=numbers,
+        max_deliveries=deliveries(max_deliveries, where),
+        version=checked_version(version, where),
+        serves=other_versions(serves, version, where),
     )
     register(definition)
     return Workflow(definition)
@@ -265,6 +294,28 @@ def _checked_template(template: str | None, signature: inspect.Signature, where:
                 f"{where}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
             )
     return template
+
+
+def deliveries(given: int, where: str) -> int:
+    """``max_deliveries`` of a definition."""
+    try:
+        return checked_deliveries(given, f"{where}: ") or MAX_DELIVERIES
+    except UsageError as error:
+        raise DefinitionError(str(error)) from None
+
+
+def checked_version(version: str, where: str) -> str:
+    """``version`` of a definition."""
+    if (refused := refuse_version(version)) is not None:
+        raise DefinitionError(f"{where}: {refused}")
+    return version
+
+
+def other_versions(serves: Collection[str], version: str, where: str) -> tuple[str, ...]:
+    """``serves`` of a definition."""
+    if isinstance(serves, str):
+        raise DefinitionError(f"{where}: serves is a collection of versions, not one string: serves=[{serves!r}]")
+    return tuple(dict.fromkeys(checked_version(one, where) for one in serves if one != version))
 
 
 def _plain(signature: inspect.Signature) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.core.patches import Patches
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import waiting_at
 
@@ -22,6 +23,7 @@ def describe_drift(
     command: Command | None,
     timer: str | None,
     ended: bool,
+    patches: Patches,
     recorded_python: str,
 ) -> str:
     """A readable diff around the record that fits no command."""
@@ -30,14 +32,16 @@ def describe_drift(
     rows = [("", "journal", "code now")]
     for old in before:
         now = by_position.get((old.kind is Kind.TIMER, old.position))
-        rows.append((" ", _recorded(old), _issued(now) if now else _recorded(old)))
+        rows.append((" ", _recorded(old), _issued(now) if now else _taken(old, patches)))
     rows.append(("≠", _recorded(record), _now(record, command, timer, issued, ended)))
     width = max(len(row[1]) for row in rows)
     lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
     lines.append("")
     lines.append(
         "The journal is untouched. Bring back code that issues the recorded commands in their order "
-        f"(new ones may come after them), then continue with `holdfast retry {run_id}`."
+        "(new ones may come after them): as the other way of the change, "
+        '`if patched("name of the change"): new code, else: old code`, it stays there for runs like this one alone. '
+        f"Then continue with `holdfast retry {run_id}`."
     )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if recorded_python and recorded_python != python:
@@ -45,7 +49,16 @@ def describe_drift(
     return "\n".join(lines)
 
 
+def _taken(record: Record, patches: Patches) -> str:
+    """A record that the code has taken, or passed over."""
+    if record.kind is Kind.PATCH and not patches.was_asked(record.name):
+        return "(not asked for)"
+    return _recorded(record)
+
+
 def _recorded(record: Record) -> str:
+    if record.kind is Kind.PATCH:
+        return _named(record.kind, record.name)
     return f"#{record.position + 1} {_named(record.kind, record.name)}".rstrip()
 
 

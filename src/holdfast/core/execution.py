@@ -32,6 +32,7 @@ from holdfast.core import stand_ins
 from holdfast.core.chance import Chance
 from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunFuture, RunLoop, running_loop
+from holdfast.core.patches import Patches
 from holdfast.core.records import WAITS, Kind, Record, Rewind
 from holdfast.core.undoing import Origin, UndoLog, chain_of, origins_of
 from holdfast.core.where import waiting_at
@@ -128,6 +129,7 @@ class Execution:
         deadline: float | None = None,
         recorded_python: str = "",
         rewound: Sequence[int] = (),
+        patches: Patches | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -143,6 +145,7 @@ class Execution:
         """Commands without an outcome, in the order they were issued."""
         self.waits = 0
         """How many of the open commands wait for a signal, a person or the end of another run, and need nobody here."""
+        self.patches = Patches() if patches is None else patches
         self._main = main
         self._chance = Chance(seed, rewound)
         self._recorded_python = recorded_python
@@ -211,6 +214,8 @@ class Execution:
             self._fire(record)
         elif record.kind.has_position:
             self._resolve(record, Outcome(record, value, self._origin(record)))
+        elif record.kind is Kind.PATCH:
+            self.patches.delivered(record.name)
         else:
             loop.advance_time(record.at)
             self._interrupt(record)
@@ -245,7 +250,7 @@ class Execution:
 
         That is drift, unless the record belongs to a hole, or somebody cancelled the run before its end was recorded.
         """
-        if record.kind is Kind.CANCEL:
+        if record.kind in (Kind.CANCEL, Kind.PATCH):
             self.deliver(record)
         elif record.kind.has_position and record.position not in self._holes:
             self.fault = self._drift(record)
@@ -304,6 +309,12 @@ class Execution:
         command.task = None
         self.waits -= command.kind in WAITS
         return True
+
+    def patched(self, name: str) -> bool:
+        """Whether the run takes the new way of this change: see ``patches``."""
+        if self.loop.closing:
+            return self.patches.known(name)
+        return self.patches.answer(name, positions=self._issued, timers=self.loop.timers_issued)
 
     def draw(self, purpose: str) -> bytes:
         """32 bytes that are random to the world and the same on every replay.
@@ -531,6 +542,7 @@ class Execution:
                 command=command,
                 timer=timer,
                 ended=self.ending is not None,
+                patches=self.patches,
                 recorded_python=self._recorded_python,
             )
         )

@@ -7,7 +7,7 @@ command. ``seq`` rises, and has gaps where a retry has taken a record back.
 
 All commands but timers share one stream of positions; timers have one of their own, so that wrapping a recorded step in
 ``asyncio.timeout`` does not move the steps behind it. The run's deadline and its cancellation are outside both: nobody
-asked for them.
+asked for them. So is a patch: code asks for it, but waits for nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Kind(IntEnum):
     """Somebody asked for the run to be cancelled, and its holder has begun to do so."""
     APPROVAL = 9
     """A person has answered a question; the payload says what, who and when."""
+    PATCH = 10
+    """The run takes the new way of a change in its code: see ``patches``."""
 
     @property
     def label(self) -> str:
@@ -42,7 +44,7 @@ class Kind(IntEnum):
     @property
     def has_position(self) -> bool:
         """Whether it is the outcome of a command in the stream that all share but timers."""
-        return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
+        return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL, Kind.PATCH)
 
 
 WAITS = (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
@@ -87,6 +89,9 @@ class Attempt(NamedTuple):
     at: float = 0.0
     name: str = ""
     """The step's name, for people to read."""
+    outcome: bytes | None = None
+    """The encoded value of a transactional step: it was committed with what the step did, and only its record is
+    missing. Nobody may run the step again."""
 
 
 class Signal(NamedTuple):
@@ -111,7 +116,7 @@ class Rewind(NamedTuple):
     Known only to whoever executed the code, so it is written with the run's end. ``failed`` are the records that ended
     the run, and failures that came after the first of them. Whatever the workflow issued after it had seen the first,
     it issued because of that: those records go as well. What had been issued before stays, also if its outcome came
-    later: it is paid for.
+    later: it is paid for. Patches stay.
     """
 
     failed: tuple[int, ...]
@@ -130,8 +135,8 @@ class Rewind(NamedTuple):
     def takes(self, record: Record) -> bool:
         """Whether a retry takes this record back."""
         first = min(self.failed, default=None)
-        if first is None or record.seq < first:
-            return False
+        if first is None or record.seq < first or record.kind is Kind.PATCH:
+            return False  # a patch may have been decided before the failure was seen, whatever its `seq`
         if record.seq in self.failed or not (record.kind.has_position or record.kind is Kind.TIMER):
             return True
         return record.position >= (self.timers if record.kind is Kind.TIMER else self.positions)

@@ -12,7 +12,9 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import WorkflowSpec
-from holdfast.stores.operations import NewRun, Started
+from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Started
+from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.serving import served_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class StepDefinition:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: float | None = None
     effect: Effect = Effect.IDEMPOTENT
+    transaction: bool = False
+    """What it does in the store's own database is committed together with its outcome."""
     compensation: Compensation | None = None
     used: Callable[[Any], Usage | None] | None = None
     """What a call has used, told by the value that it returned; ``None`` for steps that use nothing of a budget."""
@@ -109,8 +113,16 @@ class WorkflowDefinition:
     budget: Budget | None = None
     """What each of its runs may use, unless it is started with another budget."""
     is_agent: bool = False
+    max_deliveries: int = MAX_DELIVERIES
+    """How often a run of it may take its worker down in a row, without a new record, before it is ``dead``."""
+    version: str = ""
+    """The version that its runs are started with."""
+    serves: tuple[str, ...] = ()
+    """Other versions whose runs it executes, too."""
     load: Callable[[], None] | None = None
     """Imports what its code needs, if that takes long: called in a thread, before its first run in a process begins."""
+    schedules: dict[str, NewSchedule] = field(default_factory=dict[str, NewSchedule], compare=False)
+    """Those that are declared in code, by name; more may be declared later."""
 
     def spec(self) -> WorkflowSpec:
         """What clients without the code may know of it."""
@@ -123,4 +135,12 @@ class WorkflowDefinition:
             tags=self.tags,
             budget=None if self.budget is None else self.budget.limits(),
             is_agent=self.is_agent,
+            max_deliveries=self.max_deliveries,
+            version=self.version,
+            serves=self.serves,
         )
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What a worker serves that has it, its own version first: see ``stores.serving``."""
+        return tuple(served_name(self.name, version) for version in (self.version, *self.serves))

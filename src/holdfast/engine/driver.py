@@ -27,6 +27,7 @@ from typing import Any
 
 from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
+from holdfast.core.patches import NOWHERE, Patches
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.core.usage import Usage
@@ -113,6 +114,7 @@ class Driver:
             deadline=run.deadline,
             recorded_python=run.python,
             rewound=run.rewound,
+            patches=Patches(history.records, _begun(history)),
         )
         self._attempts = dict(history.attempts)
         self._children.linked = dict(history.links)
@@ -145,6 +147,7 @@ class Driver:
             self._pumping = False
             self.host.turning(None)
         self._mid_turn = not idle
+        self._record_patches()
         if not idle:
             self.host.loop.call_soon(self._pump)
         elif self.execution.fault is not None:
@@ -169,6 +172,14 @@ class Driver:
             else:
                 execution.deliver(record, value)
         return False
+
+    def _record_patches(self) -> None:
+        """Record what the code has decided, now: no record may come before it that rests on it."""
+        execution = self.execution
+        # In replay nothing else is recorded either; and code that does not fit leaves the journal as it is.
+        if not execution.loop.replaying and execution.fault is None:
+            for name in execution.patches.take_new():
+                self.journal.record(Kind.PATCH, NOWHERE, name)
 
     def _act(self) -> None:
         """The workflow is idle: carry out what it asked for."""
@@ -210,7 +221,7 @@ class Driver:
             self.host.run_idle(self)
 
     def _start_commands(self) -> None:
-        if self.host.draining or self._is_halted:
+        if self.host.draining or self._is_halted or not self.execution.patches.is_settled:
             return
         commands, self._to_start = self._to_start, []
         for command in commands:
@@ -539,3 +550,9 @@ class Driver:
         errors, self.execution.stray_errors = self.execution.stray_errors, []
         for context in errors:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))
+
+
+def _begun(history: History) -> list[int]:
+    """Positions of commands that somebody had begun, and that may have no record."""
+    told = (signal.position for signal in history.signals if signal.position is not None)
+    return [*history.attempts, *history.links, *told]

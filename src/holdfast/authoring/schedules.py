@@ -1,0 +1,142 @@
+"""``Schedule``: when a workflow is to be started, declared in code.
+
+It belongs to the definition of its workflow, so that the workers that know the one announce the other. What a worker
+does with it is told in ``engine.ticking``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.registry import definitions
+from holdfast.client.schedules import checked_name, new_schedule, timing_from
+from holdfast.core.schedules import CatchUp, Overlap
+from holdfast.core.spans import Span
+from holdfast.errors import DefinitionError, HoldfastError
+from holdfast.stores.schedules import NewSchedule
+
+if TYPE_CHECKING:
+    from holdfast.authoring.workflow import Workflow
+
+_places: dict[str, str] = {}
+"""Where the schedules of this process are declared, by name."""
+
+
+class Schedule:
+    """Starts a run of a workflow whenever it is due, once in the whole fleet.
+
+    ``Schedule("nightly", etl, "acme", cron="0 2 * * *", zone="Europe/Berlin")``; or, for a workflow that needs no
+    inputs, ``@workflow(schedule=Schedule(cron="0 2 * * *"))``. Runs are started with the options of the workflow that
+    is given: ``Schedule("nightly", etl.options(priority=5), ...)``.
+
+    Args:
+        name: what it is called; the ids of its runs begin with it. In ``@workflow(schedule=...)`` the workflow's name
+            unless given.
+        workflow: what is started; in ``@workflow(schedule=...)`` it is left out.
+        args: the inputs of each run.
+        inputs: the inputs of each run, by name.
+        cron: when, as a cron expression of five fields (or six, with seconds in front).
+        every: when, as an interval: seconds, a ``timedelta``, or words such as ``15 min``.
+        zone: the time zone whose clock a cron expression is read by; UTC unless given.
+        start: when an interval begins to count.
+        catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip`` fires
+            none, ``last`` the newest, ``all`` each.
+        most: at most so many missed ticks fire at once; the newest do.
+        overlap: ``skip`` starts nothing while the run before is under way.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        workflow: Workflow[..., Any] | None = None,
+        /,
+        *args: Any,
+        inputs: Mapping[str, Any] | None = None,
+        cron: str | None = None,
+        every: Span | None = None,
+        zone: str | None = None,
+        start: datetime | float | None = None,
+        catch_up: CatchUp = "last",
+        most: int = 100,
+        overlap: Overlap = "allow",
+    ) -> None:
+        self.name = name
+        self._place = _caller()
+        self._args = args
+        self._kwargs = dict(inputs or {})
+        self._catch_up: CatchUp = catch_up
+        self._most = most
+        self._overlap: Overlap = overlap
+        try:
+            if name is not None:
+                checked_name(name)
+            self._timing = timing_from(cron, every, zone, start)
+        except HoldfastError as error:
+            raise DefinitionError(f"{self._where(name)}: {error}") from None
+        if workflow is not None:
+            self.declare(workflow)
+
+    def _where(self, name: str | None) -> str:
+        return f"schedule{'' if name is None else f' {name!r}'} ({self._place})"
+
+    def declare(self, workflow: Workflow[..., Any]) -> None:
+        """Let workers that know the workflow announce it."""
+        definition, options = workflow.definition, workflow.start_options
+        name = definition.name if self.name is None else self.name
+        where = self._where(name)
+        if options.id is not None or options.delay or options.new or options.version is not None:
+            raise DefinitionError(
+                f"{where}: the options id=, delay=, new= and version= are for a single start. The ids of these runs "
+                f"are made of the schedule's name and their ticks, and their version is the newest that is served"
+            )
+        if "deps" in self._kwargs:
+            raise DefinitionError(f"{where}: deps are handed over within a process, and cannot be kept in a store")
+        try:
+            given = workflow.prepare(self._args, self._kwargs)
+            new = new_schedule(
+                name,
+                definition.spec(),
+                definition.inputs.encode(given.args, given.kwargs),
+                self._timing,
+                catch_up=self._catch_up,
+                most=self._most,
+                overlap=self._overlap,
+                queue=options.queue,
+                priority=options.priority,
+                tags=options.tags,
+                budget=options.budget,
+                max_deliveries=options.max_deliveries,
+                by_code=True,
+            )
+        except HoldfastError as error:
+            raise DefinitionError(f"{where}: {error}") from None
+        self._check_that_it_is_the_only_one(new)
+        _places[name] = self._place
+        definition.schedules[name] = new
+
+    def _check_that_it_is_the_only_one(self, new: NewSchedule) -> None:
+        """Declaring the same one again (a reload, a notebook cell) replaces it."""
+        for definition in definitions.values():
+            known = definition.schedules.get(new.name)
+            if known is None or known == new:
+                continue
+            place = _places.get(new.name, "")
+            if place != self._place and not self._place.startswith("<") and "ipykernel" not in self._place:
+                raise DefinitionError(
+                    f"two schedules are named {new.name!r}, and are not the same: {place} ({known.workflow!r}, "
+                    f"{known.timing}) and {self._place} ({new.workflow!r}, {new.timing}). Give one of them another "
+                    f"name."
+                )
+            del definition.schedules[new.name]
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name!r}, {self._timing}>"
+
+
+def _caller() -> str:
+    """``file:line`` of the code that declares."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

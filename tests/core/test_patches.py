@@ -1,0 +1,232 @@
+"""``patched``: which way a run takes at a change of its code, wherever it was when the code was changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from scripted import Live, Replay, World
+
+from holdfast.core.patches import NOWHERE, Patches
+from holdfast.core.records import Kind, Record, Rewind
+
+
+def record(seq: int, position: int, name: str = "s", kind: Kind = Kind.STEP) -> Record:
+    return Record(seq, kind, position, name, True, b'"x"', 1_001.0 + seq)
+
+
+def patch(seq: int, name: str) -> Record:
+    return Record(seq, Kind.PATCH, NOWHERE, name, True, None, 1_001.0 + seq)
+
+
+# The rule
+
+
+@pytest.mark.parametrize(
+    ("journal", "answer"),
+    [
+        ([], True),
+        ([record(0, 0), record(1, 1)], True),  # used up exactly here
+        ([record(0, 0), record(1, 1), record(2, 2)], False),
+        ([record(0, 0), record(1, 7)], False),
+        ([record(0, 0), patch(1, "x"), record(2, 2)], True),
+        ([record(0, 0), record(1, 2), patch(2, "x")], True),
+        ([record(0, 0), patch(1, "y"), record(2, 2)], False),
+        ([record(0, 0, kind=Kind.TIMER)], True),
+        ([record(0, 1, kind=Kind.TIMER)], False),
+        ([record(0, 0), record(1, 5, kind=Kind.DEADLINE), record(2, 5, kind=Kind.CANCEL)], True),
+    ],
+)
+def test_a_run_takes_the_new_way_where_nothing_behind_it_was_begun(journal: Sequence[Record], answer: bool):
+    patches = Patches(journal)
+    assert patches.answer("x", positions=2, timers=1) is answer
+    assert patches.take_new() == (["x"] if answer and not _has(journal, "x") else [])
+    assert patches.take_new() == []
+
+
+def _has(journal: Sequence[Record], name: str) -> bool:
+    return any(one.kind is Kind.PATCH and one.name == name for one in journal)
+
+
+def test_what_left_another_trace_than_a_record_was_begun_as_well():
+    assert not Patches([record(0, 0)], begun=[3]).answer("x", positions=2, timers=0)
+    assert Patches([record(0, 0)], begun=[1]).answer("x", positions=2, timers=0)
+
+
+def test_a_run_that_has_ended_has_been_everywhere():
+    patches = Patches([record(0, 0), patch(1, "known")], is_over=True)
+    assert patches.answer("known", positions=9, timers=0)
+    assert not patches.answer("x", positions=9, timers=0)
+    assert patches.take_new() == []
+
+
+@pytest.mark.parametrize("first", [0, 9])
+def test_whoever_asks_later_gets_the_first_answer(first: int):
+    patches = Patches([record(0, 5)])
+    answer = patches.answer("x", positions=first, timers=0)
+    assert answer is (first == 9)
+    assert patches.answer("x", positions=9 - first, timers=0) is answer
+    assert len(patches.take_new()) == answer
+
+
+def test_nothing_is_settled_before_the_record_is_delivered():
+    patches = Patches()
+    assert patches.is_settled
+    patches.answer("x", positions=0, timers=0)
+    patches.answer("y", positions=0, timers=0)
+    patches.delivered("x")
+    assert not patches.is_settled
+    patches.delivered("y")
+    assert patches.is_settled
+
+
+def test_a_retry_does_not_take_a_patch_back():
+    assert not Rewind((1,), 0, 0).takes(patch(4, "x"))
+
+
+# Code that was changed
+
+
+async def old(w: World) -> Any:
+    async def branch(n: int) -> list[str]:
+        told = [await w.step(f"{n}.first")]
+        await asyncio.sleep(0.3)
+        return [*told, await w.step(f"{n}.charge"), await w.step(f"{n}.last")]
+
+    whole = [await w.step("begin"), await asyncio.gather(branch(0), branch(1), branch(2))]
+    return [*whole, await w.signal("go"), await w.step("end")]
+
+
+async def new(w: World) -> Any:
+    async def branch(n: int) -> list[str]:
+        told = [await w.step(f"{n}.first")]
+        if w.patched("no rest"):
+            told.append(await w.step(f"{n}.rest"))
+        else:
+            await asyncio.sleep(0.3)
+        if w.patched(f"in cents {n}"):
+            told += await asyncio.gather(w.step(f"{n}.to cents"), w.step(f"{n}.charge cents"))
+        else:
+            told.append(await w.step(f"{n}.charge"))
+        return [*told, await w.step(f"{n}.last")]
+
+    if w.patched("check first"):
+        await w.step("check")
+    whole = [await w.step("begin"), await asyncio.gather(branch(0), branch(1), branch(2))]
+    if w.patched("ask"):
+        whole.append(await w.signal("yes"))
+    whole += [await w.signal("go"), await w.step("end")]
+    w.note(w.patched("check first"), w.patched("no rest"), w.patched("after all"))
+    return whole
+
+
+async def newest(w: World) -> Any:
+    """The old ways are gone, and the calls with them."""
+
+    async def branch(n: int) -> list[str]:
+        told = [await w.step(f"{n}.first"), await w.step(f"{n}.rest")]
+        told += await asyncio.gather(w.step(f"{n}.to cents"), w.step(f"{n}.charge cents"))
+        return [*told, await w.step(f"{n}.last")]
+
+    await w.step("check")
+    whole = [await w.step("begin"), await asyncio.gather(branch(0), branch(1), branch(2))]
+    whole += [await w.signal("yes"), await w.signal("go"), await w.step("end")]
+    w.note(True, True, True)
+    return whole
+
+
+for flow in (old, new, newest):
+    flow.signals, flow.deadline = ("go", "yes"), None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_of_old_code_goes_on_with_new_code_from_wherever_it_was(seed: int):
+    first = Live(old, f"old:{seed}")
+    assert first.ending is not None
+    assert first.ending[0] == "value"
+    ways: set[str] = set()
+    for cut in range(len(first.journal) + 1):
+        second = Live(new, f"new:{seed}:{cut}", prefix=first.journal[:cut])
+        assert second.ending is not None
+        assert second.ending[0] == "value", second.ending
+        ways.add(str(second.notes))
+        # Whoever takes it over, at whatever point, does the same.
+        for again in range(cut, len(second.journal) + 1):
+            third = Replay(new, second.journal[:again])
+            assert third.marks == second.marks[: again + 1]
+            third.leave()
+        whole = Replay(new, second.journal)
+        assert whole.story == second.story
+        whole.leave()
+        second.leave()
+    assert len(ways) > 2, "the runs have taken different ways"
+    first.leave()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_that_has_been_nowhere_takes_every_new_way_whenever_its_process_dies(seed: int):
+    first = Live(new, f"new:{seed}")
+    kinds = [one.kind for one in first.journal]
+    assert kinds.count(Kind.PATCH) == len({one.name for one in first.journal if one.kind is Kind.PATCH}) == 7
+    for cut in range(len(first.journal) + 1):
+        # In another order from here on: but with the same answers, also where the record of one was on its way.
+        second = Live(new, f"again:{seed}:{cut}", prefix=first.journal[:cut])
+        assert second.notes[-1][:3] == (True, True, True)
+        assert sorted(name for _, _, name in second.execution.trace) == sorted(n for _, _, n in first.execution.trace)
+        second.leave()
+    first.leave()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_of_a_patch_that_nobody_asks_for_any_more_are_passed_over(seed: int):
+    first = Live(new, f"new:{seed}")
+    for cut in range(len(first.journal) + 1):
+        second = Replay(newest, first.journal[:cut])
+        assert second.execution.fault is None
+        for one in first.journal[cut:]:
+            second.deliver(one)
+        assert second.ending == first.ending
+        assert second.execution.trace == first.execution.trace
+        second.leave()
+    first.leave()
+
+
+def test_a_patch_is_not_decided_by_code_that_leaves_memory():
+    asked: list[bool] = []
+
+    async def flow(w: World) -> None:
+        try:
+            await w.signal("never")
+        finally:
+            asked.append(w.patched("x"))
+
+    world = World(flow)
+    world.start()
+    world.leave()
+    assert asked == [False]
+    assert world.execution.patches.take_new() == []
+
+
+def test_a_patch_changes_neither_time_nor_what_is_drawn():
+    async def without(w: World) -> list[Any]:
+        drawn: list[Any] = []
+        for n in range(3):
+            drawn += [w.execution.draw("x"), w.execution.loop.time()]
+            await w.step(f"s{n}")
+        return drawn
+
+    async def with_patches(w: World) -> list[Any]:
+        drawn: list[Any] = []
+        for n in range(3):
+            w.patched(f"p{n}")
+            drawn += [w.execution.draw("x"), w.execution.loop.time()]
+            await w.step(f"s{n}")
+        return drawn
+
+    first = Live(without, 1)
+    second = Replay(with_patches, [patch(0, "p0"), *[one._replace(seq=one.seq + 1) for one in first.journal]])
+    assert second.ending == first.ending
+    first.leave()
+    second.leave()

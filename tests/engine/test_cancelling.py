@@ -892,7 +892,7 @@ async def test_a_run_in_another_engine_is_cancelled(world: World):
         await handle.result()
 
 
-async def test_a_client_cancels_by_id(world: World, tmp_path: Any):
+async def test_a_client_cancels_by_id(world: World):
     if world.kind == "memory":
         pytest.skip("a client in another process cannot see it")
 
@@ -903,7 +903,7 @@ async def test_a_client_cancels_by_id(world: World, tmp_path: Any):
     runtime = await world.open()
     handle = await runtime.start(flow)
     await eventually(lambda: runtime._engine._idle)
-    async with Client(f"sqlite:///{tmp_path}/runs.db") as client:
+    async with Client(world.url) as client:
         assert [await client.cancel(handle.run_id), await client.cancel(handle.run_id)] == [True, False]
         with pytest.raises(RunCancelled):
             await client.wait(handle.run_id, timeout=10)

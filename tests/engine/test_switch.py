@@ -208,7 +208,7 @@ async def test_no_run_is_started(world: World):
     assert await (await runtime.start(flow, 2)).result() == "A"
 
 
-async def test_a_client_switches_and_is_refused_as_well(world: World, tmp_path: Any):
+async def test_a_client_switches_and_is_refused_as_well(world: World):
     if world.kind == "memory":
         pytest.skip("a client in another process cannot see it")
 
@@ -219,7 +219,7 @@ async def test_a_client_switches_and_is_refused_as_well(world: World, tmp_path: 
     runtime = await world.open()
     handle = await runtime.start(flow)
     await eventually(lambda: runtime._engine._idle)
-    async with Client(f"sqlite:///{tmp_path}/runs.db") as client:
+    async with Client(world.url) as client:
         assert [await client.switch_off("flow"), await client.switch_off("flow")] == [True, False]
         await until_state(runtime, handle, "pending")
         with pytest.raises(WorkflowSwitchedOff):

@@ -25,6 +25,7 @@ from holdfast.engine.writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.stores.contract import History, RunFilter, Store
 from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
+from holdfast.stores.serving import served_name
 
 log = logging.getLogger("holdfast.engine")
 
@@ -133,7 +134,7 @@ class Claims:
     def start(self, op: StartRun, then: Done) -> None:
         """Start a run, as already claimed if this worker can execute it now."""
         new, holder = op.run, self._holder
-        definition = self._definitions.get(new.workflow)
+        definition = self._definitions.get(served_name(new.workflow, new.version))
         mine = (
             definition is not None
             and not holder.draining
@@ -196,7 +197,7 @@ class Claims:
                 histories = await self._read_histories(runs)
                 for run, history in zip(runs, histories, strict=True):
                     if history is not None:
-                        holder.take(run, self._definitions[run.workflow], history)
+                        holder.take(run, self._definitions[served_name(run.workflow, run.version)], history)
             except StoreError:
                 self.doubt()
                 raise

@@ -1,0 +1,254 @@
+"""``holdfast schedules``: what is started at set times, and what people do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import zoneinfo
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from rich.text import Text
+
+from holdfast.cli.opening import existing_store, find_run, where
+from holdfast.cli.wording import (
+    STATE_STYLES,
+    ago,
+    clock_time,
+    command,
+    console,
+    echo_json,
+    iso,
+    jsonable,
+    one_line,
+    printable,
+)
+from holdfast.client.client import Client
+from holdfast.client.schedules import ScheduleInfo, find, read_schedules
+from holdfast.client.stalls import look_around, why_stalled
+from holdfast.errors import HoldfastError
+from holdfast.stores.schedules import timing_of
+
+_SEVERAL = 3
+"""So many ticks to come are shown."""
+
+
+# Listing
+
+
+def show_schedules(url: str | None, *, as_json: bool) -> None:
+    """Print all schedules."""
+    found, now = asyncio.run(_read(url))
+    if as_json:
+        echo_json([_as_json(one) for one in found])
+        return
+    out = console()
+    if not found:
+        out.print(
+            'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
+            "`client.schedules.create(...)` makes one",
+            soft_wrap=True,
+        )
+        return
+    head = ("schedule", "workflow", "when", "next", "last run", "catch-up")
+    rows = [
+        (
+            one_line(one.name),
+            one_line(one.workflow),
+            in_words(one.timing),
+            _next(one, now),
+            "" if one.last_state is None else one.last_state.value,
+            one.catch_up,
+        )
+        for one in found
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for number, row in enumerate((head, *rows)):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = Text("  ".join(cells).rstrip(), "" if number else "bold")
+        if number and (state := found[number - 1].last_state) is not None:
+            begin = sum(widths[:4]) + 8
+            line.stylize(STATE_STYLES[state], begin, begin + len(row[4]))
+        out.print(line, soft_wrap=True)
+    for one in found:
+        for note in _notes(one, now, url):
+            out.print(Text(printable(f"{one.name!r} {note}")), soft_wrap=True)
+
+
+async def _read(url: str | None) -> tuple[list[ScheduleInfo], float]:
+    async with existing_store(url) as store:
+        return await read_schedules(store), store.now()
+
+
+def in_words(timing: str) -> str:
+    """A timing for people; one that cannot be read here, as it is."""
+    try:
+        return timing_of(timing).in_words()
+    except HoldfastError:
+        return one_line(timing)
+
+
+def _next(one: ScheduleInfo, now: float) -> str:
+    if one.paused_at is not None:
+        return "paused"
+    if one.next_at is None:
+        return "never"
+    return f"{_moment(one.next_at, one.zone)}, {ago(now - one.next_at.timestamp())}"
+
+
+def _moment(at: datetime, zone: str) -> str:
+    """A tick, by the clock that the schedule goes by; by that of this machine if it goes by none."""
+    if not zone:
+        return clock_time(at.timestamp())
+    clock = UTC if zone == "UTC" else zoneinfo.ZoneInfo(zone)  # UTC needs no data, which a bare machine may not have
+    return at.astimezone(clock).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _notes(one: ScheduleInfo, now: float, url: str | None) -> list[str]:
+    """What somebody should know, or do."""
+    notes: list[str] = []
+    if one.paused_at is not None:
+        resume = _command("resume", one.name, url)
+        notes.append(f"was paused {ago(now - one.paused_at.timestamp())}: `{resume}` lets it fire again")
+    elif one.next_at is not None and one.next_at.timestamp() < now - 60:
+        notes.append("is late: no live worker fires it; `holdfast worker MODULE` starts one")
+    if one.by_code and not one.announced:
+        delete = _command("delete", one.name, url)
+        notes.append(
+            f"is declared by code, no live worker announces it: if it was removed from the code, `{delete}` deletes it"
+        )
+    return notes
+
+
+def _command(what: str, name: str, url: str | None) -> str:
+    options = [word for option in where(url) for word in option]
+    return command("schedules", what, name, *options)
+
+
+# One
+
+
+def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
+    """Print all that is known of a schedule."""
+    one, now = asyncio.run(_read_one(url, name))
+    if as_json:
+        echo_json(_as_json(one))
+        return
+    out = console()
+    out.print(Text.assemble((one_line(one.name), "bold"), f" starts {one_line(one.workflow)}"), soft_wrap=True)
+    last = one.last_run and f"{one.last_run} ({'deleted' if one.last_state is None else one.last_state.value})"
+    options = {"queue": one.queue, "priority": one.priority or None, "tags": ", ".join(one.tags) or None}
+    facts: list[tuple[str, str]] = [
+        ("when", f"{in_words(one.timing)}; as written: {one.timing}"),
+        *(("next" if not number else "", line) for number, line in enumerate(_coming(one, now))),
+        ("inputs", json.dumps(jsonable(one.inputs), ensure_ascii=False)),
+        *((word, str(value)) for word, value in options.items() if value is not None),
+        ("missed", _missed(one)),
+        ("overlap", "starts nothing while the run before is under way" if one.overlap == "skip" else "allowed"),
+        ("last run", last or "none yet"),
+        ("skipped", "" if one.skipped_at is None else f"last {_moment(one.skipped_at, one.zone)}: a run was under way"),
+        ("declared", "by code" if one.by_code else f"by a client, {clock_time(one.created_at.timestamp())}"),
+        ("its runs", _runs_command(one, url)),
+    ]  # fmt: skip
+    for word, told in facts:
+        if told:
+            out.print(Text(f"  {word:9} {printable(told)}"), soft_wrap=True)
+    for note in _notes(one, now, url):
+        out.print(Text(printable(f"it {note}")), soft_wrap=True)
+
+
+def _missed(one: ScheduleInfo) -> str:
+    told = {"skip": "left out", "last": "made up for once", "all": f"each fires, {one.most} at most"}
+    return f"{told[one.catch_up]} ({one.catch_up})"
+
+
+async def _read_one(url: str | None, name: str) -> tuple[ScheduleInfo, float]:
+    async with existing_store(url) as store:
+        await find(store, name)
+        [one] = await read_schedules(store, [name])
+        return one, store.now()
+
+
+def _coming(one: ScheduleInfo, now: float) -> list[str]:
+    if one.next_at is None:
+        return [_next(one, now)]
+    is_due = one.next_at.timestamp() <= now
+    ticks = timing_of(one.timing).ticks(now, float("inf"), _SEVERAL)
+    coming = [f"{_moment(datetime.fromtimestamp(tick).astimezone(), one.zone)}, {ago(now - tick)}" for tick in ticks]
+    return [f"now: due since {_moment(one.next_at, one.zone)}", *coming] if is_due else coming
+
+
+def _runs_command(one: ScheduleInfo, url: str | None) -> str:
+    return command("runs", "--tag", one.tag, *[word for option in where(url) for word in option])
+
+
+# Changing
+
+Change = Literal["pause", "resume", "trigger", "delete"]
+
+
+def change_schedule(url: str | None, change: Change, name: str, *, as_json: bool) -> None:
+    """Do something with a schedule, and say what that means."""
+    told = asyncio.run(_change(url, change, name))
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(printable(told["message"]))
+
+
+async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
+    async with existing_store(url) as store:
+        await find(store, name)
+        [before] = await read_schedules(store, [name])
+        now = store.now()
+        async with Client(url) as client:
+            schedules = client.schedules
+            if change == "trigger":
+                run = await schedules.trigger(name)
+                show = command("show", run, *[word for option in where(url) for word in option])
+                message = f"schedule {name!r}: run {run!r} is started; `{show}` tells of it"
+                stalled = why_stalled(await find_run(store, run), await look_around(store))
+                return _told(name, True, f"{message}\n{stalled}" if stalled else message, run)
+            if change == "delete":
+                changed = await schedules.delete(name)
+                return _told(name, changed, _deleted(before))
+            changed = await (schedules.pause(name) if change == "pause" else schedules.resume(name))
+        [after] = await read_schedules(store, [name])
+        message = _paused(after, changed, url) if change == "pause" else _resumed(before, after, changed, now)
+        return _told(name, changed, message)
+
+
+def _told(name: str, changed: bool, message: str, run: str | None = None) -> dict[str, Any]:
+    return {"name": name, "changed": changed, "message": message, "run": run}
+
+
+def _deleted(one: ScheduleInfo) -> str:
+    back = "; it is declared by code: a worker that starts with that code brings it back, so remove it there, too"
+    return f"schedule {one.name!r} is deleted, its runs stay{back if one.by_code else ''}"
+
+
+def _paused(one: ScheduleInfo, changed: bool, url: str | None) -> str:
+    is_so = "is paused" if changed else "was paused before: nothing changed"
+    return f"schedule {one.name!r} {is_so}; `{_command('resume', one.name, url)}` lets it fire again"
+
+
+def _resumed(before: ScheduleInfo, one: ScheduleInfo, changed: bool, now: float) -> str:
+    if not changed:
+        return f"schedule {one.name!r} was not paused: nothing changed; next: {_next(one, now)}"
+    if one.next_at is None or one.next_at.timestamp() > now:
+        return f"schedule {one.name!r} is resumed; next: {_next(one, now)}"
+    missed = {
+        "skip": "what it missed is left out",
+        "last": "what it missed is made up for once",
+        "all": f"what it missed fires now, {before.most} ticks at most",
+    }
+    return f"schedule {one.name!r} is resumed: {missed[one.catch_up]}"
+
+
+def _as_json(one: ScheduleInfo) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for field in dataclasses.fields(one):
+        value = getattr(one, field.name)
+        told[field.name] = iso(value.timestamp()) if isinstance(value, datetime) else jsonable(value)
+    return {**told, "tag": one.tag}

@@ -1,0 +1,380 @@
+"""Schedules from outside: making them, looking at them, pausing them, and starting a run of one in between.
+
+How they fire is told in ``engine.ticking``; a client needs no worker for any of this.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar, get_args
+
+from holdfast.client.starting import accept, checked_deliveries, session_of
+from holdfast.codec import bind_by_name, to_plain
+from holdfast.core.schedules import CatchUp, Cron, Overlap, Timing, every
+from holdfast.core.spans import Span
+from holdfast.core.states import RunState
+from holdfast.core.usage import Budget
+from holdfast.errors import HoldfastError, UnknownSchedule, UsageError
+from holdfast.stores.contract import INLINE, Store, WorkflowSpec
+from holdfast.stores.operations import Run, StartRun
+from holdfast.stores.schedules import NewSchedule, Schedule, next_tick, run_by_hand, timing_of
+
+T = TypeVar("T")
+
+LONGEST_NAME = 150
+"""Characters of a schedule's name: the ids of its runs have its ticks behind it."""
+
+
+# What is announced
+
+
+def timing_from(
+    cron: str | None, every_: Span | None, zone: str | None = None, start: datetime | float | None = None
+) -> Timing:
+    """The timing that is meant by what was given. Raises ``UsageError``."""
+    if (cron is None) == (every_ is None):
+        raise UsageError("when? Give one of the two: cron='0 2 * * *', with zone='Europe/Berlin', or every='15 min'")
+    if cron is not None:
+        if start is not None:
+            raise UsageError("start= is where an interval begins to count: it belongs to every=, not to cron=")
+        return Timing.parse(cron) if zone is None else Cron(cron, zone)
+    if zone is not None:
+        raise UsageError(
+            f"every={every_!r} counts elapsed time, in which zone={zone!r} has no part. For a time of day use "
+            f"cron='0 6 * * *'"
+        )
+    assert every_ is not None
+    return every(every_, start)
+
+
+def checked_name(name: object) -> str:
+    """A name that a schedule may have."""
+    is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable()
+    if not isinstance(name, str) or not is_proper or len(name) > LONGEST_NAME:
+        raise UsageError(f"a schedule's name has 1 to {LONGEST_NAME} printable characters, not {repr(name)[:60]}")
+    return name
+
+
+def new_schedule(
+    name: str,
+    spec: WorkflowSpec,
+    inputs: bytes,
+    timing: Timing,
+    *,
+    catch_up: CatchUp,
+    most: int,
+    overlap: Overlap,
+    queue: str | None = None,
+    priority: int = 0,
+    tags: Collection[str] = (),
+    budget: Budget | None = None,
+    max_deliveries: int | None = None,
+    by_code: bool = False,
+) -> NewSchedule:
+    """All that is kept of a new schedule. Raises ``UsageError``."""
+    for word, given, allowed in (
+        ("catch_up", catch_up, get_args(CatchUp)),
+        ("overlap", overlap, get_args(Overlap)),
+    ):
+        if given not in allowed:
+            near = difflib.get_close_matches(str(given), allowed, 1)
+            raise UsageError(
+                f"{word}={given!r} is not known{f': did you mean {near[0]!r}?' if near else ''} "
+                f"({', '.join(map(repr, allowed))})"
+            )
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"most={most!r}: so many missed ticks may fire at once, a whole number, 1 or more")
+    if isinstance(tags, str):
+        raise UsageError(f"tags is a collection of words, not one string: tags=[{tags!r}]")
+    if len(inputs) > INLINE:
+        raise UsageError(
+            f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {INLINE:,}: keep what is large "
+            f"elsewhere, and hand over where it is"
+        )
+    return NewSchedule(
+        name=checked_name(name),
+        workflow=spec.name,
+        timing=str(timing),
+        inputs=inputs,
+        catch_up=catch_up,
+        most=most,
+        overlap=overlap,
+        queue=queue,
+        priority=priority,
+        tags=tuple(tags),
+        session=session_of(spec, inputs),
+        budget=None if budget is None else budget.limits(),
+        max_deliveries=checked_deliveries(max_deliveries, ""),
+        by_code=by_code,
+    )
+
+
+# What is told
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """What can be told of a schedule."""
+
+    name: str
+    workflow: str
+    timing: str
+    """As in ``0 2 * * * in Europe/Berlin`` or ``every 15 min``."""
+    zone: str
+    """The time zone whose clock it is read by; empty for an interval."""
+    inputs: Any
+    """Of each run, as plain data by parameter."""
+    catch_up: CatchUp
+    most: int
+    overlap: Overlap
+    queue: str | None
+    priority: int
+    tags: tuple[str, ...]
+    created_at: datetime
+    next_at: datetime | None
+    """When it fires next; in the past if that is due. ``None``: it is paused, or never fires again."""
+    settled_until: datetime
+    """Everything up to here has fired, or was passed over."""
+    paused_at: datetime | None
+    last_run: str
+    """The id of the run that it has started last; empty if there is none."""
+    last_state: RunState | None
+    """How that is; ``None`` also if it has been deleted."""
+    skipped_at: datetime | None
+    """The last tick that started nothing because the run before it was under way."""
+    by_code: bool
+    """It is declared in code, not made by a client."""
+    announced: bool
+    """A live worker has that code. If not, it may have been removed: the schedule stays until it is deleted."""
+
+    @property
+    def tag(self) -> str:
+        """What its runs are found by: ``client.list(tag=...)``."""
+        return f"schedule:{self.name}"
+
+    @classmethod
+    def of(cls, schedule: Schedule, last: Run | None) -> ScheduleInfo:
+        """What a row tells, with the last run."""
+        what = schedule.what
+        try:
+            timing, next_at = timing_of(what.timing), next_tick(schedule)
+        except HoldfastError:  # a time zone that is not known on this machine: workers say so as well
+            timing = next_at = None
+        return cls(
+            name=what.name,
+            workflow=what.workflow,
+            timing=what.timing,
+            zone=timing.zone if isinstance(timing, Cron) else "",
+            inputs=to_plain(what.inputs),
+            catch_up=what.catch_up,
+            most=what.most,
+            overlap=what.overlap,
+            queue=what.queue,
+            priority=what.priority,
+            tags=what.tags,
+            created_at=datetime.fromtimestamp(schedule.created_at, UTC),
+            next_at=_time(next_at),
+            settled_until=datetime.fromtimestamp(schedule.fired_up_to, UTC),
+            paused_at=_time(schedule.paused_at),
+            last_run=schedule.last_run,
+            last_state=None if last is None else last.state,
+            skipped_at=_time(schedule.skipped),
+            by_code=what.by_code,
+            announced=schedule.announced,
+        )
+
+
+def _time(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+async def read_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
+    """All schedules, or those of these names, with how their last runs are."""
+    found = await store.schedules(names)
+    runs = {run.id: run for run in await store.get_many([one.last_run for one in found if one.last_run])}
+    return [ScheduleInfo.of(one, runs.get(one.last_run)) for one in found]
+
+
+async def find(store: Store, name: str) -> Schedule:
+    """The schedule of this name. Raises ``UnknownSchedule``, which names one like it."""
+    found = await store.schedules([name])
+    if found:
+        return found[0]
+    known = [one.what.name for one in await store.schedules()]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:10]) or 'none yet'}"
+    raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {hint}")
+
+
+class Way(Protocol):
+    """A client's way to its store."""
+
+    async def store(self) -> Store:
+        """The store, open."""
+        ...
+
+
+class ClientSchedules:
+    """Schedules as a client sees them."""
+
+    def __init__(
+        self,
+        way: Way,
+        spec_of: Callable[[Store, str], Coroutine[Any, Any, WorkflowSpec]],
+        in_sync: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> None:
+        self._way = way
+        self._spec_of = spec_of
+        self._sync = in_sync
+
+    async def create(
+        self,
+        name: str,
+        workflow: str,
+        *,
+        cron: str | None = None,
+        every: Span | None = None,
+        zone: str | None = None,
+        start: datetime | float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "last",
+        most: int = 100,
+        overlap: Overlap = "allow",
+        queue: str | None = None,
+        priority: int = 0,
+        tags: Collection[str] = (),
+        budget: Budget | None = None,
+        max_deliveries: int | None = None,
+        replace: bool = False,
+    ) -> ScheduleInfo:
+        """Let a workflow be started again and again; nothing changes if the very same schedule is there.
+
+        Args:
+            name: what it is called; the ids of its runs begin with it.
+            workflow: the workflow's name. A worker must have announced it.
+            cron: when, as a cron expression of five fields (or six, with seconds in front).
+            every: when, as an interval: seconds, a ``timedelta``, or words such as ``15 min``.
+            zone: the time zone whose clock a cron expression is read by; UTC unless given.
+            start: when an interval begins to count.
+            args: the inputs of each run.
+            kwargs: the inputs of each run, by name.
+            catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip``
+                fires none, ``last`` the newest, ``all`` each.
+            most: at most so many missed ticks fire at once; the newest do.
+            overlap: ``skip`` starts nothing while the run before is under way.
+            queue: the queue that its runs wait in, instead of the workflow's own.
+            priority: of its runs.
+            tags: of its runs, beside ``schedule:NAME``.
+            budget: what each run may use, instead of the workflow's own.
+            max_deliveries: as in ``options``.
+            replace: change the schedule that is there under this name; its pause stays.
+        """
+        store = await self._way.store()
+        where = f"schedule {name!r}"
+        spec = await self._spec_of(store, workflow)
+        try:
+            new = new_schedule(
+                name,
+                spec,
+                bind_by_name(workflow, spec.parameters, tuple(args), dict(kwargs or {})),
+                timing_from(cron, every, zone, start),
+                catch_up=catch_up,
+                most=most,
+                overlap=overlap,
+                queue=queue,
+                priority=priority,
+                tags=tags,
+                budget=budget,
+                max_deliveries=max_deliveries,
+            )
+        except HoldfastError as error:
+            raise type(error)(f"{where}: {error}") from None
+        [kept] = await store.put_schedules([new], replace=False)
+        if kept.what != new:
+            if kept.what.by_code:
+                raise UsageError(
+                    f"{where} is declared in code: change it there (workers that start announce it again), or choose "
+                    f"another name"
+                )
+            if not replace:
+                raise UsageError(
+                    f"{where} is there already, and is another one ({kept.what.workflow!r}, {kept.what.timing}): "
+                    f"choose another name, or pass replace=True to change it"
+                )
+            [kept] = await store.put_schedules([new])
+        return ScheduleInfo.of(kept, await store.get(kept.last_run) if kept.last_run else None)
+
+    async def list(self) -> builtins.list[ScheduleInfo]:
+        """All schedules, in the order of their names."""
+        return await read_schedules(await self._way.store())
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """One schedule. Raises ``UnknownSchedule``."""
+        store = await self._way.store()
+        found = await find(store, name)
+        return ScheduleInfo.of(found, await store.get(found.last_run) if found.last_run else None)
+
+    async def pause(self, name: str) -> bool:
+        """Keep a schedule from firing, over restarts and deploys; false when it was paused before."""
+        store = await self._way.store()
+        await find(store, name)
+        return await store.pause_schedule(name)
+
+    async def resume(self, name: str) -> bool:
+        """Let it fire again; what it missed is dealt with by its ``catch_up``. False when it was not paused."""
+        store = await self._way.store()
+        await find(store, name)
+        return await store.resume_schedule(name)
+
+    async def delete(self, name: str) -> bool:
+        """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts.
+
+        False when there is none.
+        """
+        return await (await self._way.store()).delete_schedule(name)
+
+    async def trigger(self, name: str) -> str:
+        """Start a run of it now, paused or not, beside those of its ticks; returns the run's id."""
+        store = await self._way.store()
+        schedule = await find(store, name)
+        new = run_by_hand(schedule, await self._spec_of(store, schedule.what.workflow), store.now())
+        [answer] = await store.commit([StartRun(new)])
+        run = accept(answer, new)
+        # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
+        await store.settle_schedule(name, schedule.fired_up_to, schedule.fired_up_to, run=run.id)
+        return run.id
+
+    # The same, for code without an event loop
+
+    def create_sync(self, name: str, workflow: str, **options: Any) -> ScheduleInfo:
+        """``create`` without an event loop."""
+        return self._sync(self.create(name, workflow, **options))
+
+    def list_sync(self) -> builtins.list[ScheduleInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self.list())
+
+    def get_sync(self, name: str) -> ScheduleInfo:
+        """``get`` without an event loop."""
+        return self._sync(self.get(name))
+
+    def pause_sync(self, name: str) -> bool:
+        """``pause`` without an event loop."""
+        return self._sync(self.pause(name))
+
+    def resume_sync(self, name: str) -> bool:
+        """``resume`` without an event loop."""
+        return self._sync(self.resume(name))
+
+    def delete_sync(self, name: str) -> bool:
+        """``delete`` without an event loop."""
+        return self._sync(self.delete(name))
+
+    def trigger_sync(self, name: str) -> str:
+        """``trigger`` without an event loop."""
+        return self._sync(self.trigger(name))

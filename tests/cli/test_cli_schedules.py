@@ -1,0 +1,137 @@
+"""``holdfast schedules``: what is told of schedules, and what people do with them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cli_project import Project
+
+from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.sqlite import SqliteStore
+
+YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).timestamp()
+
+
+@pytest.fixture
+def planned(project: Project) -> Project:
+    """Three schedules, and a worker that has announced one of them and is gone."""
+
+    async def plan() -> None:
+        store = SqliteStore(project.database)
+        await store.open()
+        await store.publish([WorkflowSpec("etl", ("customer",))])
+        nightly = NewSchedule(
+            "nightly", "etl", "30 2 * * * in Europe/Berlin", b'{"customer":"acme"}', "all", 5, "skip",
+            queue="slow", priority=2, tags=("night",),
+        )  # fmt: skip
+        await store.put_schedules([nightly, NewSchedule("hourly", "etl", "every hour", b"{}", "skip")])
+        worker = await store.register_worker(NewWorker("w", "h", 1, ("etl",)), 60)
+        await store.put_schedules([NewSchedule("old one", "etl", "@monthly", b"{}", by_code=True)], worker=worker)
+        await store.retire_worker(worker)
+        await store.close()
+
+    asyncio.run(plan())
+    return project
+
+
+def test_without_any_it_is_told_how_to_make_one(project: Project):
+    assert "there is no database" in project.here("schedules").err
+
+    async def make_database() -> None:
+        store = SqliteStore(project.database)
+        await store.open()
+        await store.close()
+
+    asyncio.run(make_database())
+    assert project.here("schedules").out.startswith("there is no schedule yet: `@workflow(schedule=Schedule(cron=")
+    assert project.here("schedules", "--json").json == []
+
+
+def test_the_list_tells_when_each_fires_next_in_its_own_zone_and_what_is_wrong(planned: Project):
+    lines = planned.here("schedules").out.splitlines()
+    assert re.fullmatch(r"schedule +workflow +when +next +last run +catch-up", lines[0])
+    assert re.fullmatch(r"hourly +etl +every hour +\d{4}-\d\d-\d\d \d\d:00:00 \S+, in \d+ \w+ +skip", lines[1])
+    nightly = r"nightly +etl +at 02:30 every day \(Europe/Berlin\) +\d{4}-\d\d-\d\d 02:30:00 CES?T, in \d+ \w+ +all"
+    assert re.fullmatch(nightly, lines[2])
+    assert lines[3].startswith("old one")
+    assert lines[4:] == [
+        "'old one' is declared by code, no live worker announces it: if it was removed from the code, "
+        "`holdfast schedules delete 'old one'` deletes it"
+    ]
+    hourly, one, _ = planned.here("schedules", "--json").json
+    assert (hourly["name"], hourly["catch_up"], hourly["zone"]) == ("hourly", "skip", "")
+    assert one == planned.here("schedules", "show", "nightly", "--json").json
+    assert datetime.fromisoformat(one["next_at"]) > datetime.now(UTC)
+    assert (one["timing"], one["inputs"]) == ("30 2 * * * in Europe/Berlin", {"customer": "acme"})
+    assert (one["tag"], one["last_state"], one["by_code"]) == ("schedule:nightly", None, False)
+
+
+def test_one_is_shown_with_all_that_is_known_of_it(planned: Project):
+    out = planned.here("schedules", "show", "nightly").out
+    assert out.startswith("nightly starts etl\n")
+    assert "at 02:30 every day (Europe/Berlin); as written: 30 2 * * * in Europe/Berlin" in out
+    assert out.count(" 02:30:00 CE") == 3
+    for line in (
+        '  inputs    {"customer": "acme"}',
+        "  queue     slow",
+        "  priority  2",
+        "  missed    each fires, 5 at most (all)",
+        "  overlap   starts nothing while the run before is under way",
+        "  last run  none yet",
+        "  its runs  holdfast runs --tag schedule:nightly",
+    ):
+        assert f"{line}\n" in out
+    wrong = planned.here("schedules", "show", "nighty")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "there is no schedule 'nighty'" in wrong.err
+    assert "did you mean 'nightly'?" in wrong.err
+
+
+def test_it_is_paused_resumed_triggered_and_deleted(planned: Project):
+    def told(*words: str) -> str:
+        done = planned.here("schedules", *words)
+        assert done.code == 0, done.err
+        return done.out
+
+    assert told("pause", "nightly") == (
+        "schedule 'nightly' is paused; `holdfast schedules resume nightly` lets it fire again\n"
+    )
+    assert "was paused before: nothing changed" in told("pause", "nightly")
+    assert re.search(r"^nightly .* paused +all$", told(), re.M)
+    assert "'nightly' was paused " in told()
+    assert re.match(r"schedule 'nightly' is resumed; next: \S+ 02:30:00 CES?T, in ", told("resume", "nightly"))
+    assert planned.here("schedules", "resume", "nightly", "--json").json["changed"] is False
+
+    assert "no live worker serves workflow 'etl'" in told("trigger", "hourly")
+    run = planned.here("schedules", "trigger", "nightly", "--json").json["run"]
+    assert [one["id"] for one in planned.here("runs", "--tag", "schedule:nightly", "--json").json] == [run]
+    assert re.search(r"^nightly .* pending +all$", told(), re.M)
+
+    assert told("delete", "nightly") == "schedule 'nightly' is deleted, its runs stay\n"
+    assert "a worker that starts with that code brings it back" in told("delete", "old one")
+    assert [one["name"] for one in planned.here("schedules", "--json").json] == ["hourly"]
+    assert planned.here("schedules", "delete", "nightly").code == 1
+
+
+def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Project):
+    async def long_ago() -> None:
+        store = SqliteStore(planned.database, clock=lambda: YESTERDAY)
+        await store.open()
+        for policy in ("skip", "last", "all"):
+            await store.put_schedules([NewSchedule(policy, "etl", "every hour", b"{}", policy)])
+            await store.pause_schedule(policy)
+        await store.put_schedules([NewSchedule("late", "etl", "every hour", b"{}")])
+        await store.close()
+
+    asyncio.run(long_ago())
+    assert "what it missed is left out" in planned.here("schedules", "resume", "skip").out
+    assert "what it missed is made up for once" in planned.here("schedules", "resume", "last").out
+    assert "what it missed fires now, 100 ticks at most" in planned.here("schedules", "resume", "all").out
+    assert "'late' is late: no live worker fires it" in planned.here("schedules").out
+    assert "  next      now: due since " in planned.here("schedules", "show", "late").out
+    [late] = [one for one in planned.here("schedules", "--json", "--url", planned.url).json if one["name"] == "late"]
+    assert datetime.fromisoformat(late["next_at"]) < datetime.now(UTC)

@@ -9,9 +9,10 @@ import holdfast
 PUBLIC = set(
     """
     Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RunContext RunInfo RunState Runtime
+    Schedule ScheduleInfo UnknownSchedule
     Skill Step Tool Usage Workflow
-    current_run current_step llm_step map memory now parallel random skill skills_from step tool uuid4 wait_for_signal
-    workflow
+    current_run current_step llm_step map memory now parallel patched random skill skills_from step tool uuid4
+    wait_for_signal workflow
     ApprovalInfo ApprovalNotice ApprovalPolicy ask
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError

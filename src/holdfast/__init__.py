@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from holdfast.agents.skills.skill import Skill, skill
     from holdfast.agents.tools import RunContext, Tool, tool
     from holdfast.authoring.asking import ApprovalNotice, ApprovalPolicy
-    from holdfast.authoring.inside import current_run, current_step, map, now, random, uuid4, wait_for_signal
+    from holdfast.authoring.inside import current_run, current_step, map, now, patched, random, uuid4, wait_for_signal
     from holdfast.authoring.memory import memory
     from holdfast.authoring.parallel import parallel
     from holdfast.authoring.questions import ask
     from holdfast.authoring.runtime import Runtime
+    from holdfast.authoring.schedules import Schedule
     from holdfast.authoring.step import Step, step
     from holdfast.authoring.workflow import Workflow, workflow
     from holdfast.client.agent_result import AgentResult
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.client.events import Event
     from holdfast.client.handle import Handle, RunInfo
     from holdfast.client.plans import Plan
+    from holdfast.client.schedules import ScheduleInfo
     from holdfast.core.states import Effect, RunState
     from holdfast.core.usage import Budget, Usage
     from holdfast.errors import (
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         StoreError,
         TurnLimitReached,
         UnknownApproval,
+        UnknownSchedule,
         UnknownWorkflow,
         UnrecordableValue,
         UsageError,
@@ -79,11 +82,21 @@ _HOMES = {
     "holdfast.agents.skills.skill": ("Skill", "skill"),
     "holdfast.agents.tools": ("RunContext", "Tool", "tool"),
     "holdfast.authoring.asking": ("ApprovalNotice", "ApprovalPolicy"),
-    "holdfast.authoring.inside": ("current_run", "current_step", "map", "now", "random", "uuid4", "wait_for_signal"),
+    "holdfast.authoring.inside": (
+        "current_run",
+        "current_step",
+        "map",
+        "now",
+        "patched",
+        "random",
+        "uuid4",
+        "wait_for_signal",
+    ),
     "holdfast.authoring.memory": ("memory",),
     "holdfast.authoring.parallel": ("parallel",),
     "holdfast.authoring.questions": ("ask",),
     "holdfast.authoring.runtime": ("Runtime",),
+    "holdfast.authoring.schedules": ("Schedule",),
     "holdfast.authoring.step": ("Step", "step"),
     "holdfast.authoring.workflow": ("Workflow", "workflow"),
     "holdfast.client.agent_result": ("AgentResult",),
@@ -92,6 +105,7 @@ _HOMES = {
     "holdfast.client.events": ("Event",),
     "holdfast.client.handle": ("Handle", "RunInfo"),
     "holdfast.client.plans": ("Plan",),
+    "holdfast.client.schedules": ("ScheduleInfo",),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.core.usage": ("Budget", "Usage"),
     "holdfast.errors": (
@@ -124,6 +138,7 @@ _HOMES = {
         "StoreError",
         "TurnLimitReached",
         "UnknownApproval",
+        "UnknownSchedule",
         "UnknownWorkflow",
         "UnrecordableValue",
         "UsageError",
@@ -173,6 +188,8 @@ __all__ = [
     "RunState",
     "RunTimedOut",
     "Runtime",
+    "Schedule",
+    "ScheduleInfo",
     "Skill",
     "Step",
     "StepFailed",
@@ -182,6 +199,7 @@ __all__ = [
     "Tool",
     "TurnLimitReached",
     "UnknownApproval",
+    "UnknownSchedule",
     "UnknownWorkflow",
     "UnrecordableValue",
     "Usage",
@@ -197,6 +215,7 @@ __all__ = [
     "memory",
     "now",
     "parallel",
+    "patched",
     "random",
     "skill",
     "skills_from",

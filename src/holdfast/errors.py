@@ -8,6 +8,7 @@
     │   └── DepsMissing              an agent's tools need ``deps``, and this process was given none
     ├── InputError                   arguments that do not fit the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
+    ├── UnknownSchedule              there is no schedule of that name
     ├── WorkflowSwitchedOff          somebody has switched the workflow off: no run of it starts or goes on
     ├── CodecError
     │   ├── UnrecordableValue        a value that would not survive being recorded
@@ -89,6 +90,10 @@ class InputError(HoldfastError):
 
 class UnknownWorkflow(HoldfastError):
     """No worker ever announced a workflow of this name to the store."""
+
+
+class UnknownSchedule(HoldfastError):
+    """There is no schedule of this name in the store."""
 
 
 class WorkflowSwitchedOff(HoldfastError):

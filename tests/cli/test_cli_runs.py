@@ -34,6 +34,7 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
     assert set(runs[0]) == {
         "id",
         "workflow",
+        "version",
         "state",
         "queue",
         "tags",

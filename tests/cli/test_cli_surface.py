@@ -7,7 +7,8 @@ import holdfast
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
 READING = ["runs", "show", "agents", "approvals"]
-COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, "export", "replay", "check", "doctor"]
+KEEPING = ["dead", "prune", "export", "import"]
+COMMANDS = ["demo", "worker", *READING, "schedules", "signal", *CHANGING, *KEEPING, "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):

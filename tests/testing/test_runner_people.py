@@ -11,6 +11,7 @@ from people_flows import asks_of_chance, patient_publishing, publishing
 
 from holdfast import ApprovalTimedOut, RunNotFound, UnknownApproval, UsageError
 from holdfast.core.drift import describe_drift
+from holdfast.core.patches import Patches
 from holdfast.core.records import Kind, Record
 from holdfast.testing import CrashSafetyError, Journal, Runner, export_run, replay
 
@@ -132,7 +133,15 @@ def test_a_schedule_that_names_questions_and_answers_can_be_tried_again(only: st
 def test_a_question_in_place_of_something_else_is_told_as_drift():
     was = Record(0, Kind.APPROVAL, 0, "approval of #2", True, b"{}", 0.0)
     told = describe_drift(
-        run_id="r", record=was, before=[], issued=[], command=None, timer=None, ended=False, recorded_python=""
+        run_id="r",
+        record=was,
+        before=[],
+        issued=[],
+        command=None,
+        timer=None,
+        ended=False,
+        patches=Patches(),
+        recorded_python="",
     )
     assert "  ≠ #1 approval of #2   (nothing: no command yet)\n" in told
 

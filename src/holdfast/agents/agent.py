@@ -39,7 +39,7 @@ from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import DefinedAt, is_async
 from holdfast.authoring.registry import register
 from holdfast.authoring.runtime import GRACE, Runtime
-from holdfast.authoring.workflow import Prepared, Workflow
+from holdfast.authoring.workflow import Prepared, Workflow, checked_version, deliveries, other_versions
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Link
@@ -49,6 +49,7 @@ from holdfast.core.usage import Budget
 from holdfast.engine import steps
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
+from holdfast.stores.operations import MAX_DELIVERIES
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, UserContent
@@ -93,6 +94,10 @@ class Agent(Workflow[..., AgentResult[T]]):
             ``Handle.events``) reads them while they come. A model that cannot do that is asked as ever.
         timeout: seconds after its start at which a run that has not ended fails.
         tags: words to find its runs by.
+        max_deliveries: deaths of its worker in a row, without anything new recorded, that make a run ``dead``.
+        version: which version of the agent this is, such as ``"2"``. Its runs are taken up only by workers that have
+            the agent in this version. A conversation goes on over versions.
+        serves: other versions whose runs it takes up, too; ``""`` stands for runs without a version.
     """
 
     def __init__(
@@ -120,6 +125,9 @@ class Agent(Workflow[..., AgentResult[T]]):
         stream: bool = True,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
+        max_deliveries: int = MAX_DELIVERIES,
+        version: str = "",
+        serves: Collection[str] = (),
     ) -> None:
         where = f"agent {name!r}"
         if not isinstance(name, str) or not name or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -167,7 +175,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         """What its skills bring along, by name; not what the agent has without them."""
         self._definitions: dict[str, ToolDefinition] = {}
         self._always_shown: list[ToolDefinition] | None = None
-        super().__init__(self._define(name, queue, timeout, tags, budget, where))
+        super().__init__(self._define(name, queue, timeout, tags, budget, max_deliveries, version, serves, where))
         register(self.definition)
 
     # Running
@@ -224,6 +232,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         self,
         url: str | None = None,
         *,
+        namespace: str | None = None,
         deps: Any = None,
         subagents: bool = True,
         concurrency: int = 1000,
@@ -235,6 +244,7 @@ class Agent(Workflow[..., AgentResult[T]]):
 
         Args:
             url: the store; ``HOLDFAST_URL`` or the default file unless given.
+            namespace: whose runs; see ``Runtime``.
             deps: what tools are handed in every run that was not given its own in this process.
             subagents: whether to execute the runs of its sub-agents, too, and of theirs.
             concurrency: how many runs may be in memory at once.
@@ -243,11 +253,13 @@ class Agent(Workflow[..., AgentResult[T]]):
             stop: stop when this is set.
         """
         served = self.family() if subagents else [self]
-        names = [agent.name for agent in served]
         if deps is not None:
-            handing.serve_with(names, deps)
+            handing.serve_with([agent.name for agent in served], deps)
         queues = {agent.definition.queue for agent in served}
-        runtime = Runtime(url, lease=lease, concurrency=concurrency, queues=queues, workflows=names)
+        names = [name for agent in served for name in agent.definition.served_names]
+        runtime = Runtime(
+            url, namespace=namespace, lease=lease, concurrency=concurrency, queues=queues, workflows=names
+        )
         await runtime.open()
         await runtime.run_worker(grace=grace, stop=stop)
 
@@ -343,6 +355,9 @@ class Agent(Workflow[..., AgentResult[T]]):
         timeout: Duration | None,
         tags: Collection[str],
         budget: Budget | None,
+        max_deliveries: int,
+        version: str,
+        serves: Collection[str],
         where: str,
     ) -> WorkflowDefinition:
         async def run(
@@ -375,6 +390,9 @@ class Agent(Workflow[..., AgentResult[T]]):
             tags=tuple(tags),
             budget=budget,
             is_agent=True,
+            max_deliveries=deliveries(max_deliveries, where),
+            version=checked_version(version, where),
+            serves=other_versions(serves, version, where),
             load=load,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.commands import changing, looking, people, proving, working
+from holdfast.cli.commands import changing, keeping, looking, people, proving, scheduling, working
 from holdfast.cli.declaring import Group
 
 
@@ -42,11 +42,16 @@ for _command in (  # in the order in which one meets them
     changing.budget,
     changing.retry,
     changing.fork,
+    keeping.dead,
+    keeping.prune,
     looking.agents,
     changing.kill,
+    scheduling.schedules,
     proving.export,
+    proving.import_,
     proving.replay,
     proving.check,
+    proving.namespaces,
     proving.doctor,
 ):
     main.add_command(_command)

@@ -84,6 +84,7 @@ def _as_json(one: Health) -> dict[str, Any]:
         "is_agent": one.is_agent,
         "state": one.state.value,
         "workers": one.workers,
+        "versions": list(one.versions),
         "beat_at": None if one.beat_at is None else one.beat_at.isoformat(),
         "off_since": None if one.off_since is None else one.off_since.isoformat(),
         "runs": {state.value: count for state, count in one.runs.items()},

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.liveness import is_held, look_around
-from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.opening import existing_store, find_run, where
 from holdfast.cli.outcomes import Outcome, report
 from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, jsonable, one_line, printable
 from holdfast.cli.wording import wrapped as wrapped_words
@@ -112,16 +112,16 @@ def answer_in_words(answer: Answer, now: float) -> str:
 
 def _commands(asked: ApprovalInfo, url: str | None) -> list[str]:
     """What to type."""
-    where = ["--url", url] if url is not None else []
+    place = [word for option in where(url) for word in option]
     if asked.choices:
-        yes = [command("approve", asked.id, choice, *where) for choice in asked.choices]
+        yes = [command("approve", asked.id, choice, *place) for choice in asked.choices]
     elif asked.form is not None and not asked.tool:
-        yes = [f"{command('approve', asked.id, *where)} --value JSON"]
+        yes = [f"{command('approve', asked.id, *place)} --value JSON"]
     else:
-        yes = [command("approve", asked.id, *where)]
+        yes = [command("approve", asked.id, *place)]
     if asked.tool:
-        yes.append(f"{command('approve', asked.id, *where)} --arguments JSON")
-    return [*yes, command("deny", asked.id, *where)]
+        yes.append(f"{command('approve', asked.id, *place)} --arguments JSON")
+    return [*yes, command("deny", asked.id, *place)]
 
 
 def _times(count: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -42,10 +43,28 @@ def show_error(error: HoldfastError) -> None:
     tell_error(error)
 
 
-def url_option(command: F) -> F:
-    """For a command that needs the store."""
+def database_option(command: F) -> F:
+    """For a command that is about all namespaces of a database."""
     option = click.option("--url", metavar="URL", help="The store; HOLDFAST_URL or ./.holdfast/runs.db unless given.")
     return option(command)
+
+
+def url_option(command: F) -> F:
+    """For a command that needs the store; what it is handed as ``url`` says the namespace as well, if one was given."""
+
+    @database_option
+    @click.option(
+        "--namespace", metavar="NAME", help="Whose runs; what the URL says or HOLDFAST_NAMESPACE unless given."
+    )
+    @functools.wraps(command)
+    def located(*args: Any, url: str | None, namespace: str | None, **kwargs: Any) -> Any:
+        if namespace is not None:
+            from holdfast.stores.urls import store_url
+
+            url = store_url(url, namespace)
+        return command(*args, url=url, **kwargs)
+
+    return cast("F", located)
 
 
 def json_option(command: F) -> F:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import re
 import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import __version__
+from holdfast.cli.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
 from holdfast.cli.liveness import how_to_switch_on, is_alive, place_of
+from holdfast.cli.namespaces import namespaces_beside
 from holdfast.cli.providers import installed_providers, mcp_version
 from holdfast.cli.sqlite_file import (
     FileFacts,
@@ -35,30 +36,19 @@ from holdfast.cli.sqlite_file import (
     write_settings,
 )
 from holdfast.cli.switching import unfinished
-from holdfast.cli.wording import ago, console, counted, duration, echo_json, one_line
+from holdfast.cli.wording import ago, console, counted, echo_json, one_line
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.serving import why_unserved
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import open_store, store_url
+from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 _STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 LITTLE_SPACE = 1 << 30
 NO_SPACE = 50 << 20
-SLOW_COMMIT = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding."""
-
-    name: str
-    status: str
-    message: str
-    advice: str = ""
 
 
 def examine(url: str | None, *, as_json: bool) -> int:
@@ -87,8 +77,8 @@ def _checks(url: str | None) -> Iterator[Check]:
     yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
     yield _models()
     yield _mcp()
-    yield _origin(url)
     try:
+        yield _origin(url)
         store = open_store(store_url(url))
     except HoldfastError as error:
         yield Check("store", FAIL, str(error))
@@ -98,7 +88,7 @@ def _checks(url: str | None) -> Iterator[Check]:
     elif isinstance(store, SqliteStore):
         yield from _sqlite(store)
     else:
-        yield from _work(store)
+        yield from _postgres(store_url(url), store)
 
 
 def _models() -> Check:
@@ -119,9 +109,10 @@ def _mcp() -> Check:
 
 
 def _origin(url: str | None) -> Check:
-    source = "--url" if url else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
-    shown = re.sub(r"//([^:/@]*):[^@/]*@", r"//\1:***@", store_url(url))
-    return Check("store url", OK, f"{shown} (from {source})")
+    place = split_namespace(url)[0] if url else None
+    is_given = place is not None and place != split_namespace(store_url())[0]
+    source = "--url" if is_given else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
+    return Check("store url", OK, f"{shown_url(store_url(url))} (from {source})")
 
 
 # The SQLite file
@@ -130,6 +121,9 @@ def _origin(url: str | None) -> Check:
 def _sqlite(store: SqliteStore) -> Iterator[Check]:
     path = store.path
     folder = _nearest_folder(path)
+    base = Path(split_namespace(store.url)[0].removeprefix("sqlite:///"))
+    others = [name for name in namespaces_beside(base) if name != store.namespace]
+    yield namespace_check(store.namespace, path.name, others)
     yield _space(folder)
     if not path.exists():
         yield Check("database", OK, f"none is there yet: the first run, or `holdfast worker`, creates {path}")
@@ -203,13 +197,23 @@ def _commit(folder: Path) -> Check:
         times = commit_times(folder)
     except (StoreError, OSError) as error:
         return Check("commit", FAIL, f"a test commit in {folder} failed: {error}")
-    typical, worst = sorted(times)[len(times) // 2], max(times)
-    message = f"{duration(typical)} a durable commit (slowest of {len(times)}: {duration(worst)})"
-    if typical > SLOW_COMMIT:
-        return Check(
-            "commit", WARN, message, "a slow disk bounds steps a second; a local SSD takes about a millisecond"
-        )
-    return Check("commit", OK, message)
+    return commit_check(times, "a slow disk bounds steps a second; a local SSD takes about a millisecond")
+
+
+# The PostgreSQL database
+
+
+def _postgres(url: str, store: Store) -> Iterator[Check]:
+    from holdfast.cli.postgres_checks import database_checks
+    from holdfast.stores.postgres import PgStore
+
+    assert isinstance(store, PgStore)
+    is_ready = False
+    for check in database_checks(url, store):
+        yield check
+        is_ready = (is_ready or check.name == "tables") and check.status != FAIL
+    if is_ready:
+        yield from _work(store)
 
 
 # Workers and runs
@@ -217,7 +221,7 @@ def _commit(folder: Path) -> Check:
 
 def _work(store: Store) -> Iterator[Check]:
     try:
-        workers, counts, off, now = asyncio.run(_read(store))
+        workers, counts, versions, off, now = asyncio.run(_read(store))
     except HoldfastError as error:
         yield Check("runs", FAIL, str(error))
         return
@@ -228,17 +232,18 @@ def _work(store: Store) -> Iterator[Check]:
         states[state] += count
     told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
     yield Check("runs", OK, told or "none yet")
-    yield from _unserved(counts, alive, off)
+    yield from _unserved(versions, alive, off)
     yield from _switched_off(counts, off, now)
     yield from _unsuccessful(states)
 
 
 async def _read(
     store: Store,
-) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], Mapping[str, float], float]:
+) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], Mapping[tuple[str, str], int], Mapping[str, float], float]:
     await store.open()
     try:
-        return await store.workers(), await store.count_runs(), await store.switched_off(), store.now()
+        counts, versions = await store.count_runs(), await store.count_unfinished()
+        return await store.workers(), counts, versions, await store.switched_off(), store.now()
     finally:
         await store.close()
 
@@ -263,16 +268,15 @@ def _switched_off(counts: Mapping[tuple[str, RunState], int], off: Mapping[str, 
 
 
 def _unserved(
-    counts: Mapping[tuple[str, RunState], int], alive: Sequence[Worker], off: Mapping[str, float]
+    versions: Mapping[tuple[str, str], int], alive: Sequence[Worker], off: Mapping[str, float]
 ) -> Iterator[Check]:
-    served = {name for worker in alive for name in worker.workflows} | off.keys()
-    left: Counter[str] = Counter()
-    for (workflow, state), count in counts.items():
-        if state in UNFINISHED and workflow not in served:
-            left[workflow] += count
-    for workflow, count in sorted(left.items()):
-        message = f"no live worker serves workflow {workflow!r} ({counted(count, 'unfinished run')})"
-        yield Check("unserved", WARN, message, f"start one with `holdfast worker module:{workflow}`")
+    left: Counter[tuple[str, str]] = Counter()
+    for (workflow, version), count in versions.items():
+        unserved = None if workflow in off else why_unserved(workflow, version, None, alive)
+        if unserved is not None:
+            left[unserved.fact, unserved.remedy] += count
+    for (fact, remedy), count in sorted(left.items()):
+        yield Check("unserved", WARN, f"{fact} ({counted(count, 'unfinished run')})", remedy)
 
 
 def _unsuccessful(states: Mapping[RunState, int]) -> Iterator[Check]:

@@ -35,8 +35,7 @@ def show_events(url: str | None, run_id: str, *, follow: bool, after: str | None
 async def _read(url: str | None, run_id: str, follow: bool, after: str | None, teller: _Lines | _Story) -> None:
     async with existing_store(url) as store:
         await find_run(store, run_id)  # it names runs that are called alike
-        found = store.url
-    async with Client(found) as client:
+    async with Client(url) as client:
         async for event in client.events(run_id, after, follow=follow):
             teller.tell(event)
             teller.last = event

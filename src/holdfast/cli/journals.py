@@ -12,7 +12,10 @@ from rich.text import Text
 from holdfast.authoring.registry import definitions
 from holdfast.cli.opening import existing_store, find_run
 from holdfast.cli.wording import console, counted, one_line, printable
+from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
+from holdfast.stores.operations import Run
+from holdfast.stores.serving import served_name
 from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import Replayed, replay
 from holdfast.worker.loading import load
@@ -46,15 +49,20 @@ def replay_file(file: str, target: str) -> int:
         journal = Journal.loads(sys.stdin.buffer.read(), "what was read from stdin")
     else:
         journal = Journal.read(file)
-    name = journal.run.workflow
-    found = load(target)
-    if name not in found:
-        raise UsageError(
-            f"the journal is that of a run of workflow {name!r}, which is not in {target} (there: {', '.join(found)})."
-        )
-    replayed = replay(journal, definitions[name])
+    replayed = replay(journal, _code_for(journal.run, target))
     _tell(console(), replayed, len(journal.records))
     return 0 if replayed.fits else 1
+
+
+def _code_for(run: Run, target: str) -> WorkflowDefinition:
+    """The target's code of the run's version; or other code of its workflow, if there is no more than that."""
+    found = {name: definitions[name] for name in load(target)}
+    exact = found.get(served_name(run.workflow, run.version))
+    others = {id(one): one for one in found.values() if one.name == run.workflow}
+    if exact is None and len(others) != 1:
+        of = f"version {run.version!r} of workflow {run.workflow!r}" if others else f"workflow {run.workflow!r}"
+        raise UsageError(f"the journal is that of a run of {of}, which is not in {target} (there: {', '.join(found)}).")
+    return exact or others.popitem()[1]
 
 
 def _tell(out: Console, replayed: Replayed, records: int) -> None:

@@ -28,6 +28,7 @@ _IN_WORDS = {
     Kind.COMPENSATION: "undoing {number} ({name})",
     Kind.CANCEL: "the cancel",
     Kind.APPROVAL: "the answer to question {number}",
+    Kind.PATCH: "patch {name}",
 }
 
 
@@ -92,33 +93,40 @@ def _retried_as_well(runs: Sequence[Run]) -> str:
 # The command
 
 
-def retry_run(url: str | None, run_id: str, *, run_again: bool, as_json: bool) -> int:
+def retry_run(url: str | None, run_id: str, *, run_again: bool, version: str | None, as_json: bool) -> int:
     """Reopen a failed, cancelled or dead run, and say how it goes on."""
-    return report([asyncio.run(_retry(url, run_id, run_again))], as_json=as_json)
+    return report(asyncio.run(retry_each(url, [run_id], run_again, version)), as_json=as_json)
 
 
-async def _retry(url: str | None, run_id: str, run_again: bool) -> Outcome:
+async def retry_each(
+    url: str | None, run_ids: Sequence[str], run_again: bool, version: str | None = None
+) -> list[Outcome]:
+    """Reopen runs."""
     async with existing_store(url) as store, Client(url) as client:
-        try:
-            before = await find_run(store, run_id)
-            [history] = await store.histories([before.key])
-            taken = taken_back(before, history.records)
-            children = reopened(before, taken, await known_runs(store, taken))
-            await client.retry(run_id, run_again=run_again)
-            run, around = await find_run(store, run_id), await look_around(store)
-        except HoldfastError as error:
-            return await failure(store, run_id, error)
-        kept = len(history.records) - len(taken)
-        message = f"run {run_id!r} goes on (it was {before.state}): its journal keeps {counted(kept, 'record')}"
-        return Outcome.of(
-            run,
-            around,
-            changed=True,
-            message=message + _anew(taken) + (f"; {_retried_as_well(children)}" if children else ""),
-            kept=kept,
-            taken_back=[record.seq for record in taken],
-            retried_as_well=[child.id for child in children],
-        )
+        return [await _retry(store, client, run_id, run_again, version) for run_id in run_ids]
+
+
+async def _retry(store: Store, client: Client, run_id: str, run_again: bool, version: str | None) -> Outcome:
+    try:
+        before = await find_run(store, run_id)
+        [history] = await store.histories([before.key])
+        taken = taken_back(before, history.records)
+        children = reopened(before, taken, await known_runs(store, taken))
+        await client.retry(run_id, run_again=run_again, version=version)
+        run, around = await find_run(store, run_id), await look_around(store)
+    except HoldfastError as error:
+        return await failure(store, run_id, error)
+    kept = len(history.records) - len(taken)
+    message = f"run {run_id!r} goes on (it was {before.state}): its journal keeps {counted(kept, 'record')}"
+    return Outcome.of(
+        run,
+        around,
+        changed=True,
+        message=message + _anew(taken) + (f"; {_retried_as_well(children)}" if children else ""),
+        kept=kept,
+        taken_back=[record.seq for record in taken],
+        retried_as_well=[child.id for child in children],
+    )
 
 
 def _anew(taken: Sequence[Record]) -> str:

@@ -21,7 +21,7 @@ from holdfast.cli.liveness import (
     look_around,
     stall_of,
 )
-from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.opening import existing_store, find_run, where
 from holdfast.cli.recorded import error_of
 from holdfast.cli.spending import brief_cost, usage_of
 from holdfast.cli.wording import STATE_STYLES, ago, command, console, duration, echo_json, iso, one_line
@@ -84,7 +84,7 @@ class Wanted:
             ("--since", _moment(self.since)),
             ("--until", _moment(self.until)),
             ("--limit", None if self.limit == 50 else str(self.limit)),
-            ("--url", url),
+            *where(url),
             ("--before", last),
         ]
         return command("runs", *(word for name, value in given if value is not None for word in _option(name, value)))
@@ -205,6 +205,7 @@ def run_as_json(run: Run, told: RunUsage) -> dict[str, Any]:
     return {
         "id": run.id,
         "workflow": run.workflow,
+        "version": run.version or None,
         "state": run.state.value,
         "queue": run.queue,
         "tags": list(run.tags),

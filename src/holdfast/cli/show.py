@@ -103,7 +103,8 @@ def _tell_advice(out: Console, text: str) -> None:
 def _tell_header(out: Console, story: Story) -> None:
     run, now = story.run, story.now
     _field(out, "run", printable(run.id), "bold")
-    _field(out, "workflow", printable(run.workflow) + ("" if run.queue == "default" else f" (queue {run.queue})"))
+    more = [f"version {run.version}"] * bool(run.version) + [f"queue {run.queue}"] * (run.queue != "default")
+    _field(out, "workflow", printable(run.workflow + (f" ({', '.join(more)})" if more else "")))
     took = "" if run.finished_at is None else f" in {duration(run.finished_at - run.created_at)}"
     _field(out, "state", f"{run.state}{took}", STATE_STYLES[run.state])
     _field(out, "started", f"{ago(now - run.created_at)} ({clock_time(run.created_at)}, Python {run.python})")

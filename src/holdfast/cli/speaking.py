@@ -29,6 +29,7 @@ from holdfast.client.recorded_reply import PlainReply
 from holdfast.errors import UsageError
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
+from holdfast.stores.serving import served_name
 
 _INDENT = 4
 _WIDEST = 100
@@ -60,7 +61,7 @@ async def _read(url: str | None, run_id: str) -> tuple[Run, list[Said]]:
     async with existing_store(url) as store:
         run = await find_run(store, run_id)
         [history] = await store.histories([run.key])
-        spec = (await store.specs()).get(run.workflow)
+        spec = (await store.specs()).get(served_name(run.workflow, run.version))
     if not (spec is not None and spec.is_agent) and not any(is_turn(record) for record in history.records):
         raise UsageError(
             f"run {run_id!r} of workflow {run.workflow!r} is no agent's: there is no conversation in it. "

@@ -260,7 +260,7 @@ def _record_as_json(story: Story, record: Record) -> dict[str, Any]:
     has_run = record.kind in (Kind.CHILD, Kind.START)
     return {
         "seq": record.seq,
-        "number": record.position + 1,
+        "number": None if record.kind is Kind.PATCH else record.position + 1,
         "kind": record.kind.label,
         "name": record.name,
         "run": record.preview or None if has_run else None,

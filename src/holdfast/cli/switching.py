@@ -36,7 +36,7 @@ def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
         message = _switched_on(workflow, runs, changed)
     else:
         message = _switched_off(workflow, runs, counts.get((workflow, RunState.RUNNING), 0), changed)
-    stalled = why_unserved(workflow, None, around.workers, around.now) if on and runs and changed else None
+    stalled = why_unserved(workflow, around.workers, around.now) if on and runs and changed else None
     if as_json:
         told = {"workflow": workflow, "switched_off": not on, "changed": changed, "runs": runs}
         print(json.dumps({**told, "stalled": stalled, "message": message}))
@@ -56,7 +56,8 @@ async def _switch(url: str | None, workflow: str, on: bool) -> tuple[bool, Count
 async def _check_known(store: Store, workflow: str) -> None:
     """A mistyped name must not look as if something had been stopped."""
     counted_names = {name for name, _ in await store.count_runs()}
-    known = {*await store.specs(), *await store.switched_off(), *counted_names}
+    specs = await store.specs()
+    known = {*(spec.name for spec in specs.values()), *await store.switched_off(), *counted_names}
     if workflow in known:
         return
     near = difflib.get_close_matches(workflow, sorted(known), 1)

@@ -128,7 +128,11 @@ def listed(words: Sequence[str], most: int = 4) -> str:
 
 def size(data: bytes) -> str:
     """How much there is of something large."""
-    many = len(data)
+    return bytes_in_words(len(data))
+
+
+def bytes_in_words(many: int) -> str:
+    """A number of bytes."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if many >= unit:
             return f"{many / unit:.1f}".removesuffix(".0") + f" {name}"

@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 import builtins
 import difflib
-from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from holdfast.client.agent_result import plain_result
 from holdfast.client.approvals import ApprovalInfo, approve, deny, list_approvals
+from holdfast.client.bulk import Call, start_many
 from holdfast.client.connections import Connections
 from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
+from holdfast.client.dead import DeadRun, dead_runs
 from holdfast.client.events import Event, read_events
 from holdfast.client.forking import GIVEN, fork_run
-from holdfast.client.handle import Handle, RunInfo
+from holdfast.client.handle import Handle, RunInfo, info_of
 from holdfast.client.health import Health, read_health
 from holdfast.client.memories import ClientMemory
 from holdfast.client.plans import Plan, read_plan
-from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.client.pruning import PruneReport, prune_runs, pruning
+from holdfast.client.schedules import ClientSchedules
+from holdfast.client.stalls import look_around
+from holdfast.client.starting import StartOptions, accept, checked_deliveries, new_run
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UnknownWorkflow, UsageError
 from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
 from holdfast.stores.operations import StartRun
-from holdfast.stores.urls import store_url
+from holdfast.stores.serving import announced, spec_to_start
+from holdfast.stores.urls import shown_url, store_url
 
 T = TypeVar("T")
 
@@ -39,14 +45,18 @@ class Client:
 
     Args:
         url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
+        namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
+            ``HOLDFAST_NAMESPACE``, else ``default``.
         max_value: the largest value that is sent, in bytes; 64 MiB unless given.
     """
 
-    def __init__(self, url: str | None = None, *, max_value: int = LARGEST) -> None:
-        self.url = store_url(url)
+    def __init__(self, url: str | None = None, *, namespace: str | None = None, max_value: int = LARGEST) -> None:
+        target = store_url(url, namespace)
+        self.url = shown_url(target)
+        """The store's URL, as people may see it."""
         self.max_value = max_value
         self._options = StartOptions()
-        self._connection = Connections(self.url)
+        self._connection = Connections(target)
 
     def options(
         self,
@@ -57,14 +67,26 @@ class Client:
         priority: int = 0,
         tags: Collection[str] = (),
         budget: Budget | None = None,
+        max_deliveries: int | None = None,
+        version: str | None = None,
     ) -> Client:
-        """The same client, with options for the runs that are started through it."""
+        """The same client, with options for the runs that are started through it: see ``Workflow.options``.
+
+        A run is of the newest version of its workflow that a live worker serves, unless ``version`` says which.
+        """
         view = object.__new__(Client)
         view.url = self.url
         view.max_value = self.max_value
         view._connection = self._connection
         view._options = StartOptions(
-            id=id, queue=queue, delay=delay, priority=priority, tags=tuple(tags), budget=budget
+            id=id,
+            queue=queue,
+            delay=delay,
+            priority=priority,
+            tags=tuple(tags),
+            budget=budget,
+            max_deliveries=checked_deliveries(max_deliveries, ""),
+            version=version,
         )
         return view
 
@@ -82,11 +104,21 @@ class Client:
     async def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
         store = await self._connection.store()
-        spec = await _spec(store, workflow)
+        spec = await _spec(store, workflow, self._options.version)
         inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
         new = new_run(spec, inputs, self._options, now=store.now(), max_value=self.max_value)
         [answer] = await store.commit([StartRun(new)])
         return self.handle(accept(answer, new).id)
+
+    async def start_many(self, workflow: str, calls: Iterable[Call]) -> list[str]:
+        """Start (or join) a run for each of ``calls``, a thousand in one commit, and return their ids in order.
+
+        A call is a tuple of arguments, or a mapping of them. If one cannot be started, what ``start`` would raise is
+        raised; those before it are started. With an id template, the same call may then be made again.
+        """
+        store = await self._connection.store()
+        spec = await _spec(store, workflow, self._options.version)
+        return await start_many(store, spec, calls, self._options, self.max_value)
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run and wait for its result: plain data, or the ``AgentResult`` of an agent with plain data in it."""
@@ -102,7 +134,7 @@ class Client:
 
     async def get(self, run_id: str) -> RunInfo:
         """What can be told of a run now."""
-        return RunInfo.of(await self._connection.read(run_id))
+        return await info_of(self._connection, run_id)
 
     async def list(
         self,
@@ -145,7 +177,9 @@ class Client:
             raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
         store = await self._connection.store()
         key = None if before is None else (await self._connection.read(before)).key
-        return [RunInfo.of(run) for run in await store.list_runs(where, limit=limit, before=key)]
+        runs = await store.list_runs(where, limit=limit, before=key)
+        around = None if all(run.state.is_terminal for run in runs) else await look_around(store)
+        return [RunInfo.of(run, around) for run in runs]
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """Send a value into a run. With an ``id``, sending it again changes nothing (and returns false)."""
@@ -230,14 +264,63 @@ class Client:
         """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
         await set_budget(self._connection, run_id, budget)
 
-    async def retry(self, run_id: str, *, run_again: bool = False) -> None:
+    async def retry(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
         """Let a failed, cancelled or dead run go on from where it went wrong.
 
         The records that ended it are taken back from its journal, with what the workflow did because of them; a run
         that it had started, and that failed, is retried as well. If a ``once`` step would thereby run a second time,
-        ``run_again=True`` says that it may. Raises ``RetryRefused`` if the run cannot go on.
+        ``run_again=True`` says that it may. ``version`` lets the code of another version of its workflow go on with it
+        (not with the runs that it had started). Raises ``RetryRefused`` if the run cannot go on.
         """
-        await retry_run(self._connection, run_id, run_again=run_again)
+        await retry_run(self._connection, run_id, run_again=run_again, version=version)
+
+    async def dead(
+        self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
+    ) -> builtins.list[DeadRun]:
+        """Runs that took their workers down too often in a row, newest first, and what they were doing.
+
+        They are left alone until somebody retries them (``retry``).
+
+        Args:
+            workflow: only those of this workflow.
+            limit: at most so many.
+            before: the id of the last one of the page before, to go on from there.
+        """
+        return await dead_runs(await self._connection.store(), workflow, limit, before)
+
+    async def prune(
+        self,
+        older_than: timedelta | float,
+        *,
+        state: RunState | str | Collection[RunState | str] = (),
+        workflow: str | None = None,
+        keep: int = 0,
+        unclaimed: bool = False,
+        run_ids: Collection[str] | None = None,
+        dry_run: bool = False,
+    ) -> PruneReport:
+        """Delete runs that ended longer ago than that, with all that belongs to them; never one that is still needed.
+
+        A run goes with its family (the runs that it has started, and the one that started it) and with its
+        conversation, or stays with them: as long as one of them has not ended, or has ended since. In short
+        transactions, so that workers are not held up; stopped in the middle, it goes on the next time.
+
+        Args:
+            older_than: a ``timedelta``, or a number of seconds.
+            state: the states of those that are deleted; completed and cancelled ones unless given.
+            workflow: only those of this workflow.
+            keep: not the newest so many of each workflow.
+            unclaimed: also those whose result nobody has had, because the process that started them was killed.
+            run_ids: only these.
+            dry_run: delete nothing, only tell.
+        """
+        store = await self._connection.store()
+        states = [state] if isinstance(state, str) else state
+        what = pruning(
+            store.now(), older_than, states, workflow=workflow, keep=keep, unclaimed=unclaimed, run_ids=run_ids,
+            dry_run=dry_run,
+        )  # fmt: skip
+        return await prune_runs(store, what)
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
@@ -274,6 +357,15 @@ class Client:
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
         return ClientMemory(self._connection, self.max_value)
+
+    @property
+    def schedules(self) -> ClientSchedules:
+        """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
+
+        async def spec_of(store: Store, workflow: str) -> WorkflowSpec:
+            return await _spec(store, workflow, None)
+
+        return ClientSchedules(self._connection, spec_of, self._sync)
 
     # The same, for code without an event loop
 
@@ -374,6 +466,16 @@ class Client:
         """``retry`` without an event loop."""
         self._sync(self.retry(run_id, run_again=run_again))
 
+    def dead_sync(
+        self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
+    ) -> builtins.list[DeadRun]:
+        """``dead`` without an event loop."""
+        return self._sync(self.dead(workflow=workflow, limit=limit, before=before))
+
+    def prune_sync(self, older_than: timedelta | float, **wanted: Any) -> PruneReport:
+        """``prune`` without an event loop."""
+        return self._sync(self.prune(older_than, **wanted))
+
     def fork_sync(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
     ) -> str:
@@ -409,12 +511,20 @@ class Client:
             call.close()  # it was never begun if an event loop is running here
 
 
-async def _spec(store: Store, workflow: str) -> WorkflowSpec:
+async def _spec(store: Store, workflow: str, version: str | None) -> WorkflowSpec:
+    spec = await spec_to_start(store, workflow, version)
+    if spec is not None:
+        return spec
     specs = await store.specs()
-    if workflow in specs:
-        return specs[workflow]
-    near = difflib.get_close_matches(workflow, specs, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(specs)) or 'none yet'}."
+    if versions := announced(workflow, specs):
+        known = ", ".join(repr(one.version) for one in versions)
+        raise UnknownWorkflow(
+            f"no worker has announced version {version!r} of workflow {workflow!r} to {store.url} (known: {known}). "
+            f"A version is announced when a worker that has it starts: `holdfast worker module:{workflow}`."
+        )
+    names = sorted({one.name for one in specs.values()})
+    near = difflib.get_close_matches(workflow, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none yet'}."
     raise UnknownWorkflow(
         f"no worker has announced a workflow {workflow!r} to {store.url}: {hint} "
         f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."

@@ -15,7 +15,7 @@ from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell, News
 from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import open_store, shown_url
 
 
 class Connections:
@@ -118,7 +118,7 @@ class Connection:
         """A run's row; ``RunNotFound`` if there is none."""
         run = await (await self.store()).get(run_id)
         if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {self._url}", run_id)
+            raise RunNotFound(f"there is no run {run_id!r} in {shown_url(self._url)}", run_id)
         return run
 
     async def wait_for_end(self, run_id: str) -> Run:

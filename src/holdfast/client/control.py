@@ -19,6 +19,7 @@ from holdfast.stores.operations import (
     SetBudget,
     Verdict,
 )
+from holdfast.stores.serving import refuse_version
 
 _values = codec_for(Any)
 
@@ -78,9 +79,11 @@ async def resume_run(reach: Reach, run_id: str) -> bool:
     return verdict is not Verdict.DUPLICATE
 
 
-async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False) -> None:
-    """Let a failed, cancelled or dead run go on from where it went wrong."""
-    verdict = await reach.change(ReopenRun(run_id, reach.now(), run_again))
+async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
+    """Let a failed, cancelled or dead run go on from where it went wrong; with the code of ``version``, if given."""
+    if version is not None and (refused := refuse_version(version)) is not None:
+        raise UsageError(f"run {run_id!r} cannot be retried so: {refused}")
+    verdict = await reach.change(ReopenRun(run_id, reach.now(), run_again, version))
     if verdict is Verdict.REFUSED:
         raise RetryRefused(
             f"retrying run {run_id!r} would run a `once` step a second time (`holdfast show {run_id}` tells which). "

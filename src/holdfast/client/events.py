@@ -62,7 +62,8 @@ class Event:
     """Where to go on behind this event: hand it to ``events(after=...)``. Keep it as it is."""
     kind: str
     """``begun``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
-    ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``reopened`` or ``ended``."""
+    ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``reopened`` or
+    ``ended``."""
     at: datetime
     run_id: str
     step: int | None = None
@@ -369,7 +370,7 @@ def _data_of(reply: PlainReply) -> dict[str, Any]:
 
 
 def _outcome(record: Record) -> dict[str, Any]:
-    if record.kind in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL):
+    if record.kind in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL, Kind.PATCH):
         return {}
     if record.kind is Kind.SIGNAL:
         return {"value": _plain(record.payload)}

@@ -80,6 +80,7 @@ async def fork_run(
         rewound=source.rewound,
         budget=None if usage is None else usage.budget,
         previous=source.previous,
+        version=source.version,
     )
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
     if _waits_for_budget([one for one in history.records if one.seq < keep]):

@@ -15,6 +15,7 @@ from holdfast.client.control import cancel_run, pause_run, resume_run, send_sign
 from holdfast.client.events import Event, read_events
 from holdfast.client.outcome import Ended, result_of
 from holdfast.client.plans import Plan, read_plan
+from holdfast.client.stalls import Surroundings, look_around, why_stalled
 from holdfast.codec import describe_error, to_plain
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
@@ -70,10 +71,15 @@ class RunInfo:
     """The id of the run that started it."""
     forked_from: str | None
     """The id of the run whose beginning it shares."""
+    version: str
+    """The version of its workflow, whose code takes it up; empty if it has none."""
+    stalled: str | None
+    """Why it does not go on, in a sentence that says what to do about it: it is paused, its workflow is switched off,
+    or no live worker serves its workflow, its version or its queue. ``None`` if nothing keeps it from going on."""
 
     @classmethod
-    def of(cls, run: Run) -> RunInfo:
-        """From a run's row."""
+    def of(cls, run: Run, around: Surroundings | None) -> RunInfo:
+        """From a run's row, and what is around it if it has not ended."""
         error = None
         if run.error is not None:
             fault = describe_error(run.error)
@@ -94,7 +100,15 @@ class RunInfo:
             cancelling=run.cancel is not Cancel.NO and not run.state.is_terminal,
             parent=run.parent or None,
             forked_from=run.forked_from or None,
+            version=run.version,
+            stalled=None if around is None else why_stalled(run, around),
         )
+
+
+async def info_of(reach: ApprovalReach, run_id: str) -> RunInfo:
+    """What can be told of a run now."""
+    run = await reach.read(run_id)
+    return RunInfo.of(run, None if run.state.is_terminal else await look_around(await reach.store()))
 
 
 def _output(payload: bytes) -> Any:
@@ -136,7 +150,7 @@ class Handle(Generic[R]):
 
     async def info(self) -> RunInfo:
         """What can be told of the run now."""
-        return RunInfo.of(await self._link.read(self.run_id))
+        return await info_of(self._link, self.run_id)
 
     async def usage(self) -> Usage:
         """What its model calls have used so far, with those of the runs that it has started."""

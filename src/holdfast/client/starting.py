@@ -37,6 +37,9 @@ class StartOptions:
     tags: tuple[str, ...] = ()
     new: bool = False
     budget: Budget | None = None
+    max_deliveries: int | None = None
+    version: str | None = None
+    """For those who start by name: which version, if not the newest that is served."""
 
 
 def new_run(
@@ -71,16 +74,27 @@ def new_run(
         available_at=now + options.delay if options.delay > 0 else 0.0,
         priority=options.priority,
         deadline=None if spec.timeout is None else now + max(0.0, options.delay) + spec.timeout,
+        max_deliveries=spec.max_deliveries if options.max_deliveries is None else options.max_deliveries,
         tags=tuple(dict.fromkeys((*spec.tags, *options.tags))),
         generated_id=generated,
         starter=starter,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         budget=spec.budget if options.budget is None else options.budget.limits(),
-        session=_session_of(spec, inputs),
+        session=session_of(spec, inputs),
+        version=spec.version,
     )
 
 
-def _session_of(spec: WorkflowSpec, inputs: bytes) -> str:
+def checked_deliveries(given: int | None, where: str) -> int | None:
+    """How many deaths make a run dead, if that is said: a whole number, 1 or more. Raises ``UsageError``."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{where}max_deliveries={given!r} must be a whole number, 1 or more")
+    return given
+
+
+def session_of(spec: WorkflowSpec, inputs: bytes) -> str:
     """The conversation that a run of an agent continues: one of its inputs."""
     if not spec.is_agent:
         return ""

@@ -80,6 +80,7 @@ class Arranged:
         timer: int | None = None,
         compensation: AnyStep | None = None,
         child: AnyWorkflow | None = None,
+        patch: str | None = None,
         cancel: bool = False,
         end: bool = False,
         run: str | None = None,
@@ -88,13 +89,14 @@ class Arranged:
 
         A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant. In a
         class workflow the number is the declared one; for a fan-out it means the first item. So are a compensation, and
-        a child by its workflow: before a child is before it is started.
+        a child by its workflow: before a child is before it is started. A patch is told by its name: before one is when
+        the code has asked for it, and nothing of that is recorded.
 
         A name is looked for in every run; anything else is meant of the runs that the test has started itself. With
         ``run``, it is meant of the run with that id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
         """
         given: dict[What, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
-        given |= {"compensation": compensation, "child": child, "cancel": cancel, "end": end}
+        given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
         self._world.armed.append(point_of("before", given, occurrence, run))
 
     def simulate_crash_during(
@@ -120,11 +122,12 @@ class Arranged:
         timer: int | None = None,
         compensation: AnyStep | None = None,
         child: AnyWorkflow | None = None,
+        patch: str | None = None,
         cancel: bool = False,
         end: bool = False,
         run: str | None = None,
     ) -> None:
         """Let the process die when the step's outcome (or the signal, the timer, the run's end) has been recorded."""
         given: dict[What, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
-        given |= {"compensation": compensation, "child": child, "cancel": cancel, "end": end}
+        given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
         self._world.armed.append(point_of("after", given, occurrence, run))

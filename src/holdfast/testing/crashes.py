@@ -2,7 +2,8 @@
 
 A run's life is a row of *events*: its start is written, a step begins, the intent of a ``once`` step is written, the
 outcome of a step (or a timer, a signal, the deadline) is written, its end is written. A question to a person is written
-when it is asked, and the answer is recorded (an *approval*). A process can die *before* an
+when it is asked, and the answer is recorded (an *approval*). That a run takes the new way of a change is written when
+its code asks for it the first time (a *patch*). A process can die *before* an
 event is written, or *after* it was written but before anybody in the process knew. For a step there is one more place,
 *during*: it has run to its end, and its outcome was not written. (Before a step is therefore before it begins.) So it
 is for a compensation, which is a step, and for a child: before it is started, when it has ended and the run that waits
@@ -27,8 +28,8 @@ from holdfast.errors import UsageError
 
 Moment = Literal["before", "during", "after"]
 What = Literal[
-    "start", "step", "intent", "compensation", "child", "timer", "signal", "question", "approval", "cancel", "deadline",
-    "end",
+    "start", "step", "intent", "compensation", "child", "timer", "signal", "question", "approval", "patch", "cancel",
+    "deadline", "end",
 ]  # fmt: skip
 
 CARRIED_OUT = ("step", "compensation", "child")
@@ -42,12 +43,15 @@ class Event(NamedTuple):
 
     what: What
     number: int = 0
-    """Which step, timer, signal or child, counted from 1; all but timers together, as ``holdfast show`` counts them."""
+    """Which step, timer, signal or child, counted from 1; all but timers together, as ``holdfast show`` counts them.
+    Patches are not counted: a run has one of a name."""
     name: str = ""
 
     def __str__(self) -> str:
         if self.what in _BARE:
             return _BARE[self.what]
+        if self.what == "patch":
+            return f"patch {self.name!r}"
         words = "the intent of step" if self.what == "intent" else self.what
         return f"{words} {self.number} ({self.name})" if self.name else f"{words} {self.number}"
 
@@ -94,7 +98,7 @@ class CrashPoint:
         if self.is_declared and place.numbers and self.what in ("step", "intent"):
             return self.number == place.numbers.get(event.name) and place.occurrence() == 1
         if self.number is not None:
-            return self.number == event.number
+            return self.number == event.number and (self.what != "patch" or self.name == event.name)
         return self.name == event.name and self.occurrence == place.occurrence()
 
     def _is_of(self, place: Place) -> bool:
@@ -125,7 +129,7 @@ class CrashPoint:
         if self.moment == "during":
             verb = "has ended" if self.what == "child" else "has run"
             return f"the process dies when {subject} {verb}, before its outcome is recorded"
-        outcome = "" if self.what in ("intent", "question") else " the outcome of"
+        outcome = "" if self.what in ("intent", "question", "patch") else " the outcome of"
         verb = "is" if self.moment == "before" else "was"
         return f"the process dies {self.moment}{outcome} {subject} {verb} recorded"
 
@@ -150,25 +154,27 @@ def point_of(moment: Moment, given: Mapping[What, Any], occurrence: int, run: st
         return CrashPoint(moment, what, 0, run_id=run_id)
     if isinstance(target, str) and what not in ("timer", "approval"):
         return CrashPoint(moment, what, None, target, occurrence, run_id=run_id)
-    if isinstance(target, int) and not isinstance(target, bool):
+    if isinstance(target, int) and not isinstance(target, bool) and what != "patch":
         if target < 1:
             raise UsageError(f"{call}: {what}={target!r}, but numbers begin with 1")
         return CrashPoint(moment, what, target, is_declared=True, run_id=run_id)
-    how = "its number" if what in ("timer", "approval") else "its number or its name"
+    how = "its number" if what in ("timer", "approval") else "its name" if what == "patch" else "its number or its name"
     raise UsageError(f"{call}: {what}={target!r}; {'an' if what == 'approval' else 'a'} {what} is told by {how}")
 
 
 # As a failure prints it
 
 _NUMBERED = r"intent of step|step|compensation|child|timer|signal|question|approval"
+_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _POINT = re.compile(
     r"(?P<moment>before|during|after) (?:the )?"
     rf"(?:(?P<bare>{'|'.join(_BARE)})"
+    rf"|patch (?P<patch>{_QUOTED})"
     rf"|(?P<what>{_NUMBERED}) (?P<number>\d+)(?: \((?P<name>.*)\))?)"
-    r"(?: of run (?P<run>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))?",
+    rf"(?: of run (?P<run>{_QUOTED}))?",
     re.DOTALL,
 )
-_NEXT = re.compile(rf"(;\s*)(?=(?:before|during|after) (?:the )?(?:{'|'.join(_BARE)}|(?:{_NUMBERED}) \d))")
+_NEXT = re.compile(rf"(;\s*)(?=(?:before|during|after) (?:the )?(?:{'|'.join(_BARE)}|patch ['\"]|(?:{_NUMBERED}) \d))")
 """Perhaps between two points: the name of a step, and the id of a run, may have a semicolon in them, too."""
 
 
@@ -187,8 +193,9 @@ def parse_schedule(text: str) -> list[CrashPoint]:
                 f"{part!r} is no crash point. Write what a failure of crash_everywhere prints, such as "
                 f"'after step 2; before the end'."
             )
-        what = found["bare"] or found["what"].partition(" ")[0]
+        what = found["bare"] or ("patch" if found["patch"] else found["what"].partition(" ")[0])
+        name = ast.literal_eval(found["patch"]) if found["patch"] else found["name"] or ""
         number = int(found["number"]) if found["number"] else 0
         run_id = ast.literal_eval(found["run"]) if found["run"] else ""
-        points.append(CrashPoint(found["moment"], what, number, found["name"] or "", run_id=run_id))  # type: ignore[arg-type]
+        points.append(CrashPoint(found["moment"], what, number, name, run_id=run_id))  # type: ignore[arg-type]
     return points

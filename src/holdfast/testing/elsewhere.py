@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.authoring.registry import definitions
+from holdfast.authoring.registry import definition_of
 from holdfast.core.records import Kind
 from holdfast.testing.journals import Journal
 from holdfast.testing.tracing import Issued
@@ -58,7 +58,7 @@ def replay_elsewhere(journals: Sequence[Journal], count: int) -> list[OtherProce
     modules: dict[str, str] = {}
     found: list[Journal] = []
     for journal in journals:
-        function = definitions[journal.run.workflow].function
+        function = definition_of(journal.run.workflow, journal.run.version).function
         file = getattr(sys.modules.get(function.__module__), "__file__", None)
         if file is None or "<locals>" in function.__qualname__:
             where = "inside a function" if file is not None else "in no file"

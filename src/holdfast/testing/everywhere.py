@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.authoring.registry import definitions
+from holdfast.authoring.registry import definition_of
 from holdfast.authoring.workflow import Workflow
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -123,7 +123,7 @@ class Everywhere:
         only = self._settings.only
         reference = await self._try(())
         for seen in reference.runs.values():
-            self._suspects.add(definitions[seen.trace.workflow].function)
+            self._suspects.add(definition_of(seen.trace.workflow, seen.trace.version).function)
         self._report_first(reference, rules.unfit)
         points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
         # First whatever a crash alone brings out, in the order of the run's life: the first schedule that fails is then

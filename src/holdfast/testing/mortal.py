@@ -128,7 +128,7 @@ class MortalStore:
 
         return call
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
         """Nobody else writes here; whoever lets time pass nudges the engine."""
         self.watched = True
         return await asyncio.get_running_loop().create_future()
@@ -190,6 +190,7 @@ _WHATS: dict[Kind, What] = {
     Kind.APPROVAL: "approval",
     Kind.DEADLINE: "deadline",
     Kind.CANCEL: "cancel",
+    Kind.PATCH: "patch",
 }
 
 
@@ -204,6 +205,8 @@ def event_of(op: Op) -> Event | None:
         case AppendRecord(record=record):
             if record.kind in (Kind.DEADLINE, Kind.CANCEL):
                 return Event(what_is(record.kind))
+            if record.kind is Kind.PATCH:
+                return Event("patch", name=record.name)
             name = "" if record.kind is Kind.APPROVAL else record.name
             return Event(what_is(record.kind), record.position + 1, name)
         case NoteAttempt(attempt=attempt) if attempt.intent and attempt.progress is None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.agents.models.choosing import instead
-from holdfast.authoring.registry import definitions
+from holdfast.authoring.registry import definition_of, definitions
 from holdfast.client.approvals import approve, deny, find_approval
 from holdfast.codec import codec_for
 from holdfast.core.records import Kind
@@ -55,9 +55,10 @@ EAGER_TURNS = 300
 class RunTrace:
     """What is known of one run over all the processes that had it."""
 
-    def __init__(self, run_id: str, workflow: str, parent: str) -> None:
+    def __init__(self, run_id: str, workflow: str, version: str, parent: str) -> None:
         self.run_id = run_id
         self.workflow = workflow
+        self.version = version
         self.parent = parent
         """The id of the run that started it; empty if the test did."""
         self.lives: list[TracedExecution] = []
@@ -106,7 +107,7 @@ class World:
         if run.key in self.ids:
             return False
         self.ids[run.key] = run.id
-        self.traces[run.id] = RunTrace(run.id, run.workflow, run.parent)
+        self.traces[run.id] = RunTrace(run.id, run.workflow, run.version, run.parent)
         return True
 
     def eldest(self, run_id: str) -> str:
@@ -139,6 +140,7 @@ class Process:
             clock=world.clock,
             execution=self._make_execution,
             around_step=self._around,
+            schedules=False,  # a test starts what it wants to see
         )
 
     async def __aenter__(self) -> Process:
@@ -313,7 +315,7 @@ class Process:
         trace = self.world.traces[self.world.ids[key]]
         if event.what == "child" and not event.name:
             event = event._replace(name=trace.lives[-1].issued[event.number - 1].name)
-        numbers = definitions[trace.workflow].numbers
+        numbers = definition_of(trace.workflow, trace.version).numbers
         return Place(event, trace.run_id, bool(trace.parent), partial(_occurrence, trace, event), numbers)
 
 
@@ -324,7 +326,7 @@ def _is_asked(key: str, question: Question) -> bool:
 
 def _occurrence(trace: RunTrace, event: Event) -> int:
     """The how manieth step (or signal, or child) of its name this is, in the order of the calls."""
-    if not trace.lives:
+    if not trace.lives or event.what == "patch":  # of which a run has one
         return 1
     what = "step" if event.what == "intent" else event.what
     return sum(

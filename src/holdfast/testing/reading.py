@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.agents.answers import Unfit
 from holdfast.authoring.classes.graph import fan_outs_of
-from holdfast.authoring.registry import definitions
+from holdfast.authoring.registry import definition_of
 from holdfast.client.approvals import ApprovalInfo
 from holdfast.client.outcome import unsuccessful
 from holdfast.codec import decode_error, describe_error
@@ -28,7 +28,7 @@ _CHILDREN = (Kind.CHILD, Kind.START)
 
 async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collection[str] = ()) -> RunResult:
     """How a run stands, with its children; ``above`` are the runs whose children are being looked at."""
-    definition = definitions[run.workflow]
+    definition = definition_of(run.workflow, run.version)
     trace = world.traces[run.id]
     output: Any = None
     error: BaseException | None = None

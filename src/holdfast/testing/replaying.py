@@ -31,6 +31,7 @@ from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
 from holdfast.codec import LARGEST, check_size, decode_error, describe_error, encode_error, preview, to_plain
 from holdfast.core.execution import Command, Ending
+from holdfast.core.patches import Patches
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.engine import quiet
@@ -47,6 +48,7 @@ from holdfast.errors import (
     UnreadableRecord,
     UsageError,
 )
+from holdfast.stores.serving import served_name
 from holdfast.testing.journals import Journal
 from holdfast.testing.tracing import Issued, TracedExecution
 
@@ -126,6 +128,7 @@ def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> Replayed:
         seed=run.seed,
         deadline=run.deadline,
         recorded_python=run.python,
+        patches=Patches(journal.records, _begun(journal), is_over=run.state.is_terminal),
     )
     execution.start()
     try:
@@ -154,14 +157,17 @@ def replay_journal(path: str | PathLike[str], workflow: AnyWorkflow | None = Non
 
 
 def _definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefinition:
-    name = journal.run.workflow
+    name, version = journal.run.workflow, journal.run.version
     if workflow is None:
-        if name not in definitions:
+        found = definitions.get(served_name(name, version))
+        if found is None:
+            of = f"version {version!r} of workflow {name!r}" if version else f"workflow {name!r}"
             raise UnknownWorkflow(
-                f"the journal is that of a run of workflow {name!r}, and no such workflow is defined in this process "
-                f"(known: {', '.join(definitions) or 'none'}). Import the module that defines it first."
+                f"the journal is that of a run of {of}, and no such workflow is defined in this process "
+                f"(known: {', '.join(definitions) or 'none'}). Import the module that defines it first, or say which "
+                f"workflow to replay it with."
             )
-        return definitions[name]
+        return found
     definition = workflow.definition if isinstance(workflow, Workflow) else workflow
     if definition.name != name:
         # Not a detail: a worker finds the code of a run by this name, so the run would wait for ever.
@@ -173,6 +179,11 @@ def _definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefin
 
 
 # Replaying
+
+
+def _begun(journal: Journal) -> list[int]:
+    told = [signal.position for signal in journal.signals if signal.position is not None]
+    return [*(attempt.position for attempt in journal.attempts), *told]
 
 
 async def _main(definition: WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

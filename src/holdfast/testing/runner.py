@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.models.choosing import check_model
-from holdfast.authoring.registry import definitions
+from holdfast.authoring.registry import definition_of
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.approvals import approve, deny, list_approvals
 from holdfast.client.client import run_sync
@@ -301,7 +301,7 @@ class Runner(Arranged):
 
     def _place_of_step(self, run: Run, at: int | str | None) -> int | str | None:
         """What the store must be told: it counts steps as they were called, not as a class declares them."""
-        numbers = definitions[run.workflow].numbers
+        numbers = definition_of(run.workflow, run.version).numbers
         if not numbers or not isinstance(at, int):
             return at
         for name, number in numbers.items():

@@ -157,7 +157,8 @@ def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
 
 def _names(item: Workflow[..., Any]) -> list[str]:
     """What to serve with it: an agent's runs wait for those of its sub-agents."""
-    return [agent.name for agent in item.family()] if isinstance(item, Agent) else [item.name]
+    items: Sequence[Workflow[..., Any]] = item.family() if isinstance(item, Agent) else [item]
+    return [name for one in items for name in one.definition.served_names]
 
 
 def _no_attribute(module: ModuleType, attribute: str, target: str) -> str:

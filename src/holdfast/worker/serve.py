@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from holdfast.authoring.runtime import GRACE, Runtime
+from holdfast.stores.urls import split_namespace
 
 LINGER = 2.0
 
@@ -39,7 +40,9 @@ async def serve(
     await runtime.open()
     served = ", ".join(sorted(workflows))
     where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
-    say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {runtime.url}")
+    place, namespace = split_namespace(runtime.url)
+    of = place if namespace is None else f"namespace {namespace} in {place}"
+    say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
     await runtime.run_worker(grace=grace, stop=_stop_on_sigterm())
     exit_soon()
     say(f"worker {runtime.worker_id} has handed over and stops")

@@ -89,9 +89,10 @@ def budget(
 @click.command(epilog=example("holdfast retry etl-acme"))
 @click.argument("run_id", metavar="ID")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
+@click.option("--version", metavar="VERSION", help="Let the code of another version of its workflow go on with it.")
 @json_option
 @url_option
-def retry(run_id: str, run_again: bool, as_json: bool, url: str | None) -> None:
+def retry(run_id: str, run_again: bool, version: str | None, as_json: bool, url: str | None) -> None:
     """Let a failed, cancelled or dead run go on.
 
     The records that ended it are taken back, with what came of them; the rest is kept, and does not run again.
@@ -99,7 +100,7 @@ def retry(run_id: str, run_again: bool, as_json: bool, url: str | None) -> None:
     """
     from holdfast.cli.retrying import retry_run
 
-    sys.exit(retry_run(url, run_id, run_again=run_again, as_json=as_json))
+    sys.exit(retry_run(url, run_id, run_again=run_again, version=version, as_json=as_json))
 
 
 @click.command(

@@ -6,23 +6,74 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import example, show_error, url_option
+from holdfast.cli.declaring import STATES, database_option, example, show_error, url_option
 from holdfast.errors import HoldfastError
 
 
-@click.command(epilog=example("holdfast export etl-acme > etl-acme.json", "holdfast export etl-acme -o etl-acme.json"))
-@click.argument("run_id", metavar="ID")
+@click.command(
+    epilog=example(
+        "holdfast export etl-acme > etl-acme.json",
+        "holdfast export etl-acme -o etl-acme.json",
+        "holdfast export --all -o runs.jsonl",
+    )
+)
+@click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("--all", "everything", is_flag=True, help="All runs and what belongs to them, for `holdfast import`.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="With --all: only these; may be repeated."
+)
+@click.option("--workflow", metavar="W", help="With --all: only runs of this workflow.")
 @url_option
-def export(run_id: str, output: str | None, url: str | None) -> None:
-    """Write a run's journal as JSON, for `holdfast replay` and for tests.
+def export(
+    run_id: str | None,
+    output: str | None,
+    everything: bool,
+    states: tuple[str, ...],
+    workflow: str | None,
+    url: str | None,
+) -> None:
+    """Write a run's journal as JSON, for `holdfast replay` and for tests; or many runs, for `holdfast import`.
 
     The file contains recorded values as they are: what the run was given, what its steps returned, and what was sent to
     it. Look through it before you share it or put it under version control.
     """
+    if (run_id is None) is not everything:
+        raise click.UsageError("say which: the ID of a run, or --all.")
+    if run_id is None:
+        from holdfast.cli.moving import export_runs
+
+        export_runs(url, states, workflow, output)
+        return
+    if states or workflow is not None:
+        raise click.UsageError("--state and --workflow go with --all.")
     from holdfast.cli.journals import write_journal
 
     write_journal(url, run_id, output)
+
+
+@click.command(
+    "import",
+    epilog=example(
+        "holdfast import runs.jsonl --url postgresql://localhost/app",
+        "holdfast export --all | holdfast import - --url ...",
+    ),
+)
+@click.argument("file")
+@click.option("--skip-existing", is_flag=True, help="Leave runs as they are whose ids are there already.")
+@click.option("--dry-run", is_flag=True, help="Only check the file, and tell.")
+@url_option
+def import_(file: str, skip_existing: bool, dry_run: bool, url: str | None) -> None:
+    """Put runs into a store that were exported from another one.
+
+    FILE is what `holdfast export --all` wrote (`-`: stdin). Runs keep their ids and all that belongs to them; those
+    that have not ended go on where they are, under the workers of this store. To move to another store, stop all
+    workers, export, import, and start the workers there. All of the file is checked before anything is written, and a
+    run that is there is never overwritten.
+    """
+    from holdfast.cli.moving import import_runs
+
+    import_runs(url, file, skip_existing=skip_existing, dry_run=dry_run)
 
 
 @click.command(
@@ -67,6 +118,20 @@ def check(targets: tuple[str, ...], as_json: bool) -> None:
         show_error(error)
         code = 2
     sys.exit(code)
+
+
+@click.command(epilog=example("holdfast namespaces", "holdfast namespaces --json"))
+@click.option("--json", "as_json", is_flag=True, help="An array of names, for programs.")
+@database_option
+def namespaces(as_json: bool, url: str | None) -> None:
+    """List the namespaces of a database.
+
+    Where several programs or tenants share one, each has a namespace, and sees nothing of the others: see the option
+    `--namespace` of other commands.
+    """
+    from holdfast.cli.namespaces import show_namespaces
+
+    show_namespaces(url, as_json=as_json)
 
 
 @click.command(epilog=example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))

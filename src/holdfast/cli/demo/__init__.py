@@ -26,9 +26,9 @@ from holdfast.cli.demo.progress import Progress
 from holdfast.cli.demo.screen import screen_for
 from holdfast.cli.demo.verdict import Counted, Journal, count, problems, read_journal
 from holdfast.cli.spending import money
-from holdfast.cli.wording import console, counted
+from holdfast.cli.wording import command, console, counted
 from holdfast.client.client import Client
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import open_store, store_url
 
 RUN_ID = "demo"
 QUICKSTART = "README.md, then examples/README.md and docs/guide.md"
@@ -59,7 +59,7 @@ async def _check_model(name: str) -> None:
 
 
 async def _demo(out: Console, folder: Path, plan: Plan) -> int:
-    url = f"sqlite:///{folder / 'runs.db'}"
+    url = store_url(f"sqlite:///{folder / 'runs.db'}")
     who = f"{plan.turns} turns" if plan.model is None else plan.model
     out.print(
         f"One agent ({who}), two worker processes, one SIGKILL in the middle of turn {plan.victim}.", style="bold"
@@ -114,7 +114,7 @@ async def _watch(out: Console, folder: Path, client: Client, workers: list[Worke
     if progress.killed_at is None:
         raise DemoFailed(
             f"the run ended in {len(progress.turns())} turns, before there was anything to kill: {plan.model} was too "
-            f"quick, or could not be asked. `holdfast show {RUN_ID} --url sqlite:///{folder / 'runs.db'}` tells."
+            f"quick, or could not be asked. `holdfast show {RUN_ID} --url {client.url}` tells."
         )
     return progress
 
@@ -154,7 +154,7 @@ def conclude(out: Console, folder: Path, url: str, seen: Counted, journal: Journ
         f"{counted(len(journal.before.tools), 'tool call')} again{_card(journal)}.",
         style="bold green",
     )
-    out.print(f"\nLook at the run:\n  holdfast show {RUN_ID} --url {url}", soft_wrap=True)
+    out.print(f"\nLook at the run:\n  {command('show', RUN_ID, '--url', url)}", soft_wrap=True)
     out.print(f"Write your own:\n  {QUICKSTART}")
     return 0
 

@@ -1,0 +1,112 @@
+"""``holdfast dead``: runs that took their workers down too often, and letting them go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.text import Text
+
+from holdfast.cli.opening import existing_store, where
+from holdfast.cli.outcomes import report
+from holdfast.cli.retrying import retry_each
+from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, one_line
+from holdfast.client.dead import DeadRun, dead_runs
+from holdfast.core.states import RunState
+from holdfast.errors import UsageError
+from holdfast.stores.contract import RunFilter
+
+_PAGE = 500
+
+
+def show_dead(url: str | None, workflow: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
+    """Print the dead runs."""
+    found, now = asyncio.run(_read(url, workflow, limit + 1, before))
+    runs = found[:limit]
+    if as_json:
+        echo_json([_as_json(run) for run in runs])
+        return
+    out = console()
+    if not runs:
+        out.print("no run is dead" if workflow is None else f"no run of workflow {workflow!r} is dead")
+        return
+    for run in runs:
+        since = run.since.timestamp()
+        out.print(Text.assemble((one_line(run.id), "bold red"), f"  {one_line(run.workflow)}"), soft_wrap=True)
+        out.print(f"    dead since  {ago(now - since)} ({clock_time(since)})", soft_wrap=True)
+        last = f", the last one {run.worker}" if run.worker else ""
+        out.print(f"    took down   {counted(run.deaths, 'worker')} in a row{one_line(last)}", soft_wrap=True)
+        out.print(f"    in flight   {_in_flight(run)}", soft_wrap=True)
+        after = f", the last one of {one_line(run.last_recorded)}" if run.last_recorded else ""
+        out.print(f"    recorded    {counted(run.records, 'record')}{after}", soft_wrap=True)
+    if len(found) > limit:
+        options = [word for pair in where(url) for word in pair]
+        more = command("dead", *(("--workflow", workflow) if workflow else ()), *options, "--before", runs[-1].id)
+        out.print(Text(f"more: {more}", "dim"), soft_wrap=True)
+    out.print(Text(f"see to the cause, then: {command('dead', 'retry', runs[0].id)}", "dim"), soft_wrap=True)
+
+
+def _in_flight(run: DeadRun) -> str:
+    if not run.in_flight:
+        return "not known: whatever comes behind the last record"
+    return ", ".join(f"step {step.number} ({one_line(step.name)}), attempt {step.attempt}" for step in run.in_flight)
+
+
+def _as_json(run: DeadRun) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "workflow": run.workflow,
+        "since": run.since.isoformat(),
+        "deaths": run.deaths,
+        "worker": run.worker or None,
+        "in_flight": [
+            {
+                "name": step.name,
+                "number": step.number,
+                "attempt": step.attempt,
+                "since": None if step.since is None else step.since.isoformat(),
+            }
+            for step in run.in_flight
+        ],
+        "records": run.records,
+        "last_recorded": run.last_recorded or None,
+        "parent": run.parent,
+        "reason": run.reason,
+    }
+
+
+async def _read(url: str | None, workflow: str | None, limit: int, before: str | None) -> tuple[list[DeadRun], float]:
+    async with existing_store(url) as store:
+        return await dead_runs(store, workflow, limit, before), store.now()
+
+
+def retry_runs(
+    url: str | None, run_ids: Sequence[str], workflow: str | None, *, run_again: bool, yes: bool, as_json: bool
+) -> int:
+    """Let dead runs go on: these, those of a workflow, or all."""
+    if not run_ids:
+        run_ids = asyncio.run(_all_dead(url, workflow))
+        if not run_ids:
+            print("no run is dead" if workflow is None else f"no run of workflow {workflow!r} is dead")
+            return 0
+        if workflow is None and not yes:
+            if not sys.stdin.isatty():
+                raise UsageError(f"nobody can be asked whether {counted(len(run_ids), 'run')} may go on: pass --yes.")
+            if not click.confirm(f"let {counted(len(run_ids), 'dead run')} go on?", err=True):
+                return 1
+    return report(asyncio.run(retry_each(url, run_ids, run_again)), as_json=as_json)
+
+
+async def _all_dead(url: str | None, workflow: str | None) -> list[str]:
+    found: list[str] = []
+    async with existing_store(url) as store:
+        key = None
+        while page := await store.list_runs(
+            RunFilter(states=[RunState.DEAD], workflow=workflow), limit=_PAGE, before=key
+        ):
+            found += [run.id for run in page]
+            key = page[-1].key
+    return found

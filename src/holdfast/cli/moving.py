@@ -1,0 +1,148 @@
+"""``holdfast export --all`` and ``holdfast import``: runs from one store into another."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import click
+
+from holdfast.cli.archives import lines, read_archive
+from holdfast.cli.opening import existing_store
+from holdfast.cli.wording import counted, listed, printable
+from holdfast.core.states import RunState
+from holdfast.errors import UsageError
+from holdfast.stores.archives import HELD_BACK, Archived
+from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.urls import open_store, store_url
+
+_PAGE = 500
+
+
+def export_runs(url: str | None, states: Sequence[str], workflow: str | None, output: str | None) -> None:
+    """Write runs to a file, or to stdout."""
+    where = RunFilter(states=[RunState(state) for state in states], workflow=workflow)
+    if output is None:
+        count = asyncio.run(_export(url, where, sys.stdout.buffer))
+    else:
+        # Under another name until it is whole: what is cut off must not take the place of what was there.
+        unfinished = Path(f"{output}.unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                count = asyncio.run(_export(url, where, file))
+            unfinished.replace(output)
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written: {error.strerror or error}.") from error
+    click.echo(f"wrote {counted(count, 'run')} to {output or 'stdout'}", err=True)
+
+
+async def _export(url: str | None, where: RunFilter, file: IO[bytes]) -> int:
+    async with existing_store(url) as store:
+        run_ids = await _ids(store, where)
+        async for line in lines(store, run_ids):
+            file.write(line.encode() + b"\n")
+    file.flush()
+    return len(run_ids)
+
+
+async def _ids(store: Store, where: RunFilter) -> list[str]:
+    """The ids of runs, in the order of their creation."""
+    found: list[str] = []
+    key = None
+    while page := await store.list_runs(where, limit=_PAGE, before=key):
+        found += [run.id for run in page]
+        key = page[-1].key
+    return found[::-1]
+
+
+def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: bool) -> None:
+    """Put the runs of a file into the store."""
+    try:
+        if name == "-":
+            with tempfile.TemporaryFile("w+", encoding="utf-8") as copy:  # it is read three times
+                shutil.copyfileobj(sys.stdin, copy)
+                told = asyncio.run(_import(url, copy, "what was read from stdin", skip_existing, dry_run))
+        else:
+            with Path(name).open(encoding="utf-8") as file:
+                told = asyncio.run(_import(url, file, name, skip_existing, dry_run))
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is no archive of runs: it is not UTF-8 text ({error}).") from error
+    print(printable(told))
+
+
+async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> str:
+    store = open_store(store_url(url))
+    if isinstance(store, MemoryStore):
+        raise UsageError("memory:// would be gone with this command: import into another store")
+    await store.open()
+    try:
+        total, there = await _check(store, file, name, skip_existing)
+        if dry_run:
+            return f"would import {counted(total - there, 'run')}{_skipped(there)}"
+        added = 0
+        file.seek(0)
+        for archived in read_archive(file, name):
+            added += await store.restore(archived)
+        file.seek(0)
+        for archived in read_archive(file, name):
+            if await _is_ours(store, archived):
+                await store.set_going(archived)
+        return f"imported {counted(added, 'run')}{_skipped(total - added)}"
+    finally:
+        await store.close()
+
+
+def _skipped(count: int) -> str:
+    return f"; {counted(count, 'run')} {'was' if count == 1 else 'were'} there already" if count else ""
+
+
+async def _check(store: Store, file: IO[str], name: str, skip_existing: bool) -> tuple[int, int]:
+    """Read all of it before anything is written: how many runs it has, and how many of them are there."""
+    ids: set[str] = set()
+    needed: dict[str, str] = {}
+    for archived in read_archive(file, name):
+        run = archived.run
+        if run.id in ids:
+            raise UsageError(f"{name} has two runs with the id {run.id!r}: nothing was imported.")
+        ids.add(run.id)
+        if not run.state.is_terminal:
+            needed |= {link.child: run.id for link in archived.belongings.links if not link.is_late}
+            needed |= {run.parent: run.id} if run.parent and run.has_budget else {}
+    there = await _known(store, sorted(ids))
+    if there and not skip_existing:
+        raise UsageError(
+            f"{counted(len(there), 'run')} of {name} {'is' if len(there) == 1 else 'are'} in {store.url} already "
+            f"({listed([repr(run_id) for run_id in there])}): nothing was imported. --skip-existing leaves those as "
+            f"they are and imports the others."
+        )
+    missing = sorted(needed.keys() - ids)
+    missing = sorted(set(missing) - set(await _known(store, missing)))
+    if missing:
+        raise UsageError(
+            f"run {needed[missing[0]]!r} of {name} has not ended and needs run {missing[0]!r}, which is neither in the "
+            f"file nor in {store.url}: nothing was imported. Export it as well (`holdfast export --all`)."
+        )
+    return len(ids), len(there)
+
+
+async def _known(store: Store, run_ids: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for at in range(0, len(run_ids), _PAGE):
+        found += [run.id for run in await store.get_many(run_ids[at : at + _PAGE])]
+    return sorted(found)
+
+
+async def _is_ours(store: Store, archived: Archived) -> bool:
+    """Whether a run in the store is the one from the file, also if an import before this one was interrupted."""
+    run = await store.get(archived.run.id)
+    if run is None or run.seed != archived.run.seed:
+        return False
+    return run.paused_at == HELD_BACK or (run.state.is_terminal and run.finished_at == archived.run.finished_at)

@@ -1,0 +1,49 @@
+"""``holdfast namespaces``: whose runs a database holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from holdfast.cli.opening import existing
+from holdfast.cli.sqlite_file import is_ours, read_facts
+from holdfast.cli.wording import echo_json
+from holdfast.errors import StoreError
+from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.urls import split_namespace
+
+
+def show_namespaces(url: str | None, *, as_json: bool) -> None:
+    """List them, the default one first."""
+    store, target = existing(url)
+    if isinstance(store, SqliteStore):
+        found = namespaces_beside(Path(split_namespace(store.url)[0].removeprefix("sqlite:///")))
+    else:
+        from holdfast.cli.postgres_database import connected, namespaces
+
+        with connected(target) as connection:
+            found = namespaces(connection)
+    if as_json:
+        echo_json(found)
+    elif found:
+        click.echo("\n".join(found))
+    else:
+        click.echo(f"none yet in {split_namespace(store.url)[0]}", err=True)
+
+
+def namespaces_beside(base: Path) -> list[str]:
+    """The namespaces of the database at ``base``, by the files that are there."""
+    form = re.compile(rf"{re.escape(base.stem)}\.([a-z0-9][a-z0-9_]{{0,40}}){re.escape(base.suffix)}")
+    names = {form.fullmatch(path.name): path for path in base.parent.glob("*") if path.is_file()}
+    found = sorted(match[1] for match, path in names.items() if match is not None and _is_database(path))
+    return [*([DEFAULT_NAMESPACE] if _is_database(base) else []), *found]
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        return path.exists() and is_ours(read_facts(path))
+    except StoreError:
+        return False

@@ -1,0 +1,147 @@
+"""What the command line wants to know of a PostgreSQL database. Nothing here changes it.
+
+A commit is timed with a message in the server's log of changes that nobody reads: that is as durable as any other
+commit, and leaves no trace in a table.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, LiteralString, NamedTuple, cast
+
+import psycopg
+
+from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.postgres.connections import Connection, connect
+from holdfast.stores.postgres.faults import store_error
+from holdfast.stores.urls import split_namespace
+
+_COMMITS = 12
+_SERVER = """
+SELECT current_setting('server_version'), current_user::text, current_database()::text,
+    current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+    current_setting('synchronous_commit'), current_setting('autovacuum') = 'on',
+    (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('max_connections')::int, has_database_privilege(current_database(), 'CREATE')
+"""
+_NAMESPACES = """
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n
+WHERE (n.nspname = 'holdfast' OR n.nspname LIKE 'holdfast\\_%%') AND EXISTS
+    (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'meta')
+ORDER BY n.nspname
+"""
+_LACKING = """
+SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND NOT (
+    has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+ORDER BY c.relname
+"""
+_TABLES = """
+SELECT c.relname::text, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_stat_all_tables s ON s.relid = c.oid
+WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY 2 DESC, 1
+"""
+
+
+class ServerFacts(NamedTuple):
+    """The server, its settings, and this user."""
+
+    version: str
+    user: str
+    database: str
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    autovacuum: bool
+    connections: int
+    max_connections: int
+    may_create: bool
+    """Whether this user may make schemas."""
+
+
+class TableFacts(NamedTuple):
+    """A table, with all that belongs to it."""
+
+    name: str
+    size: int
+    live: int
+    """Rows, as the server guesses."""
+    dead: int
+    """What is left of rows that were changed or deleted."""
+
+
+@contextmanager
+def connected(url: str) -> Generator[Connection]:
+    """A connection that makes and changes nothing; errors are those of a store."""
+    place, _ = split_namespace(url)
+    with connect(place, application_name="holdfast cli") as connection:
+        try:
+            yield connection
+        except psycopg.Error as error:
+            raise store_error(error, connection.shown) from error
+
+
+def read_server(connection: Connection) -> ServerFacts:
+    """What there is to know of the server."""
+    return ServerFacts(*_rows(connection, _SERVER)[0])
+
+
+def clock_offset(connection: Connection) -> float:
+    """How far the server's clock is ahead of this machine's, in seconds."""
+    before = time.time()
+    theirs = _rows(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
+    return theirs - (before + time.time()) / 2
+
+
+def namespaces(connection: Connection) -> list[str]:
+    """The namespaces of the database, the default one first."""
+    schemas = [row[0] for row in _rows(connection, _NAMESPACES)]
+    return [schema.removeprefix("holdfast_") if schema != "holdfast" else DEFAULT_NAMESPACE for schema in schemas]
+
+
+def is_there(url: str) -> tuple[bool, list[str]]:
+    """Whether the namespace that ``url`` names has its tables; and all namespaces that have. Blocking."""
+    with connected(url) as connection:
+        known = namespaces(connection)
+        return (split_namespace(url)[1] or DEFAULT_NAMESPACE) in known, known
+
+
+def tables_lacking_rights(connection: Connection, schema: str) -> list[str]:
+    """Tables that this user may not read and write as it must."""
+    return [row[0] for row in _rows(connection, _LACKING, schema)]
+
+
+def read_tables(connection: Connection, schema: str) -> list[TableFacts]:
+    """The tables, the largest first."""
+    return [TableFacts(*row) for row in _rows(connection, _TABLES, schema)]
+
+
+def hears(connection: Connection) -> bool:
+    """Whether a notification comes back. The server sends it at the end of the transaction that it is part of."""
+    channel = f"holdfast_doctor_{secrets.token_hex(4)}"
+    heard: list[psycopg.Notify] = []
+    connection.add_notify_handler(heard.append)
+    connection.execute(cast("LiteralString", f"LISTEN {channel}"))
+    connection.execute("SELECT pg_notify(%s, '')", (channel,))
+    connection.execute(cast("LiteralString", f"UNLISTEN {channel}"))
+    connection.remove_notify_handler(heard.append)
+    return bool(heard)
+
+
+def commit_times(connection: Connection) -> list[float]:
+    """Seconds that each of a few small durable commits took."""
+    times: list[float] = []
+    for _ in range(_COMMITS):
+        began = time.perf_counter()
+        connection.execute("SELECT pg_logical_emit_message(true, 'holdfast doctor', repeat('x', 500))")
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def _rows(connection: Connection, query: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
+    return connection.execute(query, parameters).fetchall()

@@ -1,0 +1,50 @@
+"""Starting runs by the thousand: a commit for each thousand of them, and not one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.codec import bind_by_name
+from holdfast.errors import UsageError
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.operations import StartRun
+
+AT_ONCE = 1000
+
+Call = Sequence[Any] | Mapping[str, Any]
+"""The arguments of one run: by position, or by name."""
+
+
+async def start_many(
+    store: Store, spec: WorkflowSpec, calls: Iterable[Call], options: StartOptions, max_value: int
+) -> list[str]:
+    """Start a run for each call, and return their ids in order.
+
+    A call that cannot be started raises what ``start`` would raise. Those of the same thousand that can be are started
+    all the same, and so are all before them.
+    """
+    if options.id is not None:
+        raise UsageError(
+            f"start_many starts many runs, and id={options.id!r} can only be the id of one: give the workflow an id "
+            f"template, as in @workflow(id='{spec.name}-{{customer}}')"
+        )
+    ids: list[str] = []
+    left = iter(calls)
+    while some := list(islice(left, AT_ONCE)):
+        news = [new_run(spec, _bound(spec, call), options, now=store.now(), max_value=max_value) for call in some]
+        answers = await store.commit([StartRun(new) for new in news])
+        ids += [accept(answer, new).id for answer, new in zip(answers, news, strict=True)]
+    return ids
+
+
+def _bound(spec: WorkflowSpec, call: Call) -> bytes:
+    if isinstance(call, Mapping):
+        return bind_by_name(spec.name, spec.parameters, (), dict(call))
+    if isinstance(call, str | bytes):
+        raise UsageError(
+            f"start_many takes a tuple or a mapping of arguments for each run, not {call!r:.60}: write ({call!r:.60},)"
+        )
+    return bind_by_name(spec.name, spec.parameters, tuple(call), {})

@@ -1,0 +1,89 @@
+"""Dead runs: those that took their workers down too often in a row, and what they were doing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.codec import describe_error
+from holdfast.core.states import RunState
+from holdfast.errors import CodecError
+from holdfast.stores.contract import History, RunFilter, Store
+from holdfast.stores.operations import Run
+
+
+@dataclass(frozen=True, slots=True)
+class StepInFlight:
+    """A step that had begun, and of which nothing was recorded."""
+
+    name: str
+    number: int
+    """As ``holdfast show`` numbers it."""
+    attempt: int
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRun:
+    """A run that nobody takes up any more until a person retries it."""
+
+    id: str
+    workflow: str
+    since: datetime
+    deaths: int
+    """Workers that it took down in a row, without anything new recorded."""
+    worker: str
+    """The last of them."""
+    reason: str
+    in_flight: tuple[StepInFlight, ...]
+    """What it was doing. A step that takes its worker down within a tenth of a second may not be known."""
+    records: int
+    """How many are in its journal."""
+    last_recorded: str
+    """The name of the last step that was recorded, or ``""``."""
+    parent: str | None
+
+
+async def dead_runs(store: Store, workflow: str | None, limit: int, before: str | None = None) -> list[DeadRun]:
+    """Dead runs, those that were created last first."""
+    last = None if before is None else await store.get(before)
+    runs = await store.list_runs(
+        RunFilter(states=[RunState.DEAD], workflow=workflow), limit=limit, before=None if last is None else last.key
+    )
+    return [_told(run, history) for run in runs for history in await store.histories([run.key])]
+
+
+def _told(run: Run, history: History) -> DeadRun:
+    error = run.error or b""
+    try:
+        told: Any = json.loads(error)
+        worker = str(told.get("worker") or "")
+        doing = [(int(s["position"]), str(s["name"]), int(s["attempt"]), float(s["at"])) for s in told["in_flight"]]
+    except (ValueError, AttributeError, KeyError, TypeError):  # it was written before that was noted
+        worker, doing = "", []
+    try:
+        reason = describe_error(error).message
+    except CodecError as problem:
+        reason = str(problem)
+    steps = {step[0]: _step(*step) for step in doing}
+    for position, attempt in history.attempts.items():
+        if position not in steps and attempt.outcome is None:
+            steps[position] = _step(position, attempt.name, attempt.attempt, attempt.at)
+    return DeadRun(
+        id=run.id,
+        workflow=run.workflow,
+        since=datetime.fromtimestamp(run.finished_at or 0.0, UTC),
+        deaths=run.deliveries,
+        worker=worker,
+        reason=reason,
+        in_flight=tuple(step for _, step in sorted(steps.items())),
+        records=len(history.records),
+        last_recorded=history.records[-1].name if history.records else "",
+        parent=run.parent or None,
+    )
+
+
+def _step(position: int, name: str, attempt: int, at: float) -> StepInFlight:
+    return StepInFlight(name, position + 1, attempt, datetime.fromtimestamp(at, UTC) if at else None)

@@ -1,0 +1,241 @@
+"""Commands on a PostgreSQL database: what they tell of it, of namespaces and of what is wrong, and never a password."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from cli_project import Outcome, Project, make_project
+
+from holdfast import Client, Runtime
+from holdfast.cli import main
+from holdfast.engine import patience
+from holdfast.errors import HoldfastError, RunNotFound, StoreUnavailable
+
+STORES = Path(__file__).parents[1] / "stores"
+if str(STORES) not in sys.path:
+    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
+
+import postgres_server  # noqa: E402
+
+SECRET = "sesame"
+WITHOUT_STORE = {"demo", "replay", "check"}
+ARGUMENTS = {
+    **dict.fromkeys(["show", "events", "cancel", "pause", "resume", "budget", "retry", "fork", "export"], ("r",)),
+    "approve": ("a1",),
+    "deny": ("a1",),
+    "worker": ("app:etl",),
+    "signal": ("r", "go"),
+    "import": (__file__,),
+    "prune": ("--older-than", "1d", "--dry-run"),
+}
+FILL = """
+import asyncio
+from app import etl, order
+from holdfast import Runtime
+
+async def main():
+    for namespace in ("default", "acme"):
+        async with Runtime(namespace=namespace):
+            await etl("in-" + namespace)
+            await order.start(1)
+
+asyncio.run(main())
+"""
+
+IMPATIENT = """
+import sys
+from holdfast.cli import main
+from holdfast.engine import patience
+patience.REACHING_PATIENCE = 0.0
+main(sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True)
+class PostgresProject(Project):
+    """A folder with an ``app.py``, and a database on a server. What it says never has the password in it."""
+
+    address: str
+
+    @property
+    def url(self) -> str:
+        return self.address
+
+    def here(self, *args: str) -> Outcome:
+        done = super().here(*args)
+        assert SECRET not in done.out + done.err, args
+        return done
+
+
+def with_user(url: str, user: str, path: str | None = None) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{user}:{SECRET}@{host}", path=path or parts.path))
+
+
+@pytest.fixture(scope="module")
+def pg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresProject]:
+    """Two namespaces, in each of which a run has ended, and one waits."""
+    folder = make_project(tmp_path_factory.mktemp("pg") / "project").folder
+    with postgres_server.database(empty=True) as plain:
+        user = psycopg.conninfo.conninfo_to_dict(plain)["user"]
+        project = PostgresProject(folder, with_user(plain, str(user)))
+        done = project.python("-c", FILL)
+        assert done.code == 0, done.err
+        yield project
+
+
+@pytest.fixture
+def unreachable(tmp_path: Path) -> PostgresProject:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return PostgresProject(
+        make_project(tmp_path / "project").folder, f"postgresql://user:{SECRET}@127.0.0.1:{port}/db?namespace=acme"
+    )
+
+
+def checks(done: Outcome) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in done.json["checks"]}
+
+
+def ids(done: Outcome) -> set[str]:
+    assert done.code == 0, done.err
+    return {run["id"] for run in done.json}
+
+
+def test_commands_work_as_on_any_store(pg: PostgresProject):
+    for line in [
+        "runs",
+        "show etl-in-acme",
+        "events etl-in-acme",
+        "agents --all",
+        "approvals",
+        f"export etl-in-acme -o {pg.folder}/journal.json",
+        "budget order-1",
+        "kill",
+        "pause order-1",
+        "resume order-1",
+        "signal order-1 approved",
+        "cancel order-1",
+        "fork etl-in-acme --id fork",
+        "kill etl",
+        "kill etl --lift",
+        "doctor",
+    ]:
+        args = line.split()
+        done = pg.here(*args, "--namespace", "acme")
+        assert done.code == 0, (args, done.err)
+    assert ids(pg.here("runs", "--json", "--namespace", "acme")) == {"etl-in-acme", "order-1", "fork"}
+    assert ids(pg.here("runs", "--json")) == {"etl-in-default", "order-1"}
+
+
+def test_commands_lead_to_the_namespace_that_was_asked(pg: PostgresProject):
+    assert pg.here("namespaces", "--json").json == ["default", "acme"]
+    assert pg.here("namespaces").out == "default\nacme\n"
+    assert "more: holdfast runs --limit 1 --namespace acme --before" in (
+        pg.here("runs", "--limit", "1", "--namespace", "acme").out
+    )
+    elsewhere = pg.here("runs", "--limit", "1", "--url", f"{pg.url}&application_name=x", "--namespace", "acme").out
+    assert "more: holdfast runs --limit 1 --url 'postgresql://" in elsewhere
+    assert ":***@" in elsewhere
+    assert "no run 'etl-in-acme' in postgresql://" in pg.here("show", "etl-in-acme").err
+    for namespace, said in {"bolt": "there are default and acme", "A!": "cannot be the name of a namespace"}.items():
+        done = pg.here("runs", "--namespace", namespace)
+        assert done.code == 1
+        assert said in done.err
+    assert pg.here("runs", "--namespace", "bolt", "--url", f"{pg.url}&namespace=acme").code == 1
+    assert pg.here("namespaces", "--json").json == ["default", "acme"], "looking makes none"
+
+
+def test_doctor_tells_how_the_database_is(pg: PostgresProject):
+    found = checks(pg.here("doctor", "--json", "--namespace", "acme"))
+    told = {name: found[name]["message"] for name in found}
+    assert told["server"].startswith("PostgreSQL ")
+    assert "acme, in the schema holdfast_acme of " in told["namespace"]
+    assert told["namespace"].endswith("; others here: default")
+    assert "up to date" in told["database"]
+    assert "may read and write the tables" in told["rights"]
+    assert found["durability"]["status"] == ("ok" if "fsync=on, full_page_writes=on" in told["durability"] else "warn")
+    assert "a durable commit" in told["commit"]
+    assert "notifications are heard" in told["news"]
+    assert "the server's counts" in told["clock"]
+    assert "MiB in all" in told["tables"]
+    assert told["workers"].startswith("0 alive")
+    assert "completed" in told["runs"]
+    assert "no tables are there yet" in checks(pg.here("doctor", "--json", "--namespace", "new"))["database"]["message"]
+    assert pg.here("namespaces", "--json").json == ["default", "acme"]
+
+
+def test_what_is_wrong_with_a_database_is_told_in_words(pg: PostgresProject):
+    schema = psycopg.connect(pg.url, autocommit=True)
+    name = urlsplit(pg.url).path[1:]
+    with schema as admin:
+        admin.execute(f"CREATE ROLE {name}_stranger LOGIN")
+        admin.execute(f"CREATE ROLE {name}_nobody NOLOGIN")
+        try:
+            for url, said in {
+                with_user(pg.url, f"{name}_stranger"): "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES",
+                with_user(pg.url, f"{name}_stranger") + "&namespace=new": "GRANT CREATE ON DATABASE",
+                with_user(pg.url, f"{name}_nobody"): "refuses this user",
+                with_user(pg.url, "postgres", "/nowhere"): "is not there",
+                pg.url.replace("postgresql://", "mysql://"): "no store is known for mysql",
+            }.items():
+                if "namespace=new" not in url:
+                    done = pg.here("runs", "--url", url)
+                    assert done.code == 1
+                    assert said in done.err
+                done = pg.here("doctor", "--json", "--url", url)
+                assert done.code == 1
+                [failed] = [check for check in checks(done).values() if check["status"] == "fail"]
+                assert said in failed["message"] + failed["advice"]
+        finally:
+            admin.execute(f"DROP ROLE {name}_stranger")
+            admin.execute(f"DROP ROLE {name}_nobody")
+
+
+def test_no_command_shows_the_password_of_a_server_that_cannot_be_reached(unreachable: PostgresProject):
+    for name in main.commands.keys() - WITHOUT_STORE:
+        args = [name, *ARGUMENTS.get(name, ())]
+        # A worker waits for a while; and its modules are not to be loaded here.
+        done = unreachable.python("-c", IMPATIENT, *args) if name == "worker" else unreachable.here(*args)
+        assert (done.code, SECRET in done.out + done.err) == (1, False), (args, done)
+        assert "user:***@127.0.0.1" in done.out + done.err
+        assert "cannot be reached" in done.out + done.err
+
+
+@pytest.mark.asyncio
+async def test_no_error_and_no_object_shows_the_password(
+    pg: PostgresProject,
+    unreachable: PostgresProject,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(patience, "REACHING_PATIENCE", 0.0)
+    said: list[str] = []
+
+    def note(error: HoldfastError) -> None:
+        said.extend(traceback.format_exception(error))
+
+    async with Client(pg.url) as client, Runtime(pg.url, workflows=[]) as runtime:
+        for ask in (client.get, client.cancel, client.wait, runtime.read, runtime.read_journal):
+            with pytest.raises(RunNotFound) as raised:
+                await ask("nothing")
+            note(raised.value)
+        said += [repr(client), client.url, repr(runtime), runtime.url, (await runtime.store()).url]
+    for make in (Client(unreachable.url), Runtime(unreachable.url, workflows=[])):
+        with pytest.raises(StoreUnavailable) as unavailable:
+            async with make:
+                pass
+        note(unavailable.value)
+        said += [repr(make), make.url]
+    assert not [text for text in (*said, caplog.text) if SECRET in text]
+    assert sum("***" in text for text in said) >= 8

@@ -1,0 +1,92 @@
+"""How many deaths make a run dead, who says so, and what is told of dead runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Client, DefinitionError, UsageError, workflow
+from holdfast.client.starting import StartOptions, new_run
+from holdfast.stores.contract import NewWorker
+from holdfast.stores.notices import BEGUN
+from holdfast.stores.operations import MAX_DELIVERIES, Notice, Started, StartRun, TellNotices
+from holdfast.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, "3", None])
+async def test_max_deliveries_is_a_whole_number_above_zero(most: Any):
+    if most is not None:
+        with pytest.raises(
+            DefinitionError, match=r"workflow 'flow' .*: max_deliveries=.* must be a whole number, 1 or"
+        ):
+
+            @workflow(max_deliveries=most)
+            async def flow() -> None: ...
+
+        with pytest.raises(
+            DefinitionError, match=r"agent 'helper': max_deliveries=.* must be a whole number, 1 or more"
+        ):
+            Agent("test:model", name="helper", max_deliveries=most)
+        with pytest.raises(UsageError, match=r"max_deliveries=.* must be a whole number, 1 or more"):
+            Client("memory://").options(max_deliveries=most)
+
+    @workflow
+    async def usual() -> None: ...
+
+    assert usual.definition.spec().max_deliveries == MAX_DELIVERIES
+
+
+async def test_a_client_that_starts_by_name_uses_what_workers_have_announced(tmp_path: Path):
+    @workflow(max_deliveries=5)
+    async def frail() -> None: ...
+
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    await store.publish([frail.definition.spec()])
+    async with Client(store.url) as client:
+        usual = await client.start("frail")
+        patient = await client.options(max_deliveries=9).start("frail")
+    assert [(await store.get(one.run_id)).max_deliveries for one in (usual, patient)] == [5, 9]  # type: ignore[union-attr]
+    await store.close()
+    options = frail.options(max_deliveries=2).start_options
+    assert new_run(frail.definition.spec(), b"{}", options, now=1.0).max_deliveries == 2
+    assert new_run(frail.definition.spec(), b"{}", StartOptions(), now=1.0).max_deliveries == 5
+
+
+async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+
+    @workflow(max_deliveries=1, id="frail")
+    async def frail() -> None: ...
+
+    worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
+    new = new_run(frail.definition.spec(), b"{}", StartOptions(), now=store.now())
+    [started] = await store.commit([StartRun(new, claim_as=worker)])
+    assert isinstance(started, Started)
+    begun = Notice(3, "1.2.0", -1, BEGUN, b'{"name":"load","what":"step","attempt":2}', store.now())
+    await store.commit([TellNotices(started.run.key, 1, (begun,))])
+    store._locks.drop(store._mine[worker])
+    assert (await store.reap()).dead == ("frail",)
+    async with Client(store.url) as client:
+        [dead] = await client.dead(workflow=frail.name)
+        assert (dead.id, dead.deaths, dead.worker, dead.records) == ("frail", 1, "w at host:7", 0)
+        [step] = dead.in_flight
+        assert (step.name, step.number, step.attempt) == ("load", 4, 2)
+        assert "In flight: step 4 (load, attempt 2). Look at what that does" in dead.reason
+        report = await client.prune(timedelta(0))
+        assert (report.runs, report.kept) == (0, {})
+        assert (await client.prune(timedelta(0), state="dead", dry_run=True)).runs == 1
+        assert (await client.prune(0.0, state="dead")).runs == 1
+        assert await client.dead() == []
+        for mistake in ({"state": "waiting"}, {"state": "nope"}, {"keep": -1}):
+            with pytest.raises(UsageError):
+                await client.prune(0.0, **mistake)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="not below 0"):
+            await client.prune(-1.0)
+    await store.close()

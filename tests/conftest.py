@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy CI machine is slow now and then; that is not what a property test is about.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("stores").addoption(
+        "--stores",
+        choices=("some", "all"),
+        default="some",
+        help="whether all tests of the engine, and those with real processes, run on PostgreSQL as well",
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,17 +176,26 @@ class World:
 
     def moment(self) -> Moment:
         """Ledger and journals as they stand."""
-        return Moment.read(self.folder)
+        pids = {number: pid for number, (pid, _) in self.workers().items()}
+        return Moment(read_ledger(self.folder / "ledger"), self.journals(), pids)
+
+    def journals(self) -> dict[str, Journal]:
+        """All runs as the store has them."""
+        return read_journals(self.database)
+
+    def workers(self) -> dict[int, tuple[int, str]]:
+        """Pid and state of every worker there ever was, by its number."""
+        return read_workers(self.database)
 
     def journal(self, run_id: str) -> Journal:
         """One run as the store has it."""
-        return read_journals(self.database)[run_id]
+        return self.journals()[run_id]
 
     def wait_for_run(self, run_id: str, condition: Callable[[Journal], object], what: str) -> Journal:
         """Wait until the run is in the store, and ``condition`` holds for it."""
 
         def holds() -> Journal | None:
-            journal = read_journals(self.database).get(run_id)
+            journal = self.journals().get(run_id)
             return journal if journal is not None and condition(journal) else None
 
         return until(holds, f"run {run_id}: {what}", seen=self.describe)
@@ -197,12 +208,22 @@ class World:
 
     def live_workers(self) -> dict[int, int]:
         """The pids of those workers that count as live, by their number."""
-        return {number: pid for number, (pid, state) in read_workers(self.database).items() if state == "live"}
+        return {number: pid for number, (pid, state) in self.workers().items() if state == "live"}
+
+    def is_writable(self) -> bool:
+        """Whether nobody holds the lock without which nobody else can write."""
+        with closing(sqlite3.connect(self.database, timeout=0.5, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
+            return True
 
     def describe(self) -> str:
         """All that there is to see, for the message of a failed test."""
         parts = ["ledger:", *(f"  {line}" for line in self.lines()), "runs:"]
-        for journal in read_journals(self.database).values():
+        for journal in self.journals().values():
             parts.append(f"  {journal}")
-        parts.append(f"workers: {read_workers(self.database)}")
+        parts.append(f"workers: {self.workers()}")
         return "\n".join([*parts, *(str(app) for app in self.apps)])

@@ -7,11 +7,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from agent_processes import ForkServer
 from app_processes import World
+
+STORES = Path(__file__).parents[1] / "stores"
+if str(STORES) not in sys.path:
+    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
+
+import postgres_server  # noqa: E402
+from postgres_processes import PgWorld  # noqa: E402
 
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor fork."""
@@ -38,8 +46,26 @@ def agent_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
     forks.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is marked ``on_postgres`` runs there as well; with ``--stores all``, everything in such a module does."""
+    if "world" in metafunc.fixturenames:
+        everything = metafunc.config.getoption("--stores") == "all" and hasattr(metafunc.module, "ON_POSTGRES")
+        is_wanted = everything or metafunc.function.__name__ in getattr(metafunc.module, "ON_POSTGRES", ())
+        metafunc.parametrize("world", ["sqlite", *(["postgres"] if is_wanted else [])], indirect=True)
+
+
 @pytest.fixture
-def world(folder: Path) -> Iterator[World]:
-    world = World(folder)
-    yield world
-    world.clean_up()
+def world(request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
+    with postgres_server.database() if request.param == "postgres" else nullcontext("") as url:
+        world = PgWorld(folder, url) if url else World(folder)
+        yield world
+        world.clean_up()
+
+
+@pytest.fixture
+def pg_world(folder: Path) -> Iterator[PgWorld]:
+    """For what is only about PostgreSQL."""
+    with postgres_server.database() as url:
+        world = PgWorld(folder, url)
+        yield world
+        world.clean_up()

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.sqlite.schema import SCHEMA
 
-STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL = 1, 2, 3, 5, 7, 8
+STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL, PATCH = 1, 2, 3, 5, 7, 8, 10
 """``Kind`` as it is stored."""
 ENDED = ("completed", "failed", "cancelled", "dead")
 

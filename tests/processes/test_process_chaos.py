@@ -8,6 +8,9 @@ import signal
 from app_processes import World, until
 from ledger import check_end
 
+ON_POSTGRES = ()
+"""The soak on PostgreSQL does more of this; here only with ``--stores all``."""
+
 
 def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     chance = random.Random(7)

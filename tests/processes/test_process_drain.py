@@ -9,6 +9,9 @@ import pytest
 from app_processes import App, World, until
 from ledger import check_end
 
+ON_POSTGRES = ("test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over",)
+"""What always runs on PostgreSQL, too."""
+
 
 def tell_to_stop(app: App) -> None:
     """SIGTERM, and wait until it drains."""

@@ -11,6 +11,9 @@ import pytest
 from app_processes import World, until
 from ledger import ENDED, TIMER, check_crash, check_end
 
+ON_POSTGRES = ("test_children_that_a_step_left_behind_do_not_keep_its_dead_worker_alive",)
+"""What always runs on PostgreSQL, too."""
+
 
 def test_a_peer_goes_on_with_the_runs_of_a_killed_worker_within_a_second(world: World):
     delays: list[float] = []

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-PROCESSES = Path(__file__).parents[1] / "processes"
-if str(PROCESSES) not in sys.path:
-    sys.path.insert(0, str(PROCESSES))  # the ledger and the app processes are those of the process tests
+for name in ("stores", "processes"):
+    # The server is that of the stores' tests, the ledger and the app processes are those of the process tests.
+    if str(folder := Path(__file__).parents[1] / name) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor the file locks that tell of a death at once."""
 
-SECONDS, SEED = 60.0, 7
+SECONDS, SECONDS_ON_POSTGRES, SEED = 40.0, 10.0, 7
+"""Unless others are asked for."""
 AROUND = 180.0
 """Seconds for what comes before and after the strikes, on a slow machine."""
 MEMORY = Path("/dev/shm")
@@ -28,7 +30,7 @@ PER_SECOND = 2_000_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("soak")
-    group.addoption("--soak-seconds", type=float, default=SECONDS, help="how long the soak strikes its workers")
+    group.addoption("--soak-seconds", type=float, help="how long the soak strikes its workers")
     group.addoption("--soak-seed", type=int, default=SEED, help="which strikes it makes, and when")
 
 
@@ -36,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def soak_seconds_of(config: pytest.Config) -> float:
-    return config.getoption("--soak-seconds", default=SECONDS)
+    return config.getoption("--soak-seconds", default=None) or SECONDS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def soak_seconds(request: pytest.FixtureRequest) -> float:
     return soak_seconds_of(request.config)
+
+
+@pytest.fixture
+def soak_seconds_on_postgres(request: pytest.FixtureRequest, soak_seconds: float) -> float:
+    """As long as is asked for; if nothing is, not as long as on SQLite."""
+    is_given = request.config.getoption("--soak-seconds", default=None) is not None
+    return soak_seconds if is_given else SECONDS_ON_POSTGRES
 
 
 @pytest.fixture

@@ -76,8 +76,8 @@ class Sample:
 class Checker:
     """Follows the ledger, the starter and the store."""
 
-    def __init__(self, folder: Path, crew: Crew) -> None:
-        self.store = StoreReader(folder / "runs.db")
+    def __init__(self, folder: Path, crew: Crew, store: StoreReader) -> None:
+        self.store = store
         self.counts: Counter[str] = Counter()
         """Runs, steps and outcomes of ``once`` steps by kind; what was seen at all."""
         self.takeovers: dict[str, Sample] = {kind: Sample() for kind in ("kill", "stop", "hurry")}
@@ -110,7 +110,7 @@ class Checker:
         now = time.time()
         for run, state in states:
             if state == "dead":
-                self._check_death(self.store.journal(run))
+                self._check_death(self.store.journals([run])[run])
                 self.retried.append(run)
             else:
                 self._watched[run].ended = now
@@ -150,9 +150,9 @@ class Checker:
 
     def _check_ripe(self, before: float) -> None:
         ripe = [run for run, watched in self._watched.items() if watched.ended and watched.ended < before]
-        for run in ripe:
+        ripe = [run for run in ripe if self._watched[run].told or not run.startswith("child-")]  # it is told of later
+        for run, journal in self.store.journals(ripe).items():
             watched = self._watched.pop(run)
-            journal = self.store.journal(run)
             try:
                 self._check_run(journal, watched)
             except AssertionError as error:
@@ -309,9 +309,10 @@ class Checker:
         """Why runs have not ended, as far as can be seen from outside."""
         rows = {row.id: row for row in self.store.workers(1)}
         parts = [f"{len(runs)} runs, of which:"]
-        for held in self.store.held(runs[:5]):
+        journals = self.store.journals(runs[:5])
+        for held in self.store.held(journals):
             owner = rows.get(held.owner or 0)
-            parts += [f"{held} held by {owner}", self.describe(self.store.journal(held.id), self._watched[held.id])]
+            parts += [f"{held} held by {owner}", self.describe(journals[held.id], self._watched[held.id])]
         return "\n".join([*parts, "workers:", self._crew.stacks()])
 
     def _strikes_of(self, pids: set[int]) -> list[Strike]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app_processes import App, World, until
-from soak_expected import FLOWS, LETTERS
+from soak_expected import LETTERS, WORKFLOWS
 from test_process_zombies import stop
 
 WORKERS = 4
@@ -100,8 +100,8 @@ class Crew:
             self._hire()
 
     def _hire(self) -> None:
-        workflows = " ".join(f"soak_{flow}" for flow in FLOWS)
-        app = self.world.spawn("soak_worker.py", LEASE=LEASE, GRACE=GRACE, WORKFLOWS=workflows, LETTERS=LETTERS)
+        served = " ".join(WORKFLOWS)
+        app = self.world.spawn("soak_worker.py", LEASE=LEASE, GRACE=GRACE, WORKFLOWS=served, LETTERS=LETTERS)
         self._members[app.pid] = Member(app, time.time())
 
     def begin(self) -> None:

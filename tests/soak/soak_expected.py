@@ -9,7 +9,8 @@ from ledger import SIGNAL, STEP, TIMER, Journal
 
 LETTERS = 3
 """So many signals are sent to each run of ``letters``."""
-FLOWS = ("sequence", "gather", "retry", "failing", "timers", "letters", "payment", "map", "slow")
+FLOWS = ("sequence", "gather", "retry", "failing", "timers", "letters", "payment", "map", "family", "slow")
+WORKFLOWS = (*(f"soak_{flow}" for flow in FLOWS), "soak_child")
 
 
 def flow_of(run: str) -> tuple[str, int]:
@@ -25,12 +26,25 @@ def check_result(journal: Journal) -> None:
         assert (journal.state, journal.error) == ("failed", f"{n} is meant to fail"), f"{journal}"
         return
     assert journal.state == "completed", f"run {journal.id} ended {journal.state}: {journal.error}"
-    results = [[paid, f"{n} {paid}"] for paid in ("paid", "unknown")] if flow == "payment" else [_result(flow, n)]
+    results = _results(flow, n)
     assert journal.output in results, f"run {journal.id} returned {journal.output}, not {results}"
 
 
-def _result(flow: str, n: int) -> list[Any]:
+def _results(flow: str, n: int) -> list[Any]:
+    """One of these it is."""
     match flow:
+        case "payment":
+            return [[paid, f"{n} {paid}"] for paid in ("paid", "unknown")]
+        case "family":
+            return [[f"{n} a", of_child, f"{n} c"] for of_child in (f"{n} child", "dead")]
+        case _:
+            return [_result(flow, n)]
+
+
+def _result(flow: str, n: int) -> Any:
+    match flow:
+        case "child":
+            return f"{n} child"
         case "gather":
             return [f"{n} first", *[f"{n} {k}" for k in range(3)], f"{n} plain", 2, f"{n} last"]
         case "retry":

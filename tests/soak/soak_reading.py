@@ -9,9 +9,10 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ledger import ATTEMPTS, ENDED, RECORDS, RUNS, SIGNALS, Journal, Noted, Recorded
+from postgres_processes import Database
 
 
 class Tail:
@@ -57,8 +58,55 @@ ONE_RUN = RUNS.replace("ORDER BY key", "WHERE id = ?")
 THESE = "WHERE id IN (SELECT value FROM json_each(?))"
 
 
-class StoreReader:
-    """The database, read without Holdfast's own code."""
+class StoreReader(Protocol):
+    """A database, read without Holdfast's own code."""
+
+    def close(self) -> None: ...
+
+    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+        """Those of these runs that have ended, with their state."""
+        ...
+
+    def held(self, runs: Iterable[str]) -> list[Held]:
+        """What the store knows of these runs."""
+        ...
+
+    def journals(self, runs: Iterable[str]) -> dict[str, Journal]:
+        """These runs, each as of one moment."""
+        ...
+
+    def workers(self, first: int) -> list[WorkerRow]:
+        """The workers from this number on."""
+        ...
+
+
+class PgReader:
+    """A PostgreSQL database."""
+
+    def __init__(self, tables: Database) -> None:
+        self._tables = tables
+
+    def close(self) -> None:
+        self._tables.close()
+
+    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+        query = "SELECT id, state FROM runs WHERE id = ANY(?::text[]) AND state = ANY(?::text[])"
+        return [(id, state) for id, state in self._tables.ask(query, list(runs), list(ENDED))]
+
+    def held(self, runs: Iterable[str]) -> list[Held]:
+        query = f"SELECT {', '.join(Held._fields)} FROM runs WHERE id = ANY(?::text[])"
+        return [Held(*row) for row in self._tables.ask(query, list(runs))]
+
+    def journals(self, runs: Iterable[str]) -> dict[str, Journal]:
+        return self._tables.journals("WHERE id = ANY(?::text[])", list(runs))
+
+    def workers(self, first: int) -> list[WorkerRow]:
+        query = f"SELECT {', '.join(WorkerRow._fields)} FROM workers WHERE id >= ? ORDER BY id"
+        return [WorkerRow(*row) for row in self._tables.ask(query, first)]
+
+
+class SqliteReader:
+    """A SQLite database."""
 
     def __init__(self, database: Path) -> None:
         self._connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10, isolation_level=None)
@@ -67,17 +115,17 @@ class StoreReader:
         self._connection.close()
 
     def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
-        """Those of these runs that have ended, with their state."""
         query = f"SELECT id, state FROM runs {THESE} AND state IN (SELECT value FROM json_each(?))"
         return self._connection.execute(query, (json.dumps(list(runs)), json.dumps(ENDED))).fetchall()
 
     def held(self, runs: Iterable[str]) -> list[Held]:
-        """What the store knows of these runs."""
         query = f"SELECT {', '.join(Held._fields)} FROM runs {THESE}"
         return [Held(*row) for row in self._connection.execute(query, (json.dumps(list(runs)),))]
 
-    def journal(self, run: str) -> Journal:
-        """One run, as of one moment."""
+    def journals(self, runs: Iterable[str]) -> dict[str, Journal]:
+        return {run: self._journal(run) for run in runs}
+
+    def _journal(self, run: str) -> Journal:
         connection = self._connection
         connection.execute("BEGIN")
         try:
@@ -95,10 +143,5 @@ class StoreReader:
             connection.execute("ROLLBACK")
 
     def workers(self, first: int) -> list[WorkerRow]:
-        """The workers from this number on."""
         query = f"SELECT {', '.join(WorkerRow._fields)} FROM workers WHERE id >= ? ORDER BY id"
         return [WorkerRow(*row) for row in self._connection.execute(query, (first,))]
-
-    def count(self) -> int:
-        """How many runs there are."""
-        return self._connection.execute("SELECT count(*) FROM runs").fetchone()[0]

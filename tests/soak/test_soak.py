@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import postgres_server
 import pytest
 from app_processes import App, World, until
+from postgres_processes import PgWorld
 from soak_checker import Checker
 from soak_crew import KINDS, LEASE, WORKERS, Crew
 from soak_expected import FLOWS, LETTERS
+from soak_reading import PgReader, SqliteReader, StoreReader
 
 SLOTS = 150
 """So many runs are under way at a time."""
@@ -36,19 +39,29 @@ def test_thousands_of_runs_come_through_random_strikes_as_the_ledger_says(
 ):
     world = World(soak_folder)
     try:
-        soak(world, soak_seconds, soak_seed)
+        soak(world, soak_seconds, soak_seed, lambda: SqliteReader(world.database))
     finally:
         world.clean_up()
 
 
-def soak(world: World, seconds: float, seed: int) -> None:
+@pytest.mark.slow
+def test_on_postgres_they_do_so_as_well(soak_folder: Path, soak_seconds_on_postgres: float, soak_seed: int):
+    with postgres_server.database() as url:
+        world = PgWorld(soak_folder, url)
+        try:
+            soak(world, soak_seconds_on_postgres, soak_seed, lambda: PgReader(world.tables))
+        finally:
+            world.clean_up()
+
+
+def soak(world: World, seconds: float, seed: int, reader: Callable[[], StoreReader]) -> None:
     crew = Crew(world, seed)
     with told_of_strikes(crew, seconds, seed):
         until(lambda: len(world.live_workers()) == WORKERS, "the workers are there", seen=crew.stacks)
         starter = world.spawn("soak_starter.py", SEED=seed, SLOTS=SLOTS, FLOWS=" ".join(FLOWS))
         until((world.folder / "starts").exists, "the starter begins", seen=lambda: starter)
         signaller = world.spawn("soak_signaller.py", SEED=seed, LETTERS=LETTERS)
-        checker = Checker(world.folder, crew)
+        checker = Checker(world.folder, crew, reader())
         began = time.time()
         crew.begin()
         for _ in turns(until=began + seconds, checker=checker, world=world):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ledger import effect
 
-from holdfast import StepOutcomeUnknown, current_step, memory, step, wait_for_signal, workflow
+from holdfast import StepOutcomeUnknown, current_step, memory, patched, step, wait_for_signal, workflow
 
 
 def is_open(gate: str) -> bool:
@@ -64,6 +64,12 @@ async def flaky(failures: int) -> int:
 async def pay(label: str) -> str:
     with effect(label):
         return "paid"
+
+
+@step(effect="once")
+async def pay_cents(label: str) -> str:
+    with effect(label):
+        return "paid in cents"
 
 
 # Runs that are killed at every commit
@@ -128,6 +134,20 @@ async def remembering() -> list[Any]:
         await memory.put("counts", "n", await memory.get("counts", "n", 0) + 1)
     counted.append(await memory.get("counts", "n"))
     return [*counted, await call("after")]
+
+
+@workflow
+async def repriced() -> list[str]:
+    """Changed by a deploy; with ``CODE=old``, this process has what was there before."""
+    before = await call("before")
+    try:
+        if os.environ.get("CODE") != "old" and patched("in cents"):
+            paid = await pay_cents(await call("to cents"))
+        else:
+            paid = await pay("euros")
+    except StepOutcomeUnknown:
+        paid = "unknown"
+    return [before, paid, await call("after")]
 
 
 # Runs for workers

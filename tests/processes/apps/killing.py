@@ -31,7 +31,7 @@ PLACES = {
     "flush": Writer,
     "remove_signal_handler": asyncio.SelectorEventLoop,
 }
-"""Where the trap may be set: the call, and the class whose method it is."""
+"""Where the trap may be set: the call, and the class whose method it is. It is the other store's if that is in use."""
 
 STRIKES = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "TERM": signal.SIGTERM, "SLOW": None}
 MOMENT = 0.02
@@ -45,6 +45,15 @@ def arm() -> None:
         if point := os.environ.get(f"HOLDFAST_TEST_{name}"):
             _keep_renewals_out_of_the_way()
             _arm(point, strike)
+
+
+def _place(method: str) -> Any:
+    place = PLACES[method]
+    if place is SqliteStore and os.environ.get("HOLDFAST_URL", "").startswith("postgresql:"):
+        from holdfast.stores.postgres import PgStore
+
+        return PgStore
+    return place
 
 
 def _keep_renewals_out_of_the_way() -> None:
@@ -61,7 +70,8 @@ def _keep_renewals_out_of_the_way() -> None:
 def _arm(point: str, strike: signal.Signals | None) -> None:
     moment, _, rest = point.partition("-")
     method, _, count = rest.partition(":")
-    inner = getattr(PLACES[method], method)
+    place = _place(method)
+    inner = getattr(place, method)
     calls = 0
 
     def is_now(when: str, number: int) -> bool:
@@ -97,4 +107,4 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
             os.kill(os.getpid(), strike)
         return answer
 
-    setattr(PLACES[method], method, trapped_async if inspect.iscoroutinefunction(inner) else trapped)
+    setattr(place, method, trapped_async if inspect.iscoroutinefunction(inner) else trapped)

@@ -17,7 +17,7 @@ import ledger
 from flows import call, call_plain, flaky, nap
 from ledger import Line, effect
 
-from holdfast import StepOutcomeUnknown, current_step, map, step, wait_for_signal, workflow
+from holdfast import RunDead, StepOutcomeUnknown, current_step, map, step, wait_for_signal, workflow
 
 LETTERS = int(os.environ["LETTERS"])
 _descriptor = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -126,6 +126,22 @@ async def soak_payment(n: int) -> list[str]:
 @workflow(id="map-{n}")
 async def soak_map(n: int) -> list[str]:
     return await map(nap, [f"{n} {k}" for k in range(8)], concurrency=3)
+
+
+@workflow(id="child-{n}")
+async def soak_child(n: int) -> str:
+    return await nap(f"{n} child")
+
+
+@workflow(id="family-{n}")
+async def soak_family(n: int) -> list[str]:
+    """Waits for another run; one that is dead is retried, but not for its parent."""
+    before = await call(f"{n} a")
+    try:
+        of_child = await soak_child(n)
+    except RunDead:
+        of_child = "dead"
+    return [before, of_child, await call_plain(f"{n} c")]
 
 
 @workflow(id="slow-{n}")

@@ -61,12 +61,16 @@ async def main() -> None:
             n, flow = next(numbers), chance.choice(FLOWS)
             run = f"{flow}-{n}"
             tell("begin", run)
+            if flow == "family":
+                tell("begin", f"child-{n}")
             await start(client, flow, n)
             tell("started", run)
             if flow != "failing" and chance.random() < 0.05:
                 await start(client, flow, n)  # which joins the run that is there
             state, result = await end_of(client, run)
             tell("ended", run, state, result)
+            if flow == "family":
+                tell("ended", f"child-{n}", *await end_of(client, f"child-{n}"))
 
     async with Client() as client:
         await asyncio.gather(*[keep_starting(client) for _ in range(int(os.environ["SLOTS"]))])

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import agents, composition, measures  # noqa: E402
+from benchmarks import agents, composition, drivers, measures, postgres  # noqa: E402
 from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
@@ -27,6 +27,8 @@ MEASURES = {
     "children": composition.children,
     "class": composition.class_form,
     **agents.MEASURES,
+    "drivers": drivers.drivers,
+    **postgres.MEASURES,
 }
 
 

@@ -268,8 +268,11 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
 
 
 async def takeover(folder: Path, rounds: int) -> list[Line]:
+    return await takeover_on(f"sqlite:///{folder / 'takeover.db'}", folder, rounds)
+
+
+async def takeover_on(url: str, folder: Path, rounds: int) -> list[Line]:
     """SIGKILL a worker in the middle of a step; how long until a peer runs that step?"""
-    url = f"sqlite:///{folder / 'takeover.db'}"
     gaps: list[float] = []
     with worker(url) as one, worker(url) as other:
         alive = {one.pid: one, other.pid: other}

@@ -183,7 +183,7 @@ async def _latencies(url: str, count: int, times: int) -> tuple[float, float]:
                 started = time.perf_counter()
                 await client.run("sequence", 1)
                 claims.append(time.perf_counter() - started)
-                chosen = f"parked-{number * (count // times)}"
+                chosen = f"parked-{number * (count // times) + (count > FEW)}"  # others than among the few
                 started = time.perf_counter()
                 await client.signal(chosen, "go", "woken")
                 await client.wait(chosen)

@@ -9,19 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.stores.postgres.bulk import changes, delete, questions
+from holdfast.stores.sql import blobs
 
 _REFERENCE = "CASE WHEN octet_length({0}) = 33 AND get_byte({0}, 0) = 0 THEN {0} END"
-_LARGE = (
-    ("runs", "inputs"),
-    ("runs", "output"),
-    ("runs", "error"),
-    ("records", "payload"),
-    ("signals", "payload"),
-    ("approvals", "form"),
-    ("approvals", "arguments"),
-    ("approvals", "answer"),
-)
-"""The columns that hold a reference instead of a large payload."""
 
 
 def _of_runs(table: str, *columns: str) -> str:
@@ -106,7 +96,7 @@ PRUNING: Final[dict[str, str]] = {
         + " OR ".join(
             f"(SELECT 1 FROM {{s}}.{table} WHERE {column} = q.reference AND octet_length({column}) = 33 LIMIT 1) "
             "IS NOT NULL"
-            for table, column in _LARGE
+            for table, column in blobs.COLUMNS
         ),
     ),
     "FORGET_BLOB": delete("blobs", "hash:b", "hash = q.hash"),

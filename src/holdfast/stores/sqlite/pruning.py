@@ -8,18 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.stores.sql import blobs
+
 _REFERENCE = "CASE WHEN length({0}) = 33 AND substr({0}, 1, 1) = x'00' THEN {0} END"
-_LARGE = (
-    ("runs", "inputs"),
-    ("runs", "output"),
-    ("runs", "error"),
-    ("records", "payload"),
-    ("signals", "payload"),
-    ("approvals", "form"),
-    ("approvals", "arguments"),
-    ("approvals", "answer"),
-)
-"""The columns that hold a reference instead of a large payload."""
 _IN = "IN (SELECT value FROM json_each(?))"
 
 
@@ -81,7 +72,7 @@ PRUNING: Final[dict[str, str]] = {
     "FORGET_PRUNED": "DELETE FROM pruned WHERE key = ?",
     "LOCK_BLOB": "SELECT length(data) FROM blobs WHERE hash = ?",
     "IS_REFERRED_TO": " UNION ALL ".join(
-        f"SELECT 1 FROM {table} WHERE {column} = ?1 AND length({column}) = 33" for table, column in _LARGE
+        f"SELECT 1 FROM {table} WHERE {column} = ?1 AND length({column}) = 33" for table, column in blobs.COLUMNS
     )
     + " LIMIT 1",
     "FORGET_BLOB": "DELETE FROM blobs WHERE hash = ?",

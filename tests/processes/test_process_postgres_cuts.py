@@ -14,8 +14,8 @@ from app_processes import PATIENCE, App, until
 from ledger import check_end
 from postgres_processes import PgWorld, Proxy
 
-STATEMENTS = {"append": "WITH held AS MATERIALIZED", "batch": "COMMIT"}
-"""How the statement begins that appends records on its own, and how a batch of anything else ends."""
+STATEMENTS = {"append": "FOR SHARE", "batch": "COMMIT"}
+"""What is in the statements that append records on their own, and in the last one of a batch of anything else."""
 MOMENTS = ("before", "after", "stall")
 STALL = 0.3
 
@@ -98,7 +98,7 @@ def come_back(world: PgWorld, zombie: App) -> None:
     until(lambda: "registers anew" in zombie.complaints, "the zombie comes back", seen=world.describe)
 
 
-WHATEVER = ("COMMIT", "WITH held AS MATERIALIZED", "BEGIN", "lease_until =", "pg_notify", "LISTEN", "SELECT")
+WHATEVER = ("COMMIT", "FOR SHARE", "BEGIN", "lease_until =", "pg_notify", "LISTEN", "SELECT")
 """Pieces of statements of every connection that a worker has."""
 
 

@@ -163,7 +163,11 @@ async def take_over_then_commit(fleet: Fleet, kind: str) -> tuple[list[Any], lis
 
 @pytest.mark.parametrize(
     ("statement", "lock", "kind"),
-    [("APPEND_FENCED", " FOR SHARE", "append"), ("FENCES", " FOR NO KEY UPDATE", "batch")],
+    [
+        ("APPEND_ONE", " FOR SHARE", "append"),
+        ("APPEND_FENCED", " FOR SHARE", "appends"),
+        ("FENCES", " FOR NO KEY UPDATE", "batch"),
+    ],
 )
 async def test_without_its_lock_both_would_go_through(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, statement: str, lock: str, kind: str

@@ -90,11 +90,19 @@ class Command:
         self.name = name
         self.call = call
         """What the engine needs to carry it out; opaque here."""
-        self.context = context
+        # Whatever leads back to the command is held only while it is open: else nothing of it, nor of what its step
+        # was given and has returned, would go before the garbage collector comes by.
+        self.context: contextvars.Context | None = context
         """The caller's context variables."""
-        self.future: CommandFuture
+        self.future: CommandFuture | None = None
         self.task = asyncio.current_task()
-        """Who waits for it, while it is open; held any longer, a task's unseen exception would never be reported."""
+        """Who waits for it; held any longer, a task's unseen exception would never be reported."""
+
+    def close(self) -> CommandFuture | None:
+        """It is not open any more. Returns the future of its outcome."""
+        future, self.future = self.future, None
+        self.context = self.task = None
+        return future
 
     def __repr__(self) -> str:
         return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
@@ -241,6 +249,8 @@ class Execution:
     def leave(self) -> None:
         """Take the run out of memory, at any point; see ``RunLoop.unwind``."""
         self.loop.unwind()
+        for command in self.open.values():
+            command.close()
         self.open.clear()
         self._new.clear()
         self._withdrawn.clear()
@@ -279,21 +289,22 @@ class Execution:
         self._issued += 1
         self._draws = 0
         command = Command(kind, position, name, call, contextvars.copy_context())
-        command.future = CommandFuture(loop, self, command)
+        future = CommandFuture(loop, self, command)
         self._trail.append(command)
         if kind is Kind.SIGNAL and (waiting := self._mailbox.get(name)):
             self._holes[position] = (kind, name)
-            command.task = None
-            command.future.set_result(waiting.popleft())
-            return command.future
+            command.close()
+            future.set_result(waiting.popleft())
+            return future
+        command.future = future
         self.open[position] = command
         self.waits += kind in WAITS
         self._new.append(command)
-        return command.future
+        return future
 
     def withdraw(self, command: Command) -> None:
         """The workflow cancelled this command: its position becomes a hole."""
-        if self._close(command):
+        if self._close(command) is not None:
             self._holes[command.position] = (command.kind, command.name)
             call = command.call
             if command.kind is Kind.STEP and call is not None and (call.is_undoable or call.is_once):
@@ -302,13 +313,12 @@ class Execution:
                 self._given_up[command.position] = self._seen
             self._withdrawn.append(command)
 
-    def _close(self, command: Command) -> bool:
-        """The command is not open any more; false when it was not."""
+    def _close(self, command: Command) -> CommandFuture | None:
+        """The command is not open any more. Returns the future of its outcome, or ``None`` when it was not open."""
         if self.open.pop(command.position, None) is None:
-            return False
-        command.task = None
+            return None
         self.waits -= command.kind in WAITS
-        return True
+        return command.close()
 
     def patched(self, name: str) -> bool:
         """Whether the run takes the new way of this change: see ``patches``."""
@@ -488,11 +498,12 @@ class Execution:
             self.fault = self._drift(record, command)
             return
         loop.advance_time(record.at)
-        self._close(command)
+        future = self._close(command)
+        assert future is not None
         self._note_failure(record, command.call)
         if record.kind in (Kind.STEP, Kind.COMPENSATION) and command.call is not None:
             self._undo.done(record, command.call)
-        loop.inside(command.future.set_result, outcome)
+        loop.inside(future.set_result, outcome)
 
     def _note_failure(self, record: Record, call: Any) -> None:
         # Not of a `once` step: whether that may run again is asked when it is what ended the run.
@@ -510,10 +521,11 @@ class Execution:
         """A signal whose wait is gone goes to the oldest open wait for its name, else into the mailbox."""
         for command in self.open.values():
             if command.kind is Kind.SIGNAL and command.name == name:
-                self._close(command)
+                future = self._close(command)
+                assert future is not None
                 self._holes[command.position] = (Kind.SIGNAL, name)
                 self._withdrawn.append(command)
-                self.loop.inside(command.future.set_result, outcome)
+                self.loop.inside(future.set_result, outcome)
                 return
         self._mailbox.setdefault(name, deque()).append(outcome)
 

@@ -146,6 +146,8 @@ class StepRun:
             # A retry predicate, or the serializer of the value's own type: the user's code too can fail here. Without
             # an outcome the run would wait for ever.
             self._settle(False, encode_error(error), UNREAD, started_at)
+        finally:
+            self.task = None  # its context leads back to here: nothing of the step would go before the collector comes
 
     async def _make_attempts(self) -> None:
         """Make attempts until one settles the step."""

@@ -47,6 +47,11 @@ def given(values: str) -> tuple[str, tuple[type[list[Any]], ...]]:
     return table, tuple(_KINDS[kind][1] for kind in kinds)
 
 
+def single(values: str) -> str:
+    """One row of them, as expressions."""
+    return ", ".join(f"%s::{_KINDS[value.split(':')[1]][0]}" for value in values.split())
+
+
 def changes(values: str, text: str) -> Changes:
     """``text`` has ``{q}`` where the rows come from."""
     table, columns = given(values)

@@ -30,7 +30,7 @@ from holdfast.stores.postgres.adapters import Ints, Texts
 from holdfast.stores.postgres.bulk import Bulk, Questions
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.trips import Result, Sent, Trips
+from holdfast.stores.postgres.trips import Result, Sent, Trips, Waits
 from holdfast.stores.sql.database import Collision, Database, Row, Values
 
 PROMOTE = 10_000
@@ -96,9 +96,12 @@ class PgDatabase(Database):
 
     def _renew_plans(self) -> None:
         """Let the server make its plans anew, now and then; behind a pooler it keeps none."""
-        if time.monotonic() - self._planned_at > PLANS_AGE and not self.connection.is_pooled:
+        if self._plans_are_old():
             self._trips.make([_DISCARD_PLANS])
             self._planned_at = time.monotonic()
+
+    def _plans_are_old(self) -> bool:
+        return time.monotonic() - self._planned_at > PLANS_AGE and not self.connection.is_pooled
 
     def commit(self) -> None:
         self._foreseen.clear()
@@ -247,13 +250,31 @@ class PgDatabase(Database):
         return self._trip(first=Sent(self.sql.FENCES, values)).rows()
 
     def append_fenced(self, rows: Sequence[Row]) -> bool:
-        held = {(row[0], row[9]): None for row in rows}
-        runs, epochs = Ints(run for run, _ in held), Ints(epoch for _, epoch in held)
-        values = (runs, epochs, *_columns(self.sql.APPEND, rows), len(held))
         try:
-            return self._alone(Sent(self.sql.APPEND_FENCED, values)).count == len(rows)
+            return self._alone(self._appended(rows)).count == len(rows)
         except Collision:
             return False
+
+    def appending(self, rows: Sequence[Row]) -> Waits[bool] | None:
+        """``append_fenced`` for whoever waits for the socket himself; ``None``: there is more to do than that."""
+        if self.connection.is_pooled or self._plans_are_old():
+            return None
+        return self._append(self._appended(rows), len(rows))
+
+    def _append(self, sent: Sent, count: int) -> Waits[bool]:
+        try:
+            [result] = yield from self._trips.steps([sent])
+        except (UniqueViolation, InvalidSqlStatementName):
+            return False
+        return result.count == count
+
+    def _appended(self, rows: Sequence[Row]) -> Sent:
+        if len(rows) == 1:
+            [row] = rows
+            return Sent(self.sql.APPEND_ONE, (*row, row[0], row[9]))
+        held = {(row[0], row[9]): None for row in rows}
+        runs, epochs = Ints(run for run, _ in held), Ints(epoch for _, epoch in held)
+        return Sent(self.sql.APPEND_FENCED, (runs, epochs, *_columns(self.sql.APPEND, rows), len(held)))
 
     def foresee_keys(self, count: int) -> None:
         self._locks.append((Sent(self.sql.NEW_KEYS, (count,)), self._note_keys))

@@ -25,7 +25,7 @@ from typing import Final
 
 from holdfast.stores.postgres import pages
 from holdfast.stores.postgres.archives import ARCHIVES
-from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, insert_last, questions, update
+from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, insert_last, questions, single, update
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.pruning import PRUNING
 from holdfast.stores.postgres.scheduling import SCHEDULING
@@ -483,6 +483,11 @@ _OWN: Final[dict[str, str]] = {
         f"INSERT INTO {{s}}.records ({_RECORD_COLUMNS}) SELECT {_RECORD_COLUMNS} FROM {given(_RECORD_VALUES)[0]} "
         "WHERE (SELECT count(*) FROM held) = %s"
     ),
+    # One record alone, as a sequential run appends them: without arrays, the server has half the work.
+    "APPEND_ONE": (
+        f"INSERT INTO {{s}}.records ({_RECORD_COLUMNS}) SELECT {single(_RECORD_VALUES)} FROM {{s}}.runs "
+        "WHERE key = %s AND epoch = %s AND state = 'running' AND has_budget = 0 FOR SHARE"
+    ),
     "NEW_KEYS": "SELECT nextval('{s}.run_keys') FROM generate_series(1, %s)",
     "LOCK_SESSIONS": (
         "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT hashtextextended(w || chr(1) || s, "
@@ -526,6 +531,7 @@ class PgStatements(Statements):
 
     FENCES: str  # keys, ids, keys of those that are likely to end -> see ``Database.fences``
     APPEND_FENCED: str  # keys and epochs of the runs, the columns of APPEND, the number of runs
+    APPEND_ONE: str  # the values of APPEND, key, epoch
     NEW_KEYS: str  # count -> key
     LOCK_SESSIONS: str  # schema, workflows, sessions
     OPEN_ACCOUNTS: str  # keys

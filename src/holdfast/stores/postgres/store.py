@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
 
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
@@ -50,6 +52,7 @@ from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
 from holdfast.stores.postgres.workers import Looker, Seen, lock_class
 from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.sql.batch import plain_records
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.rows import Reader
 from holdfast.stores.sql.stepping import find_out
@@ -69,10 +72,17 @@ FOLLOW_EVERY = 0.25
 """Seconds after which whoever follows runs looks again, where news cannot be heard."""
 FALLBACK = 5.0
 """Seconds after which whoever follows runs looks again, although there was no news."""
+ON_LOOP = 500
+"""How many records are sent from the event loop; to make more of them ready would keep it for too long."""
+ON_LOOP_BYTES = 1_000_000
+"""The same, of their payloads."""
 _CALM = 0.02
 """Seconds between two changes that are told to the engine: news comes in bursts."""
 _RARELY = 0.2
 """Seconds between two notifications about runs, while nobody seems to follow any."""
+
+_HAS_READERS = sys.platform != "win32"
+"""Whether the usual event loops can wait for a socket of libpq."""
 
 log = logging.getLogger("holdfast.stores")
 
@@ -175,6 +185,8 @@ class PgStore(SqlStore):
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
+        if self._writing is not None:
+            self._writing.leave_loop()
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
@@ -237,9 +249,20 @@ class PgStore(SqlStore):
     # Writing, and telling others
 
     async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        answers = await super().commit(ops)
+        answers = await self._append_on_loop(ops)
+        if answers is None:
+            answers = await super().commit(ops)
         self._tell_others(ops, answers)
         return answers
+
+    async def _append_on_loop(self, ops: Sequence[Op]) -> list[Answer] | None:
+        """Append records if there is nothing else to it; ``None``: there is, and nothing was done."""
+        if not _HAS_READERS or len(ops) > ON_LOOP or (rows := plain_records(ops)) is None:
+            return None
+        if sum(len(row[-1] or b"") for row in rows) > ON_LOOP_BYTES:
+            return None
+        appended = self._opened(self._writing).on_loop(lambda db: db.appending(rows))
+        return [*repeat(Verdict.DONE, len(rows))] if appended is not None and await appended else None
 
     def _tell_others(self, ops: Sequence[Op], answers: Sequence[Answer]) -> None:
         if self._keeping is None:

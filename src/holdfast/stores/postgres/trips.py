@@ -13,7 +13,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
@@ -26,6 +26,10 @@ from holdfast.stores.sql.database import Row, Values
 if TYPE_CHECKING:
     from psycopg.abc import Transformer as AnyTransformer
     from psycopg.pq.abc import PGconn, PGresult
+
+T = TypeVar("T")
+Waits = Generator[Wait, Ready | int, T]
+"""Something that tells what it waits for on its connection's socket, and wants to be told when it is there."""
 
 _PLACEHOLDER = re.compile(r"%%|%(?:\((\w+)\))?s")
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
@@ -72,7 +76,11 @@ class Trips:
         self._numbers = count()
 
     def make(self, sent: Sequence[Sent]) -> list[Result]:
-        """Carry out statements, in order. Raises what psycopg raises."""
+        """Carry out statements, in order, and wait for it here. Raises what psycopg raises."""
+        return self._connection.wait(self.steps(sent))
+
+    def steps(self, sent: Sequence[Sent]) -> Waits[list[Result]]:
+        """The same, for whoever waits in another way."""
         pgconn = self._connection.pgconn
         ready = [(_parsed(one.statement), one.values) for one in sent]
         dumped = [self._dumped(query, values) for query, values in ready]
@@ -95,7 +103,7 @@ class Trips:
             places.append(expected)
             expected += 1
         pgconn.pipeline_sync()
-        results = self._connection.wait(_communicate(pgconn))
+        results = yield from _communicate(pgconn)
         pgconn.exit_pipeline_mode()
         failed = next((result for result in results if result.status in _FAILED), None)
         if failed is not None:
@@ -143,7 +151,7 @@ def _parsed(statement: str) -> _Query:
     return _Query(text.encode(), list(names) if names else None)
 
 
-def _communicate(pgconn: PGconn) -> Generator[Wait, Ready | int, list[PGresult]]:
+def _communicate(pgconn: PGconn) -> Waits[list[PGresult]]:
     """Send what is in the buffer, and take all results, up to the end of the pipeline."""
     results: list[PGresult] = []
     while pgconn.flush():

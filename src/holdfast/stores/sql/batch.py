@@ -42,7 +42,7 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.sql.asking import Asking
-from holdfast.stores.sql.blobs import NOTHING, Parcel
+from holdfast.stores.sql.blobs import NOTHING, Parcel, is_large
 from holdfast.stores.sql.database import Collision, Database, Row
 from holdfast.stores.sql.holding import Holding
 from holdfast.stores.sql.requests import Requests
@@ -53,7 +53,7 @@ from holdfast.stores.sql.statements import Statements
 
 def carry_out(db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel = NOTHING) -> list[Answer]:
     """Carry out ``ops`` durably, and answer each. ``parcel`` has their large payloads."""
-    if not parcel.rows and (records := _plain_records(ops)) is not None and db.append_fenced(records):
+    if (records := plain_records(ops)) is not None and db.append_fenced(records):
         return [Verdict.DONE] * len(records)
     try:
         return _transact(db, ops, now, reader, parcel, careful=False)
@@ -62,15 +62,18 @@ def carry_out(db: Database, ops: Sequence[Op], now: float, reader: Reader, parce
         return _transact(db, ops, now, reader, parcel, careful=True)
 
 
-def _plain_records(ops: Sequence[Op]) -> list[Row] | None:
-    """The rows of a batch that consists of records only, without side effects."""
+def plain_records(ops: Sequence[Op]) -> list[Row] | None:
+    """The rows of a batch that consists of records only, without side effects and large values."""
     rows: list[Row] = []
     for op in ops:
         if type(op) is not AppendRecord or op.consume is not None or op.clear_attempt or op.reset_deliveries:
             return None
         if op.record.kind is Kind.CANCEL or op.used is not None or op.memory is not None or op.clear_notices:
             return None
-        rows.append(record_row(op.key, op.record, op.record.payload))
+        payload = op.record.payload
+        if payload is not None and is_large(payload):
+            return None
+        rows.append(record_row(op.key, op.record, payload))
     return rows
 
 

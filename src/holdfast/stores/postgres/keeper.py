@@ -53,7 +53,11 @@ SERVER_BEGAN = (
 )
 """When the server last began with no sessions. To be compared for equality: another server may have begun earlier."""
 NOTIFY_PAUSE = 0.02
-"""Seconds between two notifications."""
+"""Seconds between two notifications, at most."""
+SHORTEST_PAUSE = 0.002
+_PAUSE_AFTER = 4
+"""So many times as long as a notification took, there is none: all who notify wait for one lock of the server's, and
+where that takes long, there are many."""
 _RETAKE_PAUSE = 0.5
 """Seconds until a lock is tried again that somebody else has: most likely a session of ours that has not ended yet."""
 _TAKE = f"SELECT q.id, pg_try_advisory_lock(%s::int4, q.id::int4), {SERVER_BEGAN} FROM unnest(%s) q(id)"
@@ -92,7 +96,7 @@ class Keeper(Generic[D]):
         self._asked: deque[tuple[Future[Any], Callable[[D], Any]]] = deque()
         self._to_notify: set[str] = set()
         self._to_tell: set[str | None] = set()
-        self._notified_at = float("-inf")
+        self._not_to_notify_before = float("-inf")
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -220,7 +224,7 @@ class Keeper(Generic[D]):
 
     def _notify_last(self) -> None:
         """Tell what is still to be told: a program that starts a run and ends should not keep a worker waiting."""
-        self._notified_at = float("-inf")
+        self._not_to_notify_before = float("-inf")
         try:
             self._notify_others()
         except Exception as error:
@@ -309,15 +313,17 @@ class Keeper(Generic[D]):
             return
         channels = [*self._to_notify]
         self._to_notify.difference_update(channels)  # before it is sent: whoever comes later has it sent again
-        self._notified_at = time.monotonic()
+        began = time.monotonic()
         try:
             connection.execute(_NOTIFY, (Texts(channels),))
         except psycopg.Error:
             self._to_notify.update(channels)
             raise
+        now = time.monotonic()
+        self._not_to_notify_before = now + min(NOTIFY_PAUSE, max(SHORTEST_PAUSE, _PAUSE_AFTER * (now - began)))
 
     def _until_notify(self) -> float:
-        return self._notified_at + NOTIFY_PAUSE - time.monotonic()
+        return self._not_to_notify_before - time.monotonic()
 
     def _wait(self) -> None:
         """Until somebody wants something, the server says something, or it is time for something."""

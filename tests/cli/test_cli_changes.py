@@ -7,10 +7,10 @@ from cli_project import Project
 
 def test_a_signal_carries_json_or_a_plain_string(seeded: Project):
     for value in (['{"by": "ann"}'], ["call first"], []):
-        done = seeded("signal", "order-7", "note", *value)
+        done = seeded.here("signal", "order-7", "note", *value)
         assert done.code == 0
         assert "sent signal 'note' to run 'order-7'" in done.out
-    signals = seeded("show", "order-7", "--json").json["signals"]
+    signals = seeded.here("show", "order-7", "--json").json["signals"]
     assert [signal["name"] for signal in signals] == ["note"] * 3
     assert [signal["value"] for signal in signals] == [{"by": "ann"}, "call first", None]
 
@@ -26,43 +26,43 @@ def test_a_signal_with_the_same_id_is_sent_once(seeded: Project):
 def test_a_signal_wakes_a_waiting_run_that_a_worker_serves(seeded: Project, until: Callable[..., None]):
     worker = seeded.worker("app:order")
     try:
-        assert seeded("signal", "order-7", "approved", "true").code == 0
-        until(lambda: seeded("show", "order-7", "--json").json["state"] == "completed")
-        assert seeded("show", "order-7", "--json").json["output"] == {"approved": True}
+        assert seeded.here("signal", "order-7", "approved", "true").code == 0
+        until(lambda: seeded.here("show", "order-7", "--json").json["state"] == "completed")
+        assert seeded.here("show", "order-7", "--json").json["output"] == {"approved": True}
     finally:
         worker.terminate()
         worker.communicate(timeout=20)
-    refused = seeded("signal", "order-7", "approved", "true")
+    refused = seeded.here("signal", "order-7", "approved", "true")
     assert refused.code == 1
     assert "it has completed" in refused.err
 
 
 def test_a_signal_for_a_run_that_nobody_serves_says_so(seeded: Project):
-    assert "no live worker serves workflow 'order'" in seeded("signal", "order-7", "approved").out
+    assert "no live worker serves workflow 'order'" in seeded.here("signal", "order-7", "approved").out
 
 
 def test_a_signal_to_an_unknown_run_suggests_the_right_one(seeded: Project):
-    done = seeded("signal", "order-77", "approved")
+    done = seeded.here("signal", "order-77", "approved")
     assert done.code == 1
     assert "Did you mean order-7?" in done.err
 
 
 def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project, until: Callable[..., None]):
     (seeded.folder / "mended").touch()
-    done = seeded("retry", "etl-bad")
+    done = seeded.here("retry", "etl-bad")
     assert done.code == 0
     assert "run 'etl-bad' goes on (it was failed): its journal keeps 5 records" in done.out
     assert "step 5 (check) is tried anew" in done.out
     assert "no live worker serves workflow 'etl'" in done.out
     worker = seeded.worker("app")
     try:
-        until(lambda: seeded("show", "etl-bad", "--json").json["state"] == "completed")
+        until(lambda: seeded.here("show", "etl-bad", "--json").json["state"] == "completed")
     finally:
         worker.terminate()
         worker.communicate(timeout=20)
-    journal = seeded("show", "etl-bad", "--json").json["journal"]
+    journal = seeded.here("show", "etl-bad", "--json").json["journal"]
     assert [one["replays"] for one in journal] == [1, 1, 1, 1, 1, 0]
-    assert "ok after 2 attempts, replayed ×1" in seeded("show", "etl-bad").out
+    assert "ok after 2 attempts, replayed ×1" in seeded.here("show", "etl-bad").out
 
 
 def test_retry_refuses_a_run_that_has_not_failed(seeded: Project):

@@ -24,7 +24,7 @@ def test_doctor_finds_a_sound_store_and_names_what_is_left_undone(history: Proje
 
 
 def test_doctor_as_json_has_a_verdict_for_each_check(history: Project):
-    done = history("doctor", "--json")
+    done = history.here("doctor", "--json")
     assert done.json["ok"] is True
     found = checks(done)
     assert {name: found[name]["status"] for name in ("python", "database", "writable", "disk", "runs")} == {
@@ -41,14 +41,14 @@ def test_doctor_as_json_has_a_verdict_for_each_check(history: Project):
 
 def test_doctor_leaves_everything_as_it_was(seeded: Project):
     before = sorted(path.name for path in seeded.folder.iterdir() if not path.name.startswith("__"))
-    runs = seeded("runs", "--json").out
-    seeded("doctor")
+    runs = seeded.here("runs", "--json").out
+    seeded.here("doctor")
     assert sorted(path.name for path in seeded.folder.iterdir() if not path.name.startswith("__")) == before
-    assert seeded("runs", "--json").out == runs
+    assert seeded.here("runs", "--json").out == runs
 
 
 def test_doctor_does_not_create_a_database_that_is_not_there(project: Project):
-    done = project("doctor")
+    done = project.here("doctor")
     assert done.code == 0
     assert "none is there yet" in done.out
     assert "creates" in done.out
@@ -57,7 +57,7 @@ def test_doctor_does_not_create_a_database_that_is_not_there(project: Project):
 
 def test_doctor_fails_on_a_file_that_is_no_database(project: Project):
     project.database.write_text("something else " * 100)
-    done = project("doctor", "--json")
+    done = project.here("doctor", "--json")
     assert done.code == 1
     assert done.json["ok"] is False
     assert "is not a SQLite database" in checks(done)["database"]["message"]
@@ -67,7 +67,7 @@ def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(p
     with sqlite3.connect(project.database) as connection:
         connection.execute("CREATE TABLE customers (id)")
     connection.close()
-    done = project("doctor", "--json")
+    done = project.here("doctor", "--json")
     assert done.code == 1
     assert "is not a Holdfast database" in checks(done)["database"]["message"]
 
@@ -76,7 +76,7 @@ def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(p
     connection = sqlite3.connect(project.database)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    done = project("doctor", "--json")
+    done = project.here("doctor", "--json")
     assert done.code == 1
     assert "newer Holdfast" in checks(done)["database"]["message"]
 

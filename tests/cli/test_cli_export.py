@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cli_project import APP, Project
@@ -10,12 +12,18 @@ from cli_project import APP, Project
 from holdfast.testing.journals import Journal
 
 
-@pytest.fixture
-def exported(seeded: Project) -> Project:
-    """A folder with the journals of a completed run, a failed one and one that waits."""
+@pytest.fixture(scope="module")
+def journals(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = Project(shutil.copytree(template.folder, tmp_path_factory.mktemp("journals") / "project"))
     for run in ("etl-acme", "etl-bad", "order-7"):
-        assert seeded("export", run, "--output", f"{run}.json").code == 0
-    return seeded
+        assert project.here("export", run, "--output", str(project.folder / f"{run}.json")).code == 0
+    return project
+
+
+@pytest.fixture
+def exported(journals: Project, tmp_path: Path) -> Project:
+    """A folder with the journals of a completed run, a failed one and one that waits."""
+    return Project(shutil.copytree(journals.folder, tmp_path / "exported"))
 
 
 def rewrite(project: Project, old: str, new: str) -> None:
@@ -40,7 +48,7 @@ def test_export_to_a_file_writes_the_same_and_says_so(seeded: Project):
 
 
 def test_export_is_exact_whatever_the_terminals_encoding(seeded: Project):
-    assert seeded("signal", "order-7", "note", '"grüße ✓"').code == 0
+    assert seeded.here("signal", "order-7", "note", '"grüße ✓"').code == 0
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.cli", "export", "order-7"],
         cwd=seeded.folder,
@@ -52,7 +60,7 @@ def test_export_is_exact_whatever_the_terminals_encoding(seeded: Project):
 
 
 def test_export_of_an_unknown_run_suggests_the_right_one(seeded: Project):
-    done = seeded("export", "etl-acm")
+    done = seeded.here("export", "etl-acm")
     assert (done.code, done.out) == (1, "")
     assert "Did you mean etl-acme or" in done.err
 
@@ -64,7 +72,7 @@ def test_export_to_a_place_that_cannot_be_written_says_so(seeded: Project):
 
 
 def test_help_says_that_recorded_values_are_in_the_file(project: Project):
-    assert "contains recorded values as they are" in " ".join(project("export", "--help").out.split())
+    assert "contains recorded values as they are" in " ".join(project.here("export", "--help").out.split())
 
 
 def test_replay_of_unchanged_code_fits(exported: Project):

@@ -25,11 +25,11 @@ def test_output_to_a_pipe_has_no_colours_and_recorded_text_cannot_steer_the_term
 def test_ids_are_never_cut(project: Project):
     seed = "import asyncio; from app import etl; asyncio.run(etl('x' * 150))"
     assert project.python("-c", seed).code == 0
-    assert f"etl-{'x' * 150} " in project("runs").out
+    assert f"etl-{'x' * 150} " in project.here("runs").out
 
 
 def test_runs_as_json_are_an_array_with_stable_names(history: Project):
-    runs = history("runs", "--json").json
+    runs = history.here("runs", "--json").json
     assert [run["id"] for run in runs] == ["order-8", "payer", "crasher", "order-7", "etl-bad", "etl-acme"]
     assert set(runs[0]) == {
         "id",
@@ -37,6 +37,7 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
         "version",
         "state",
         "queue",
+        "queue_key",
         "tags",
         "created_at",
         "finished_at",
@@ -58,25 +59,25 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
 
 def test_runs_can_be_narrowed_by_state_workflow_tag_and_number(history: Project):
     def ids(*options: str) -> list[str]:
-        return [run["id"] for run in history("runs", "--json", *options).json]
+        return [run["id"] for run in history.here("runs", "--json", *options).json]
 
     assert ids("--state", "failed", "--state", "dead") == ["crasher", "etl-bad"]
     assert ids("--workflow", "order") == ["order-8", "order-7"]
     assert ids("--tag", "nightly") == ["etl-bad", "etl-acme"]
     assert ids("--limit", "2") == ["order-8", "payer"]
     assert ids("--state", "cancelled") == []
-    assert "no run matches" in history("runs", "--state", "cancelled").out
+    assert "no run matches" in history.here("runs", "--state", "cancelled").out
 
 
 def test_a_state_that_does_not_exist_is_a_usage_error_that_lists_the_states(history: Project):
-    done = history("runs", "--state", "finished")
+    done = history.here("runs", "--state", "finished")
     assert done.code == 2
     assert "'completed'" in done.err
 
 
 def test_a_missing_database_is_not_created(project: Project):
     for command in (["runs"], ["show", "x"], ["signal", "x", "go"], ["retry", "x"], ["cancel", "x"], ["kill"]):
-        done = project(*command)
+        done = project.here(*command)
         assert done.code == 1
         assert done.out == ""
         assert f"there is no database at {project.database} yet" in done.err
@@ -94,7 +95,7 @@ def test_a_url_that_names_no_store_is_one_readable_message(project: Project):
 
 def test_a_file_of_another_kind_is_one_readable_message(project: Project):
     project.database.write_text("these are not the runs you are looking for " * 20)
-    done = project("runs")
+    done = project.here("runs")
     assert done.code == 1
     assert "is not a SQLite database" in done.err
     assert "Traceback" not in done.err

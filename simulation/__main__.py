@@ -8,7 +8,7 @@ import sys
 import time
 
 from simulation.fleet import Tally, run_many
-from simulation.mutants import MUTANTS, hunt
+from simulation.mutants import MUTANTS, hunt, remember
 from simulation.world import Broken, run_seed
 
 SHOWN = (
@@ -54,10 +54,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first of them (1 unless given)")
     parser.add_argument("--jobs", type=int, default=1, help="in so many processes (1 unless given)")
     parser.add_argument("--mutants", action="store_true", help="plant known bugs and see which seed finds each")
+    parser.add_argument("--remember", action="store_true", help="note those seeds, to be tried first by the tests")
     parser.add_argument("--within", type=int, default=1000, help="seeds that a mutant may take to be found")
     options = parser.parse_args()
     if options.mutants:
-        return show_mutants(options.within)
+        return show_mutants(options.within, keep=options.remember)
     if options.seed is not None:
         return show_seed(options.seed)
     return show_many(options.first, options.seeds or 1000, options.jobs)
@@ -92,18 +93,20 @@ def show_many(first: int, seeds: int, jobs: int) -> int:
     return 1 if tally.broken else 0
 
 
-def show_mutants(within: int) -> int:
+def show_mutants(within: int, *, keep: bool) -> int:
     """Which seed finds which planted bug, as a Markdown table."""
-    missed = 0
+    seeds: dict[str, int] = {}
     print("| planted bug | found at seed | by the invariant |\n|---|---|---|")
     for mutant in MUTANTS:
         found = hunt(mutant, within)
-        missed += found is None
         if found is None:
             print(f"| {mutant.what} | not within {within} seeds | |", flush=True)
         else:
+            seeds[mutant.name] = found.seed
             print(f"| {mutant.what} | {found.seed} | {found.invariant} |", flush=True)
-    return 1 if missed else 0
+    if keep:
+        remember(seeds)
+    return 0 if len(seeds) == len(MUTANTS) else 1
 
 
 if __name__ == "__main__":

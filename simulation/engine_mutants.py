@@ -16,7 +16,7 @@ from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Writer
-from holdfast.stores.operations import AppendRecord, NoteAttempt, Verdict
+from holdfast.stores.operations import AppendRecord, NoteAttempt, Run, Verdict
 from simulation.planting import mutant
 from simulation.store import ProcessStore
 
@@ -266,4 +266,20 @@ def stale_claim_taken() -> Iterator[None]:
         self._coming_back = coming
 
     with patch.object(JournalEngine, "take", take):
+        yield
+
+
+@mutant("nobody looks for the next run of a limited queue when one has left")
+def freed_place_is_unnoticed() -> Iterator[None]:
+    """A worker hears only of what others write."""
+    real = JournalEngine.run_over
+
+    def run_over(self: JournalEngine, driver: Driver, run: Run | None) -> None:
+        with patch.object(self, "nudge", lambda: None):
+            real(self, driver, run)
+
+    with (
+        patch.object(JournalEngine, "run_over", run_over),
+        patch.object(JournalEngine, "_may_have_place", lambda self: False),
+    ):
         yield

@@ -356,7 +356,18 @@ class Checker:
                 self.fail("nobody claims what is paused or switched off", told)
             self.world.occasion("claimed", process, run.id)
             self.row_changed(model, run, told)
+        self._keeps_to_places(process)
         self._nothing_else_changed()
+
+    def _keeps_to_places(self, process: Process) -> None:
+        # Those that are to be cancelled are let through in any case.
+        rows = [model.row for model in self.runs.values()]
+        executed = [row.id for row in rows if row.state is RunState.RUNNING and row.cancel is Cancel.NO]
+        places = self.world.plan.places
+        if places is not None:
+            self.world.counts["places taken"] += 1
+            if len(executed) > places:
+                self.fail("no more are executed than there are places", f"after {process}: {executed} of {places}")
 
     def reaped(self, process: Process, answer: Reaped) -> None:
         """``reap`` has been carried out."""

@@ -68,6 +68,8 @@ class Plan:
     """When somebody does something to some run."""
     occasions: dict[tuple[str, int], str] = field(default_factory=dict)
     """What somebody does to a run at the n-th time that something happens to any."""
+    places: int | None = None
+    """How many runs may be executed at the same time by all together; ``None``: their queue has no limits."""
     runs: list[PlannedRun] = field(default_factory=list)
 
     @property
@@ -119,6 +121,7 @@ def draw_plan(seed: int) -> Plan:
     author = Author(chance, lease)
     for number in range(chance.randint(1, 4)):
         plan.runs.append(_draw_run(chance, author, f"r{number + 1}", chaos))
+    plan.places = random.Random(f"queue {seed}").choice([None, None, None, 1, 2, 3])
     asks = random.Random(f"questions {seed}")
     if asks.random() < 0.3:
         for run in plan.runs:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
@@ -35,6 +36,7 @@ from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, StartRun
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 
 if TYPE_CHECKING:
@@ -282,6 +284,23 @@ class ProcessStore(Store):
 
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._ask("specs", lambda: at_once(self._database.specs()))
+
+    # Queues
+
+    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+        raise NotImplementedError("the queue has its limits before the world begins")
+
+    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+        raise NotImplementedError("the queue keeps its limits")
+
+    async def pause_queue(self, name: str) -> bool:
+        raise NotImplementedError("the queue is never paused")
+
+    async def resume_queue(self, name: str) -> bool:
+        raise NotImplementedError("the queue is never paused")
+
+    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+        raise NotImplementedError("people look at queues, from outside")
 
     # Schedules
 

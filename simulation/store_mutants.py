@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from holdfast.core.queues import Gate
 from holdfast.stores import rules
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, SendSignal, Verdict
@@ -208,4 +209,11 @@ def ending_over_ending() -> Iterator[None]:
         return Verdict.DONE
 
     with patch.object(MemoryStore, "_finish", finish):
+        yield
+
+
+@mutant("a claim takes more runs of a queue than it has places")
+def places_not_counted() -> Iterator[None]:
+    """Nobody counts what is executed already."""
+    with patch.object(Gate, "places", None):
         yield

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.execution import current_execution
+from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import ForkRun, ReopenRun, Run
+from holdfast.stores.queues import NewQueue
 from simulation import faults, network, people, workloads
 from simulation.endings import check_end, check_replay
 from simulation.expectations import longest
@@ -29,7 +31,7 @@ from simulation.listening import Broken, listening
 from simulation.loop import EPOCH
 from simulation.plan import Plan, PlannedRun, draw_plan, draw_signals
 from simulation.process import DEFINITIONS, Process
-from simulation.store import Request
+from simulation.store import Request, at_once
 
 PATIENCE = 60.0
 """Virtual seconds after the chaos, beside what the programs themselves take, after which a run is taken to be lost."""
@@ -46,6 +48,8 @@ class World(workloads.Watch):
         self.time = 0.0
         self.chance = random.Random(f"world {plan.seed}")
         self.database = MemoryStore(clock=lambda: EPOCH + self.time)
+        if plan.places is not None:
+            at_once(self.database.put_queues([NewQueue("default", QueueLimits(plan.places))]))
         self.checker = Checker(self, self.database)
         self.counts: Counter[str] = Counter()
         self.processes: list[Process] = []

@@ -10,6 +10,7 @@ PUBLIC = set(
     """
     Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RunContext RunInfo RunState Runtime
     Schedule ScheduleInfo UnknownSchedule
+    PerKey Queue QueueInfo UnknownQueue
     Skill Step Tool Usage Workflow
     current_run current_step llm_step map memory now parallel patched random skill skills_from step tool uuid4
     wait_for_signal workflow

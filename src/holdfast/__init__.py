@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from holdfast.client.events import Event
     from holdfast.client.handle import Handle, RunInfo
     from holdfast.client.plans import Plan
+    from holdfast.client.queues import QueueInfo
     from holdfast.client.schedules import ScheduleInfo
+    from holdfast.core.queues import PerKey, Queue
     from holdfast.core.states import Effect, RunState
     from holdfast.core.usage import Budget, Usage
     from holdfast.errors import (
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         StoreError,
         TurnLimitReached,
         UnknownApproval,
+        UnknownQueue,
         UnknownSchedule,
         UnknownWorkflow,
         UnrecordableValue,
@@ -105,7 +108,9 @@ _HOMES = {
     "holdfast.client.events": ("Event",),
     "holdfast.client.handle": ("Handle", "RunInfo"),
     "holdfast.client.plans": ("Plan",),
+    "holdfast.client.queues": ("QueueInfo",),
     "holdfast.client.schedules": ("ScheduleInfo",),
+    "holdfast.core.queues": ("PerKey", "Queue"),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.core.usage": ("Budget", "Usage"),
     "holdfast.errors": (
@@ -138,6 +143,7 @@ _HOMES = {
         "StoreError",
         "TurnLimitReached",
         "UnknownApproval",
+        "UnknownQueue",
         "UnknownSchedule",
         "UnknownWorkflow",
         "UnrecordableValue",
@@ -175,7 +181,10 @@ __all__ = [
     "ModelRetry",
     "ModelUnavailable",
     "NonDeterminismError",
+    "PerKey",
     "Plan",
+    "Queue",
+    "QueueInfo",
     "RetryRefused",
     "RunCancelled",
     "RunConflict",
@@ -199,6 +208,7 @@ __all__ = [
     "Tool",
     "TurnLimitReached",
     "UnknownApproval",
+    "UnknownQueue",
     "UnknownSchedule",
     "UnknownWorkflow",
     "UnrecordableValue",

@@ -9,6 +9,7 @@
     ├── InputError                   arguments that do not fit the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
     ├── UnknownSchedule              there is no schedule of that name
+    ├── UnknownQueue                 there is no queue of that name that has limits
     ├── WorkflowSwitchedOff          somebody has switched the workflow off: no run of it starts or goes on
     ├── CodecError
     │   ├── UnrecordableValue        a value that would not survive being recorded
@@ -94,6 +95,10 @@ class UnknownWorkflow(HoldfastError):
 
 class UnknownSchedule(HoldfastError):
     """There is no schedule of this name in the store."""
+
+
+class UnknownQueue(HoldfastError):
+    """There is no queue of this name in the store that has limits."""
 
 
 class WorkflowSwitchedOff(HoldfastError):

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.authoring import runtime as runtimes
 from holdfast.authoring.registry import definitions
+from holdfast.client import queueing
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,7 @@ def _own_workflows() -> Iterator[None]:
     yield
     definitions.clear()
     definitions.update(before)
+    queueing.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -375,7 +375,7 @@ def test_a_name_that_is_an_input_and_a_method_is_refused():
             @step(1)
             async def fetch(self) -> int: ...
 
-    assert "'fetch' is both a field of the id template" in refusal(define_by_template)
+    assert "'fetch' is both a field of a template" in refusal(define_by_template)
 
 
 def test_a_parameter_named_like_a_step_that_is_no_dependency_is_refused():

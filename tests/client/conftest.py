@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.authoring.registry import definitions
+from holdfast.client import queueing
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +19,4 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     definitions.clear()
     definitions.update(before)
+    queueing.forget()

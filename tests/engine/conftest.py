@@ -23,7 +23,15 @@ if str(STORES) not in sys.path:
 
 import postgres_server  # noqa: E402
 
-ON_POSTGRES = ("test_takeover", "test_parking", "test_asking_people", "test_children", "test_writer", "test_unheard")
+ON_POSTGRES = (
+    "test_takeover",
+    "test_parking",
+    "test_asking_people",
+    "test_children",
+    "test_writer",
+    "test_unheard",
+    "test_limited_queues",
+)
 """The modules that always run on PostgreSQL, too."""
 
 

@@ -47,6 +47,7 @@ def test_every_promise_holds_in_every_seed(seeds: int) -> None:
         "people: cancel",
         "people: pause",
         "people: switch",
+        "places taken",
     ):
         assert tally.counts[fault] > 0, fault
     for end in ("completed", "failed", "cancelled", "dead"):

@@ -8,8 +8,12 @@ words of a death) it takes over from the store, once the machine has checked tha
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+from holdfast.core.queues import QueueLimits
+from holdfast.core.rates import Rate, RateState
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Shortage, Usage
@@ -39,6 +43,7 @@ from holdfast.stores.operations import (
     TellNotices,
     Verdict,
 )
+from holdfast.stores.queues import KeptQueue, QueueKey
 from holdfast.stores.serving import served_name
 
 SPACES = ["ann", "bob"]
@@ -75,6 +80,12 @@ class Model:
         """Of each run, in the order of telling. Those of kind ``begun`` and ``text`` are of steps."""
         self.memories: dict[tuple[str, str], Row] = {}
         self.switches: dict[str, float] = {}
+        self.queues: dict[str, Row] = {}
+        """What code has ``declared``, what was set ``by_hand``, ``paused_at``, the ``turn``, and those ``given``."""
+        self.rates: dict[tuple[str, str | None, str], RateState] = {}
+        """By queue, key (``None``: of the queue itself), and rate."""
+        self.holders: dict[tuple[str, str], str] = {}
+        """The run that has a deduplication key, by queue and key."""
         self.workers: dict[int, Row] = {}
         self.specs: dict[str, Any] = {}
 
@@ -109,6 +120,10 @@ class Model:
         now = self.clock()
         due = [run for run in self.sleeping(workflows, queues) if run["wake_at"] <= now]
         return sorted(due, key=lambda run: (-run["priority"], run["key"]))
+
+    def wakes(self, workflows: Any, queues: Any) -> list[float]:
+        """When each of these may be taken, as far as limits go."""
+        return [time for run in self.sleeping(workflows, queues) if (time := self._wake(run)) is not None]
 
     def requests(self, worker: int) -> list[tuple[int, bool, bool]]:
         asked = [
@@ -224,6 +239,9 @@ class Model:
             run["cancel"] = Cancel.RECORDED
         if op.used is not None:
             self.used[run["id"]].append(op.used)
+            for place, rate in self._rates_of(run):
+                if rate.unit == "tokens":
+                    self.rates[place] = self._rate(place, rate).charge(self.clock(), op.used.tokens)
         return Verdict.DONE
 
     def _reserve(self, run: Row, op: ReserveUsage) -> Verdict | Shortage:
@@ -424,9 +442,12 @@ class Model:
 
     def _find_or_create(self, op: StartRun) -> tuple[Row, bool] | Verdict:
         new = op.run
+        if new.id in self.runs and self.runs[new.id]["seed"] == new.seed:
+            return dict(self.runs[new.id]), True
+        if new.dedup and (new.queue, new.dedup) in self.holders:
+            return dict(self._joined(self.runs[self.holders[new.queue, new.dedup]], new)), False
         if new.id in self.runs:
-            there = self.runs[new.id]
-            return dict(there), there["seed"] == new.seed
+            return dict(self.runs[new.id]), False
         if op.join_orphan and (orphans := [run for run in self.runs.values() if self._is_orphan(run, new)]):
             orphan = min(orphans, key=lambda run: run["key"])
             orphan["starter"] = new.starter
@@ -437,8 +458,16 @@ class Model:
         starter = None if op.link is None else self.by_key(op.link.parent)
         return dict(self._create(new, op.claim_as, starter)), True
 
+    def _joined(self, run: Row, new: Any) -> Row:
+        if run["put_off"] and new.put_off_most is not None and run["workflow"] == new.workflow:
+            time = max(new.available_at, min(new.created_at, self.clock()))
+            run.update(inputs=new.inputs, digest=new.digest, version=new.version, deadline=new.deadline)
+            run["wake_at"] = min(time, run["created_at"] + new.put_off_most)
+        return run
+
     def _create(self, new: Any, claim_as: int | None, starter: Row | None = None) -> Row:
-        owner = claim_as if self.is_live(claim_as) else None
+        limited = new.queue in self.queues
+        owner = claim_as if self.is_live(claim_as) and not limited else None
         talk = [
             run["id"] for run in self.runs.values() if (run["workflow"], run["session"]) == (new.workflow, new.session)
         ]
@@ -456,9 +485,14 @@ class Model:
             "previous": ["", *talk][-1] if new.session else new.previous,
             "has_budget": new.budget is not None or (starter is not None and starter["has_budget"]),
             "above": new.parent if new.parent in self.runs else None,
-            "generated": new.generated_id, "ended_unseen": False,
+            "generated": new.generated_id, "ended_unseen": False, "queue_key": new.queue_key, "limited": limited,
+            "put_off": new.put_off_most is not None,
         }  # fmt: skip
         self.runs[new.id] = run
+        if limited:
+            self._give_turn(run)
+        if new.dedup and (owner is None or not run["put_off"]):
+            self.holders[new.queue, new.dedup] = new.id
         self.journals[new.id], self.attempts[new.id], self.mailboxes[new.id] = [], {}, []
         self.used[new.id], self.notices[new.id] = [], []
         if new.budget is not None:
@@ -593,6 +627,8 @@ class Model:
                     goes = later
                 case Kind.TIMER:
                     goes = later and record.position >= back.timers
+                case Kind.PATCH:
+                    continue  # it may have been decided before the failure was seen
                 case _:
                     goes = later and record.position >= back.positions
             if goes or record.seq in back.failed:
@@ -637,6 +673,7 @@ class Model:
         if run["rewind"] is not None and run["rewind"].failed:
             run["rewound"] = (*run["rewound"], run["rewind"].positions)
         run.update(cancel=Cancel.RECORDED if is_recorded else Cancel.NO, paused_at=None, rewind=None)
+        run["limited"] = run["queue"] in self.queues
         self._free(run)
         for record in taken:
             if record.kind is Kind.SIGNAL:
@@ -655,6 +692,7 @@ class Model:
         run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
         run["ended_unseen"] = run["generated"] and unseen
         self._let_go(run)
+        self._lose_dedup(run)
         self._forget_steps(run)
         for row in self._questions(run):
             if row["state"] == "open":
@@ -676,10 +714,130 @@ class Model:
     def claim(self, worker: int, workflows: Any, queues: Any, limit: int) -> list[Row]:
         if not self.is_live(worker):
             return []
-        claimed = self.due(workflows, queues)[:limit]
-        for run in claimed:
-            run.update(state=RUNNING, epoch=run["epoch"] + 1, owner=worker, wake_at=None, waits_for="")
+        claimed: list[Row] = []
+        while len(claimed) < limit:
+            ahead: dict[str, Row] = {}
+            for run in self.due(workflows, queues):
+                line = run["queue"] if run["limited"] else ""
+                if self._passes(run) and (line not in ahead or self._rank(run) < self._rank(ahead[line])):
+                    ahead[line] = run
+            if not ahead:
+                break
+            first = min(ahead.values(), key=lambda run: (-run["priority"], run["key"]))
+            self._begins(first)
+            first.update(state=RUNNING, epoch=first["epoch"] + 1, owner=worker, wake_at=None, waits_for="")
+            claimed.append(first)
         return [dict(run) for run in claimed]
+
+    # Queues
+
+    def change_queue(self, name: str, change: Row) -> bool:
+        """Announce limits, set them by hand, pause or resume; false: nothing has changed."""
+        now = self.queues.get(name, {"declared": None, "by_hand": None, "paused_at": None})
+        [(field, value)] = change.items()
+        if (now[field] is None) == (value is None) and (field == "paused_at" or now[field] == value):
+            return False
+        if name not in self.queues:
+            self.queues[name] = {**now, "turn": 0, "given": {}}
+            for run in self._unfinished_in(name):
+                run["limited"] = True
+                self._give_turn(run)
+        self.queues[name][field] = value
+        if all(self.queues[name][one] is None for one in ("declared", "by_hand", "paused_at")):
+            del self.queues[name]
+            self.rates = {place: state for place, state in self.rates.items() if place[0] != name}
+            for run in self._unfinished_in(name):
+                run["limited"] = False
+        return True
+
+    def told_queues(self) -> list[KeptQueue]:
+        return [self._told_queue(name, row) for name, row in sorted(self.queues.items())]
+
+    def _told_queue(self, name: str, queue: Row) -> KeptQueue:
+        now, runs = self.clock(), self._unfinished_in(name)
+        running = Counter(run["queue_key"] for run in runs if run["state"] is RUNNING)
+        waiting = Counter(
+            run["queue_key"]
+            for run in runs
+            if run["state"] is not RUNNING
+            and run["paused_at"] is None
+            and run["wake_at"] is not None
+            and run["wake_at"] <= now
+        )
+        keys = [QueueKey(key, running[key], waiting[key]) for key in sorted({*running, *waiting})]
+        keys.sort(key=lambda one: (-one.waiting, -one.running))
+        free_at = max((self._free_at((name, None, _name(rate)), rate) for rate in self._limits(name).rates), default=0)
+        return KeptQueue(
+            name, self._limits(name), queue["declared"], queue["by_hand"] is not None, queue["paused_at"],
+            running.total(), waiting.total(), free_at if free_at > now else 0.0, tuple(keys),
+        )  # fmt: skip
+
+    def _unfinished_in(self, name: str) -> list[Row]:
+        return [run for run in self.runs.values() if run["queue"] == name and run["state"] not in ENDED]
+
+    def _limits(self, name: str) -> QueueLimits:
+        queue = self.queues[name]
+        return queue["by_hand"] or queue["declared"] or QueueLimits()
+
+    def _give_turn(self, run: Row) -> None:
+        queue = self.queues[run["queue"]]
+        last = queue["given"].get(run["queue_key"], -1)
+        run["turn"] = queue["given"][run["queue_key"]] = max(queue["turn"], last + 1)
+
+    def _rank(self, run: Row) -> tuple[Any, ...]:
+        if not run["limited"]:
+            return (-run["priority"], run["key"])
+        return (run["epoch"] == 0, -run["priority"], run.get("turn", 0), run["key"])
+
+    def _has_place(self, run: Row) -> bool:
+        limits = self._limits(run["queue"])
+        running = [one["queue_key"] for one in self._unfinished_in(run["queue"]) if one["state"] is RUNNING]
+        in_queue = limits.concurrency is None or len(running) < limits.concurrency
+        of_key = limits.key_concurrency is None or running.count(run["queue_key"]) < limits.key_concurrency
+        return in_queue and of_key
+
+    def _passes(self, run: Row) -> bool:
+        time = self._wake(run)
+        return time is not None and time <= self.clock()
+
+    def _wake(self, run: Row) -> float | None:
+        if not run["limited"]:
+            return run["wake_at"]
+        if self.queues[run["queue"]]["paused_at"] is not None:
+            return None
+        if run["cancel"] is not Cancel.NO:
+            return run["wake_at"]
+        if not self._has_place(run):
+            return None
+        if run["epoch"]:
+            return run["wake_at"]
+        return max(run["wake_at"], *(self._free_at(place, rate) for place, rate in self._rates_of(run)), 0.0)
+
+    def _begins(self, run: Row) -> None:
+        if run["epoch"] == 0:
+            if run["put_off"]:
+                self._lose_dedup(run)
+            if run["limited"]:
+                self.queues[run["queue"]]["turn"] = run.get("turn", 0)
+            for place, rate in self._rates_of(run):
+                self.rates[place] = self._rate(place, rate).take(self.clock(), 1 if rate.unit == "calls" else 0).state
+
+    def _rates_of(self, run: Row) -> Iterator[tuple[tuple[str, str | None, str], Rate]]:
+        if run["queue"] in self.queues:
+            limits = self._limits(run["queue"])
+            for rate in limits.rates:
+                yield (run["queue"], None, _name(rate)), rate
+            for rate in limits.key_rates:
+                yield (run["queue"], run["queue_key"], _name(rate)), rate
+
+    def _rate(self, place: tuple[str, str | None, str], rate: Rate) -> RateState:
+        return RateState.load(rate, self.rates[place].dump() if place in self.rates else ())
+
+    def _free_at(self, place: tuple[str, str | None, str], rate: Rate) -> float:
+        return self._rate(place, rate).next_at(1 if rate.unit == "calls" else 0)
+
+    def _lose_dedup(self, run: Row) -> None:
+        self.holders = {place: holder for place, holder in self.holders.items() if holder != run["id"]}
 
     def retire(self, worker: int) -> None:
         if self.is_live(worker):
@@ -718,6 +876,10 @@ class Model:
                 signal["payload"] = error
 
 
+def _name(rate: Rate) -> str:
+    return f"{rate.unit} in {rate.window}"
+
+
 async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) -> dict[str, Any]:
     """All that can be read from a store."""
     runs = await store.list_runs(RunFilter())
@@ -733,6 +895,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "specs": dict(await store.specs()),
         "requests": {worker: await store.requests(worker) for worker in workers},
         "switches": dict(await store.switched_off()),
+        "queues": await store.queues(),
         "signals": {worker: list((await store.new_signals(worker, 0)).signals) for worker in workers},
         "approvals": await store.approvals(ApprovalFilter(only_open=False)),
         "open": await store.approvals(ApprovalFilter()),

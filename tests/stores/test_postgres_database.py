@@ -237,7 +237,7 @@ def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
 
 
 def due(db: PgDatabase, limit: int, workflows: tuple[str, ...] = ("flow",)) -> list[int]:
-    return db.due([(workflow, "") for workflow in workflows], None, limit, 100.0)
+    return [key for _, key in db.due([(workflow, "") for workflow in workflows], None, limit, 100.0)]
 
 
 def test_two_that_claim_at_once_take_different_runs_and_wait_for_nobody(db: PgDatabase, other: PgDatabase):

@@ -109,6 +109,72 @@ def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, mo
     assert check(connection, "holdfast") == 0
 
 
+# From an older version
+
+
+@pytest.fixture
+def older(connection: Connection) -> Connection:
+    """The database of the release before queues had limits, with a run in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
+        patch.setattr(migrations, "VERSION", 1)
+        migrate(connection, "holdfast")
+    connection.execute(
+        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, "
+        "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, digest, "
+        "seed, tags, inputs, session, previous, has_budget, version) VALUES (1, 'r', 'etl', 'q', 'pending', 0, 0, 3, "
+        "1, '', 0, 0, '', '', 1, 1, '', '', '[]', '', '', '[]', '1', '', '', 0, '')"
+    )
+    return connection
+
+
+def is_up_to_date(connection: Connection) -> bool:
+    assert check(connection, "holdfast") == VERSION
+    connection.execute("CREATE SCHEMA other")
+    connection.execute(SCHEMA.replace("{schema}", "other"))  # type: ignore[arg-type]
+    row = connection.execute("SELECT queue_key, due_as, turn, dedup, debounced FROM holdfast.runs").fetchone()
+    assert row == ("", 1, 0, "", 0)
+    invalid = connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
+    return shape(connection, "holdfast") == shape(connection, "other") and invalid == (0,)
+
+
+@pytest.mark.parametrize("large", [0, migrations.LARGE], ids=["large", "small"])
+def test_an_older_schema_is_brought_up_to_date(
+    older: Connection, url: str, monkeypatch: pytest.MonkeyPatch, large: int
+):
+    """Also by a whole fleet at once, and also if its tables are large, so that indexes are made while others write."""
+    monkeypatch.setattr(migrations, "LARGE", large)
+
+    def open_it(_: int) -> None:
+        connection = connect(url)
+        migrate(connection, "holdfast")
+        connection.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(open_it, range(6)))
+    assert is_up_to_date(older)
+
+
+def test_a_migration_of_large_tables_that_was_interrupted_is_finished(
+    older: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(migrations, "LARGE", 0)
+    broken = MIGRATIONS[1]._replace(indexes=MIGRATIONS[1].indexes.replace("runs_limited ON", "runs_limited ON no_"))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATIONS[0], broken))
+    with pytest.raises(psycopg.Error):
+        migrate(older, "holdfast")
+    assert check(older, "holdfast") == 1
+    older.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.runs_queued'::regclass")
+    monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS)
+    migrate(older, "holdfast")
+    assert is_up_to_date(older)
+
+
+def test_what_a_person_is_given_to_run_brings_an_older_schema_up_to_date(older: Connection):
+    older.execute(ddl("holdfast", version=1))  # type: ignore[arg-type]
+    assert is_up_to_date(older)
+
+
 # Beside older ones
 
 

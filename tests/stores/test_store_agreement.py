@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queue_values import limits
 from store_values import ALL, FLOW, Clock, a_worker, new_run
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind
@@ -45,6 +46,7 @@ from holdfast.stores.operations import (
     StartRun,
     TellNotices,
 )
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.sqlite import SqliteStore
 
 RUNS = ["r1", "r2", "r3"]
@@ -66,6 +68,7 @@ usages = st.builds(Usage, st.just(1), st.integers(0, 40), st.integers(0, 40), na
 budgets = st.builds(Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3))
 
 
+LIMITS = [limits(1), limits(2, "1/5s", "60 tokens/10s", key_concurrency=1), limits(None, key_rates=("1/10s",))]
 QUESTIONS = [Question("really?", "ann"), Question("really?", "ann", form=b"{}"), Question("why?", choices=("a", "b"))]
 asked = st.sampled_from(["a1", "a2", "b1"])
 told = st.builds(
@@ -101,6 +104,10 @@ def new_runs(draw: st.DrawFn) -> Any:
         budget=draw(st.none() | budgets),
         session=draw(st.sampled_from(["", "talk"])),
         previous=draw(st.sampled_from(["", "r1"])),
+        inputs=draw(st.sampled_from([b"1", b"2"])),
+        queue_key=draw(st.sampled_from(["", "acme"])),
+        dedup=draw(st.sampled_from(["", "", "same"])),
+        put_off_most=draw(st.sampled_from([None, 4.0])),
     )
 
 
@@ -182,6 +189,10 @@ events = st.one_of(
     st.tuples(st.just("register"), st.just(0)),
     st.tuples(st.just("off"), st.just(0)),
     st.tuples(st.just("on"), st.just(0)),
+    st.tuples(st.just("limit"), st.none() | st.sampled_from(LIMITS)),
+    st.tuples(st.just("announce"), st.sampled_from(LIMITS)),
+    st.tuples(st.just("pause"), st.just(0)),
+    st.tuples(st.just("resume"), st.just(0)),
 )
 
 
@@ -212,6 +223,14 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 seen.append(await store.switch_off(FLOW))
             case "on":
                 seen.append(await store.switch_on(FLOW))
+            case "limit":
+                seen.append(await store.set_queue("default", detail))
+            case "announce":
+                await store.put_queues([NewQueue("default", detail)])
+            case "pause":
+                seen.append(await store.pause_queue("default"))
+            case "resume":
+                seen.append(await store.resume_queue("default"))
             case _:
                 seen.append(await store.register_worker(a_worker(), 5.0))
         seen.append(await look(store))
@@ -229,11 +248,13 @@ def kill(store: Any, worker: int) -> None:
 async def look(store: Store) -> list[Any]:
     runs = await store.list_runs(RunFilter())
     histories = await store.histories([run.key for run in runs])
-    wake = await store.next_wake(**ALL)
+    wake, queues = await store.next_wake(**ALL), await store.queues()
     return [
         runs,
         [(list(h.records), dict(h.attempts), list(h.signals)) for h in histories],
-        None if wake is None else max(wake, store.now()),
+        # Where there are limits, it may be too early.
+        None if wake is None or queues else max(wake, store.now()),
+        queues,
         await store.workers(),
         await store.count_runs(),
         [list((await store.new_signals(worker, 0)).signals) for worker in (1, 2, 3)],

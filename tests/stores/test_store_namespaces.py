@@ -41,6 +41,7 @@ from store_values import (
     start,
 )
 
+from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
@@ -75,6 +76,7 @@ from holdfast.stores.operations import (
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.migrations import ddl
 from holdfast.stores.pruning import Pruning
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.sqlite import SqliteStore
 
@@ -184,6 +186,9 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     )
     await start(store, "pending")
     await start(store, "timer", available_at=2_000_000.0)
+    await store.set_queue("llm", QueueLimits(1))
+    await store.pause_queue("paused")
+    await start(store, "limited", queue="llm", queue_key="acme", dedup="same")
     ended = await start(store, "ended", claim_as=worker)
     await do(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
     return run
@@ -400,6 +405,37 @@ async def specs(store: Store, run: Run, other: Store) -> None:
 
 
 @case
+async def put_queues(store: Store, run: Run, other: Store) -> None:
+    await store.put_queues([NewQueue("llm", QueueLimits(9))])
+
+
+@case
+async def set_queue(store: Store, run: Run, other: Store) -> None:
+    assert not await store.set_queue("llm", None), "what was set by hand was set elsewhere"
+    assert await store.set_queue("by hand", QueueLimits(1))
+
+
+@case
+async def pause_queue(store: Store, run: Run, other: Store) -> None:
+    assert await store.pause_queue("paused"), "it was not paused here"
+
+
+@case
+async def resume_queue(store: Store, run: Run, other: Store) -> None:
+    assert await store.resume_queue("paused")
+
+
+@case
+async def queues(store: Store, run: Run, other: Store) -> None:
+    assert [(queue.name, queue.waiting) for queue in await other.queues()] == [("llm", 1), ("paused", 0)]
+    assert [(queue.name, queue.waiting) for queue in await store.queues()] == [("by hand", 0), ("llm", 0)]
+    joins = StartRun(new_run("limited-too", queue="llm", dedup="same"))
+    [started] = await do(store, joins)
+    assert isinstance(started, Started)
+    assert (started.created, started.deduplicated) == (True, False), "the key is another one's elsewhere"
+
+
+@case
 async def put_schedules(store: Store, run: Run, other: Store) -> None:
     await store.put_schedules([schedule("hourly")])
 
@@ -521,13 +557,14 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
         finish(twin),
     )
     assert all(answer is DONE or isinstance(answer, Started | Run) for answer in answers), answers
-    assert [taken.id for taken in await theirs.claim(1, **ALL, limit=10)] == ["kid", "ended", "f"]
+    taken = await theirs.claim(1, **ALL, limit=10)
+    assert [one.id for one in taken] == ["kid", "limited", "ended", "f"]
     for taken in await theirs.list_runs(RunFilter(owner=1)):
         await do(theirs, finish(taken))
     await theirs.switch_on("off")
     await theirs.retire_worker(1)
     pruned = await theirs.prune(EVERYTHING)
-    assert {"r", "kid", "ended", "f"} <= set(pruned.runs)
+    assert {"r", "kid", "limited", "ended", "f"} <= set(pruned.runs)
     swept = await theirs.sweep()
     assert swept.blobs > 0
     left = shared.dump("acme")

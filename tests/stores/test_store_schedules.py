@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 NIGHTLY = NewSchedule("nightly", "etl", "0 2 * * *", b'{"customer":"acme"}')
 FULL = NewSchedule(
     "full", "etl", "every 15 min", b"\x00\xff", "all", 7, "skip", "slow", -3, ("a", "b c"), "talk",
-    Limits(1, 2, 3, 4.5), 5, by_code=True,
+    Limits(1, 2, 3, 4.5), 5, by_code=True, key="acme",
 )  # fmt: skip
 
 

@@ -39,12 +39,21 @@ from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import DefinedAt, is_async
 from holdfast.authoring.registry import register
 from holdfast.authoring.runtime import GRACE, Runtime
-from holdfast.authoring.workflow import Prepared, Workflow, checked_version, deliveries, other_versions
+from holdfast.authoring.workflow import (
+    Prepared,
+    Workflow,
+    checked_version,
+    deliveries,
+    other_versions,
+    queue_key,
+    queue_name,
+)
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Link
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import current_execution
+from holdfast.core.queues import Queue
 from holdfast.core.usage import Budget
 from holdfast.engine import steps
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
@@ -87,7 +96,8 @@ class Agent(Workflow[..., AgentResult[T]]):
             ``Compaction`` that says when and how.
         max_turns: model calls in one run, after which it fails; summaries are not counted.
         budget: what one run may use, with all the runs that it starts.
-        queue: the queue that its runs wait in; one with its own name unless given.
+        queue: the queue that its runs wait in, by its name or as a ``Queue`` with limits; one with its own name unless
+            given.
         model_settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
         model_timeout: seconds that one attempt of a model call may take.
         stream: whether the model is asked for its answers piece by piece, so that whoever follows a run (see
@@ -119,7 +129,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         compaction: bool | Compaction = True,
         max_turns: int = MAX_TURNS,
         budget: Budget | None = None,
-        queue: str | None = None,
+        queue: str | Queue | None = None,
         model_settings: Mapping[str, Any] | None = None,
         model_timeout: Duration = TIMEOUT,
         stream: bool = True,
@@ -318,7 +328,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         # A run that another one starts has that one's deps, unless it is given its own.
         if deps is None and (self.deps_type is None or current_execution() is not None):
             return Prepared(args, given)
-        return Prepared(args, given, announce)
+        return Prepared(args, given, announce, handing.take_back)
 
     def handle(self, link: Link, run_id: str) -> AgentHandle[T]:
         """A handle to one of its runs."""
@@ -351,7 +361,7 @@ class Agent(Workflow[..., AgentResult[T]]):
     def _define(
         self,
         name: str,
-        queue: str | None,
+        queue: str | Queue | None,
         timeout: Duration | None,
         tags: Collection[str],
         budget: Budget | None,
@@ -378,14 +388,16 @@ class Agent(Workflow[..., AgentResult[T]]):
             "message_history": list[Any] | None,
             "session": str | None,
         }
+        defaults: dict[str, Any] = {"message_history": None, "session": None}
         return WorkflowDefinition(
             name=name,
             function=function,
             inputs=InputsCodec(name, signature, hints),
             output=AgentResultCodec(self.output.codec),
             namespace=caller.f_globals,
-            defaults={"message_history": None, "session": None},
-            queue=queue or name,
+            defaults=defaults,
+            queue_key=queue_key(queue or name, signature, defaults, where),
+            queue=queue_name(queue or name, where),
             timeout=seconds(timeout, f"{where}: timeout"),
             tags=tuple(tags),
             budget=budget,

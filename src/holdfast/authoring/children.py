@@ -76,6 +76,12 @@ def _new_child(
 ) -> tuple[NewRun, Callable[[float], NewRun]]:
     """The run to be started, and how it is made once it is known when."""
     definition, options = workflow.definition, workflow.start_options
+    if options.dedup is not None:
+        raise UsageError(
+            f"workflow {definition.name!r}: dedup={options.dedup!r} is for starts from outside. What workflow code "
+            f"starts must be the same run when the code is replayed: give it an id, as in "
+            f".options(id={options.dedup!r}), or start it in a step, with a Client"
+        )
     spec, position = definition.spec(), execution.next_position
     if options.id is None and spec.id_template is None:
         options = replace(options, id=_child_id(execution.run_id, spec.name, execution.child_place(position)))

@@ -17,9 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
+from holdfast.client import queueing
 from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST
+from holdfast.core.queues import Queue
 from holdfast.core.records import Record
 from holdfast.engine import steps
 from holdfast.engine.definitions import WorkflowDefinition
@@ -49,7 +51,7 @@ class Runtime:
             ``HOLDFAST_NAMESPACE``, else ``default``.
         lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
         concurrency: how many runs may be in memory at once.
-        queues: take runs only from these queues; from all unless given.
+        queues: take runs only from these queues (names, or ``Queue`` objects); from all unless given.
         workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
             ``"etl@2"``: one of them); all that this process knows unless given.
         max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
@@ -62,7 +64,7 @@ class Runtime:
         namespace: str | None = None,
         lease: float = 10.0,
         concurrency: int = 1000,
-        queues: Collection[str] | None = None,
+        queues: Collection[str | Queue] | None = None,
         workflows: Collection[str] | None = None,
         max_value: int = LARGEST,
     ) -> None:
@@ -74,7 +76,8 @@ class Runtime:
             _served(workflows),
             lease=lease,
             concurrency=concurrency,
-            queues=queues,
+            queues=_names(queues),
+            limits=queueing.limits,
             max_value=max_value,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,9 +124,13 @@ class Runtime:
         )
         if given.announce is not None:
             given.announce(new.id)
-        run = accept(await engine.start(new, join_orphan=new.generated_id and not options.new), new)
+        # Who names the run to be joined means no other one.
+        join_orphan = new.generated_id and not options.new and not new.dedup
+        run = accept(await engine.start(new, join_orphan=join_orphan), new)
         if given.announce is not None and run.id != new.id:
             given.announce(run.id)
+            if given.withdraw is not None:
+                given.withdraw(new.id)
         return workflow.handle(self, run.id)
 
     async def run_worker(self, *, grace: float = GRACE, stop: asyncio.Event | None = None) -> None:
@@ -229,6 +236,15 @@ def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinitio
         known = ", ".join(definitions) or "none"
         raise UsageError(f"Runtime: no workflow {unknown[0]!r} is defined in this process (known: {known})")
     return chosen
+
+
+def _names(queues: Collection[str | Queue] | None) -> tuple[str, ...] | None:
+    """The queues to serve, by name; those with limits are known from now on."""
+    if queues is None:
+        return None
+    if isinstance(queues, str | Queue):
+        raise UsageError(f"Runtime: queues is a collection of queues, not one: queues=[{queues!r}]")
+    return tuple(dict.fromkeys(queueing.declare(queue) for queue in queues))
 
 
 def _forget(runtime: Runtime) -> None:

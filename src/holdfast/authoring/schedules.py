@@ -87,10 +87,12 @@ class Schedule:
         definition, options = workflow.definition, workflow.start_options
         name = definition.name if self.name is None else self.name
         where = self._where(name)
-        if options.id is not None or options.delay or options.new or options.version is not None:
+        single = (options.id, options.delay or None, options.new or None, options.version, options.dedup)
+        if any(one is not None for one in single):
             raise DefinitionError(
-                f"{where}: the options id=, delay=, new= and version= are for a single start. The ids of these runs "
-                f"are made of the schedule's name and their ticks, and their version is the newest that is served"
+                f"{where}: the options id=, delay=, new=, dedup=, debounce= and version= are for a single start. The "
+                f"ids of these runs are made of the schedule's name and their ticks, and their version is the newest "
+                f"that is served. overlap='skip' starts none while the one before is unfinished"
             )
         if "deps" in self._kwargs:
             raise DefinitionError(f"{where}: deps are handed over within a process, and cannot be kept in a store")
@@ -105,6 +107,8 @@ class Schedule:
                 most=self._most,
                 overlap=self._overlap,
                 queue=options.queue,
+                key=options.key,
+                defaults=definition.defaults,
                 priority=options.priority,
                 tags=options.tags,
                 budget=options.budget,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
@@ -19,9 +19,12 @@ from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.client import run_sync
 from holdfast.client.handle import Handle, Link
-from holdfast.client.starting import StartOptions, checked_deliveries
-from holdfast.codec import InputsCodec, codec_for, template_fields
+from holdfast.client.queueing import declare, template_of
+from holdfast.client.starting import StartOptions, checked_deliveries, start_options
+from holdfast.codec import InputsCodec, codec_for, key_template, template_fields
 from holdfast.core.execution import current_execution
+from holdfast.core.queues import Queue
+from holdfast.core.spans import Span
 from holdfast.core.usage import Budget
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError, UsageError
@@ -39,6 +42,8 @@ class Prepared(NamedTuple):
     kwargs: dict[str, Any]
     announce: Callable[[str], None] | None = None
     """Told the run's id before the run begins in this process: for what is handed over and never recorded."""
+    withdraw: Callable[[str], None] | None = None
+    """Told the same if there is no such run after all, because another one was joined."""
 
 
 class Workflow(Generic[P, R]):
@@ -74,7 +79,11 @@ class Workflow(Generic[P, R]):
         self,
         *,
         id: str | None = None,
-        queue: str | None = None,
+        queue: str | Queue | None = None,
+        key: str | int | None = None,
+        dedup: str | int | None = None,
+        debounce: Span | None = None,
+        debounce_most: Span | None = None,
         delay: Duration | None = None,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -86,7 +95,13 @@ class Workflow(Generic[P, R]):
 
         Args:
             id: the run's id; starting it again is the same run.
-            queue: the queue it waits in, instead of the workflow's own.
+            queue: the queue it waits in, instead of the workflow's own: its name, or a ``Queue`` with limits.
+            key: whose run it is in its queue, such as a customer; what the queue's own template says unless given.
+            dedup: while there is an unfinished run of this workflow and queue with the same, join that one, whatever
+                its inputs, and start none. Not for runs that workflow code starts.
+            debounce: with ``dedup``, how long to wait whether another start comes: until the run begins, each start
+                puts its own inputs into it, and begins to wait anew. Seconds, a ``timedelta``, or words: ``5 s``.
+            debounce_most: how long the run may be put off in all; without end unless given.
             delay: seconds before it may begin.
             priority: higher goes first among the runs that are due.
             tags: words to find it by, in addition to the workflow's own.
@@ -94,16 +109,27 @@ class Workflow(Generic[P, R]):
             budget: what its model calls may use, with those of all the runs that it starts.
             max_deliveries: deaths of its worker in a row that make it ``dead``, instead of the workflow's own.
         """
-        options = StartOptions(
+        where = f"workflow {self.name!r}: "
+        options = start_options(
+            where,
             id=id,
             queue=queue,
+            key=key,
+            dedup=dedup,
+            debounce=debounce,
+            debounce_most=debounce_most,
             delay=seconds(delay, "delay") or 0.0,
             priority=priority,
-            tags=tuple(tags),
+            tags=tags,
             new=new,
             budget=budget,
-            max_deliveries=checked_deliveries(max_deliveries, f"workflow {self.name!r}: "),
+            max_deliveries=max_deliveries,
         )
+        if isinstance(queue, Queue) and key is None:
+            try:
+                template_of(queue, self.definition.spec(), self.definition.defaults)
+            except InputError as error:
+                raise UsageError(f"{where}{queue!r}: {error}. Or give its starts a key: .options(key=...)") from None
         return Workflow(self.definition, options)
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
@@ -140,7 +166,7 @@ def workflow(
     *,
     id: str | None = None,
     name: str | None = None,
-    queue: str = "default",
+    queue: str | Queue = "default",
     timeout: Duration | None = None,
     tags: Collection[str] = (),
     max_deliveries: int = MAX_DELIVERIES,
@@ -154,7 +180,7 @@ def workflow(
     *,
     id: str | None = None,
     name: str | None = None,
-    queue: str = "default",
+    queue: str | Queue = "default",
     timeout: Duration | None = None,
     tags: Collection[str] = (),
     max_deliveries: int = MAX_DELIVERIES,
@@ -170,7 +196,7 @@ def workflow(
         id: a template for the run's id, such as ``"etl-{customer}"``; its fields are the workflow's inputs. Starting a
             workflow twice with the same id is the same run.
         name: what the store calls it; the function's or class's name unless given.
-        queue: the queue its runs wait in.
+        queue: the queue its runs wait in: its name, or a ``Queue`` with limits, as in ``Queue("llm", concurrency=10)``.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: words to find its runs by.
         max_deliveries: deaths of its worker in a row, without anything new recorded, after which a run is not taken up
@@ -203,7 +229,7 @@ def _define(
     function: Callable[..., Any],
     id_template: str | None,
     name: str | None,
-    queue: str,
+    queue: str | Queue,
     timeout: Duration | None,
     tags: Collection[str],
     max_deliveries: int,
@@ -213,7 +239,7 @@ def _define(
     label = name or function.__name__
     numbers: dict[str, int] = {}
     if isinstance(function, type):
-        function, graph, where = _of_class(function, label, id_template)
+        function, graph, where = _of_class(function, label, id_template, queue)
         signature, hints = graph.signature()
         hints["return"], numbers = graph.result(function.__name__), graph.numbers
         namespace = getattr(sys.modules.get(function.__module__), "__dict__", {})
@@ -224,6 +250,11 @@ def _define(
         namespace = getattr(function, "__globals__", {})
     if isinstance(tags, str):
         raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in signature.parameters.values()
+        if parameter.default is not inspect.Parameter.empty
+    }
     definition = WorkflowDefinition(
         name=label,
         function=function,
@@ -231,12 +262,9 @@ def _define(
         output=codec_for(hints.get("return", inspect.Signature.empty)),
         namespace=namespace,
         id_template=_checked_template(id_template, signature, where),
-        defaults={
-            parameter.name: parameter.default
-            for parameter in signature.parameters.values()
-            if parameter.default is not inspect.Parameter.empty
-        },
-        queue=queue,
+        defaults=defaults,
+        queue_key=queue_key(queue, signature, defaults, where),
+        queue=queue_name(queue, where),
         timeout=seconds(timeout, f"{where}: timeout"),
         tags=tuple(tags),
         numbers=numbers,
@@ -248,11 +276,14 @@ def _define(
     return Workflow(definition)
 
 
-def _of_class(cls: type[Any], label: str, id_template: str | None) -> tuple[Callable[..., Any], Graph, str]:
+def _of_class(
+    cls: type[Any], label: str, id_template: str | None, queue: str | Queue
+) -> tuple[Callable[..., Any], Graph, str]:
     """The function that runs a class workflow, with the name and the place of the class."""
     place = class_defined_at(cls)
     where = f"workflow {label!r} ({place.file}:{place.line})"
-    fields = () if id_template is None else _fields_of(id_template, where)
+    key = queue.key if isinstance(queue, Queue) else None
+    fields = [field for template in (id_template, key) if template is not None for field in _fields_of(template, where)]
     graph = build_graph(read_members(cls, where), fields, where)
     function: Any = runner_of(graph)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -294,6 +325,27 @@ def _checked_template(template: str | None, signature: inspect.Signature, where:
                 f"{where}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
             )
     return template
+
+
+def queue_name(queue: str | Queue, where: str) -> str:
+    """The name of the queue of a definition; one with limits is known from now on."""
+    try:
+        return declare(queue)
+    except UsageError as error:
+        raise DefinitionError(f"{where}: {error}") from None
+
+
+def queue_key(
+    queue: str | Queue, signature: inspect.Signature, defaults: Mapping[str, object], where: str
+) -> str | None:
+    """The template for the keys of its runs, as it is announced."""
+    if not isinstance(queue, Queue) or queue.key is None:
+        return None
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    try:
+        return key_template(queue.key, signature.parameters, defaults, takes_any=takes_any)
+    except InputError as error:
+        raise DefinitionError(f"{where}: {queue!r}: {error}") from None
 
 
 def deliveries(given: int, where: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.commands import changing, keeping, looking, people, proving, scheduling, working
+from holdfast.cli.commands import changing, keeping, looking, people, proving, queueing, scheduling, working
 from holdfast.cli.declaring import Group
 
 
@@ -47,6 +47,7 @@ for _command in (  # in the order in which one meets them
     looking.agents,
     changing.kill,
     scheduling.schedules,
+    queueing.queues,
     proving.export,
     proving.import_,
     proving.replay,

@@ -250,7 +250,8 @@ async def _answer(url: str | None, id: str, answer: Any) -> Outcome:
         except HoldfastError as error:
             return Outcome(row.run_id, await store.get(row.run_id), error=error, more={"approval": row.id})
         now = ApprovalInfo.of(await find_approval(reach, row.id))
-        run, around = await find_run(store, row.run_id), await look_around(store)
+        run = await find_run(store, row.run_id)
+        around = await look_around(store, [run])
         goes_on = "it goes on" if is_held(run, around) else "it goes on when a worker takes it up"
         told = _told(now) if changed else f"{_told(now)}\nyou had said so before: nothing changed"
         return Outcome.of(

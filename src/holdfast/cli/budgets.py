@@ -86,7 +86,7 @@ async def _as_outcome(url: str | None, run_id: str) -> Outcome:
     async with existing_store(url) as store:
         try:
             books = await _read(store, await find_run(store, run_id))
-            around = await look_around(store)
+            around = await look_around(store, [books.run])
         except HoldfastError as error:
             return await failure(store, run_id, error)
         message = f"run {run_id!r}: {in_words(books.told.used)}"
@@ -188,7 +188,8 @@ async def _set(url: str | None, run_id: str, given: Mapping[str, Any]) -> Outcom
                 raise UsageError(_no_budget(before))
             waiting = await _below(store, run)
             await client.set_budget(run_id, _merged(before.told.budget or Limits(), given))
-            run, around = await find_run(store, run_id), await look_around(store)
+            run = await find_run(store, run_id)
+            around = await look_around(store, [run])
             after = await _read(store, run)
             woken = await _woken(store, waiting)
         except HoldfastError as error:

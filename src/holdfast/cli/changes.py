@@ -31,5 +31,5 @@ async def _send(url: str | None, run_id: str, name: str, value: Any, dedup: str 
         else:
             print(f"a signal with id {dedup!r} was sent to run {run_id!r} before: nothing changed")
         run = await find_run(store, run_id)
-        if note := why_stalled(run, await look_around(store)):
+        if note := why_stalled(run, await look_around(store, [run])):
             print(f"it is kept until the run goes on; {note}")

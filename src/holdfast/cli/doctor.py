@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -36,11 +37,12 @@ from holdfast.cli.sqlite_file import (
     write_settings,
 )
 from holdfast.cli.switching import unfinished
-from holdfast.cli.wording import ago, console, counted, echo_json, one_line
+from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.queues import KeptQueue
 from holdfast.stores.serving import why_unserved
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
@@ -221,29 +223,48 @@ def _postgres(url: str, store: Store) -> Iterator[Check]:
 
 def _work(store: Store) -> Iterator[Check]:
     try:
-        workers, counts, versions, off, now = asyncio.run(_read(store))
+        found = asyncio.run(_read(store))
     except HoldfastError as error:
         yield Check("runs", FAIL, str(error))
         return
-    alive = [worker for worker in workers if is_alive(worker, now)]
-    yield _workers(workers, alive, any(state in UNFINISHED for _, state in counts))
+    alive = [worker for worker in found.workers if is_alive(worker, found.now)]
+    yield _workers(found.workers, alive, any(state in UNFINISHED for _, state in found.counts))
     states: Counter[RunState] = Counter()
-    for (_, state), count in counts.items():
+    for (_, state), count in found.counts.items():
         states[state] += count
     told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
     yield Check("runs", OK, told or "none yet")
-    yield from _unserved(versions, alive, off)
-    yield from _switched_off(counts, off, now)
+    yield from _unserved(found.versions, alive, found.off)
+    yield from _switched_off(found.counts, found.off, found.now)
+    yield from _paused_queues(found.queues, found.now)
     yield from _unsuccessful(states)
 
 
-async def _read(
-    store: Store,
-) -> tuple[list[Worker], Mapping[tuple[str, RunState], int], Mapping[tuple[str, str], int], Mapping[str, float], float]:
+class _Found(NamedTuple):
+    """What the store tells of workers and runs."""
+
+    counts: Mapping[tuple[str, RunState], int]
+    """Runs, by workflow and state."""
+    versions: Mapping[tuple[str, str], int]
+    """Unfinished runs, by workflow and version."""
+    workers: Sequence[Worker]
+    off: Mapping[str, float]
+    """The workflows that are switched off, and since when."""
+    queues: Sequence[KeptQueue]
+    now: float
+
+
+async def _read(store: Store) -> _Found:
     await store.open()
     try:
-        counts, versions = await store.count_runs(), await store.count_unfinished()
-        return await store.workers(), counts, versions, await store.switched_off(), store.now()
+        return _Found(
+            await store.count_runs(),
+            await store.count_unfinished(),
+            await store.workers(),
+            await store.switched_off(),
+            await store.queues(),
+            store.now(),
+        )
     finally:
         await store.close()
 
@@ -265,6 +286,14 @@ def _switched_off(counts: Mapping[tuple[str, RunState], int], off: Mapping[str, 
             f"workflow {workflow!r}, {ago(now - since)} ({counted(unfinished(counts, workflow), 'unfinished run')})"
         )
         yield Check("switched off", WARN, message, how_to_switch_on(workflow).partition(": ")[2])
+
+
+def _paused_queues(queues: Sequence[KeptQueue], now: float) -> Iterator[Check]:
+    for queue in queues:
+        if queue.paused_at is not None:
+            waiting = f"{counted(queue.waiting, 'run')} {'waits' if queue.waiting == 1 else 'wait'} in it"
+            message = f"queue {queue.name!r}, {ago(now - queue.paused_at)} ({waiting})"
+            yield Check("paused", WARN, message, f"`{command('queues', 'resume', queue.name)}` lets its runs go on")
 
 
 def _unserved(

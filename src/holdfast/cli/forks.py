@@ -46,7 +46,8 @@ async def _fork(url: str | None, run_id: str, at: int | str | None, output: Any,
             [history] = await store.histories([origin.key])
             step = None if at is None else find_step(history.records, at, run_id)
             made = await client.fork(run_id, at=at, with_output=output, id=new_id)
-            run, around = await find_run(store, made.run_id), await look_around(store)
+            run = await find_run(store, made.run_id)
+            around = await look_around(store, [run])
         except HoldfastError as error:
             return await failure(store, run_id, error)
         shared = sum(record.seq < step.seq for record in history.records) if step else len(history.records)

@@ -54,7 +54,8 @@ async def _change(store: Store, run_id: str, act: Action) -> Outcome:
     try:
         before = await find_run(store, run_id)
         changed, told = await act(before)
-        run, around = await find_run(store, run_id), await look_around(store)
+        run = await find_run(store, run_id)
+        around = await look_around(store, [run])
     except HoldfastError as error:
         return await failure(store, run_id, error)
     return Outcome.of(run, around, changed=changed, message=told(run, around))

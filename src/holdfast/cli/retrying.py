@@ -113,7 +113,8 @@ async def _retry(store: Store, client: Client, run_id: str, run_again: bool, ver
         taken = taken_back(before, history.records)
         children = reopened(before, taken, await known_runs(store, taken))
         await client.retry(run_id, run_again=run_again, version=version)
-        run, around = await find_run(store, run_id), await look_around(store)
+        run = await find_run(store, run_id)
+        around = await look_around(store, [run])
     except HoldfastError as error:
         return await failure(store, run_id, error)
     kept = len(history.records) - len(taken)

@@ -133,7 +133,8 @@ async def _read(url: str | None, wanted: Wanted) -> _Page:
     async with existing_store(url) as store:
         before = None if wanted.before is None else (await find_run(store, wanted.before)).key
         found = await store.list_runs(wanted.where, limit=wanted.limit + 1, before=before)
-        runs, around = found[: wanted.limit], await look_around(store)
+        runs = found[: wanted.limit]
+        around = await look_around(store, runs)
         usages = await usage_of(store, [run.id for run in runs])
         return _Page(runs, len(found) > wanted.limit, around, usages, await _questions(store, runs))
 
@@ -208,6 +209,7 @@ def run_as_json(run: Run, told: RunUsage) -> dict[str, Any]:
         "version": run.version or None,
         "state": run.state.value,
         "queue": run.queue,
+        "queue_key": run.queue_key or None,
         "tags": list(run.tags),
         "created_at": iso(run.created_at),
         "finished_at": iso(run.finished_at),

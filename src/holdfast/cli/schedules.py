@@ -138,7 +138,12 @@ def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
     out = console()
     out.print(Text.assemble((one_line(one.name), "bold"), f" starts {one_line(one.workflow)}"), soft_wrap=True)
     last = one.last_run and f"{one.last_run} ({'deleted' if one.last_state is None else one.last_state.value})"
-    options = {"queue": one.queue, "priority": one.priority or None, "tags": ", ".join(one.tags) or None}
+    options = {
+        "queue": one.queue,
+        "key": one.key or None,
+        "priority": one.priority or None,
+        "tags": ", ".join(one.tags) or None,
+    }
     facts: list[tuple[str, str]] = [
         ("when", f"{in_words(one.timing)}; as written: {one.timing}"),
         *(("next" if not number else "", line) for number, line in enumerate(_coming(one, now))),
@@ -208,7 +213,8 @@ async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
                 run = await schedules.trigger(name)
                 show = command("show", run, *[word for option in where(url) for word in option])
                 message = f"schedule {name!r}: run {run!r} is started; `{show}` tells of it"
-                stalled = why_stalled(await find_run(store, run), await look_around(store))
+                row = await find_run(store, run)
+                stalled = why_stalled(row, await look_around(store, [row]))
                 return _told(name, True, f"{message}\n{stalled}" if stalled else message, run)
             if change == "delete":
                 changed = await schedules.delete(name)

@@ -104,6 +104,7 @@ def _tell_header(out: Console, story: Story) -> None:
     run, now = story.run, story.now
     _field(out, "run", printable(run.id), "bold")
     more = [f"version {run.version}"] * bool(run.version) + [f"queue {run.queue}"] * (run.queue != "default")
+    more += [f"key {run.queue_key}"] * bool(run.queue_key)
     _field(out, "workflow", printable(run.workflow + (f" ({', '.join(more)})" if more else "")))
     took = "" if run.finished_at is None else f" in {duration(run.finished_at - run.created_at)}"
     _field(out, "state", f"{run.state}{took}", STATE_STYLES[run.state])

@@ -150,7 +150,7 @@ async def read_story(store: Store, run_id: str) -> Story:
     """All that is known of a run now."""
     run = await find_run(store, run_id)
     [history] = await store.histories([run.key])
-    around = await look_around(store)
+    around = await look_around(store, [run])
     workers = await store.workers(also={record.worker for record in history.records})
     family = await _family(store, run, history.records)
     usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])

@@ -31,6 +31,11 @@ async def start_many(
             f"start_many starts many runs, and id={options.id!r} can only be the id of one: give the workflow an id "
             f"template, as in @workflow(id='{spec.name}-{{customer}}')"
         )
+    if options.dedup is not None:
+        raise UsageError(
+            f"start_many starts many runs, and with dedup={options.dedup!r} all of them would be one: start that one "
+            f"with `start`"
+        )
     ids: list[str] = []
     left = iter(calls)
     while some := list(islice(left, AT_ONCE)):

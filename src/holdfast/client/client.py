@@ -8,6 +8,7 @@ import difflib
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from holdfast.client.agent_result import plain_result
 from holdfast.client.approvals import ApprovalInfo, approve, deny, list_approvals
@@ -22,15 +23,19 @@ from holdfast.client.health import Health, read_health
 from holdfast.client.memories import ClientMemory
 from holdfast.client.plans import Plan, read_plan
 from holdfast.client.pruning import PruneReport, prune_runs, pruning
+from holdfast.client.queues import ClientQueues
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.stalls import look_around
-from holdfast.client.starting import StartOptions, accept, checked_deliveries, new_run
+from holdfast.client.starting import StartOptions, accept, new_run, start_options
 from holdfast.codec import LARGEST, bind_by_name
+from holdfast.core.queues import Queue
+from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UnknownWorkflow, UsageError
 from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
 from holdfast.stores.operations import StartRun
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.serving import announced, spec_to_start
 from holdfast.stores.urls import shown_url, store_url
 
@@ -56,13 +61,19 @@ class Client:
         """The store's URL, as people may see it."""
         self.max_value = max_value
         self._options = StartOptions()
+        self._told: WeakSet[Store] = WeakSet()
+        """The connections over which the queue of these options was announced."""
         self._connection = Connections(target)
 
     def options(
         self,
         *,
         id: str | None = None,
-        queue: str | None = None,
+        queue: str | Queue | None = None,
+        key: str | int | None = None,
+        dedup: str | int | None = None,
+        debounce: Span | None = None,
+        debounce_most: Span | None = None,
         delay: float = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -77,15 +88,21 @@ class Client:
         view = object.__new__(Client)
         view.url = self.url
         view.max_value = self.max_value
+        view._told = WeakSet()
         view._connection = self._connection
-        view._options = StartOptions(
+        view._options = start_options(
+            "",
             id=id,
             queue=queue,
+            key=key,
+            dedup=dedup,
+            debounce=debounce,
+            debounce_most=debounce_most,
             delay=delay,
             priority=priority,
-            tags=tuple(tags),
+            tags=tags,
             budget=budget,
-            max_deliveries=checked_deliveries(max_deliveries, ""),
+            max_deliveries=max_deliveries,
             version=version,
         )
         return view
@@ -105,6 +122,7 @@ class Client:
         """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
         store = await self._connection.store()
         spec = await _spec(store, workflow, self._options.version)
+        await self._announce_queue(store)
         inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
         new = new_run(spec, inputs, self._options, now=store.now(), max_value=self.max_value)
         [answer] = await store.commit([StartRun(new)])
@@ -118,7 +136,15 @@ class Client:
         """
         store = await self._connection.store()
         spec = await _spec(store, workflow, self._options.version)
+        await self._announce_queue(store)
         return await start_many(store, spec, calls, self._options, self.max_value)
+
+    async def _announce_queue(self, store: Store) -> None:
+        """Make the limits of the queue known, if the client was handed some, before a run is in it."""
+        queue = self._options.queue
+        if isinstance(queue, Queue) and store not in self._told:
+            await store.put_queues([NewQueue(queue.name, queue.limits)])
+            self._told.add(store)
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run and wait for its result: plain data, or the ``AgentResult`` of an agent with plain data in it."""
@@ -178,7 +204,7 @@ class Client:
         store = await self._connection.store()
         key = None if before is None else (await self._connection.read(before)).key
         runs = await store.list_runs(where, limit=limit, before=key)
-        around = None if all(run.state.is_terminal for run in runs) else await look_around(store)
+        around = None if all(run.state.is_terminal for run in runs) else await look_around(store, runs)
         return [RunInfo.of(run, around) for run in runs]
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
@@ -366,6 +392,11 @@ class Client:
             return await _spec(store, workflow, None)
 
         return ClientSchedules(self._connection, spec_of, self._sync)
+
+    @property
+    def queues(self) -> ClientQueues:
+        """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
+        return ClientQueues(self._connection, self._sync)
 
     # The same, for code without an event loop
 

@@ -70,6 +70,7 @@ async def fork_run(
         seed=fork_seed(source.seed, keep, fresh or secrets.token_bytes(SEED)),
         created_at=now,
         queue=source.queue,
+        queue_key=source.queue_key,
         priority=source.priority,
         deadline=None if source.deadline is None else now + source.deadline - source.created_at,
         max_deliveries=source.max_deliveries,

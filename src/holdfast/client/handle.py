@@ -55,6 +55,8 @@ class RunInfo:
     workflow: str
     state: RunState
     queue: str
+    queue_key: str
+    """Whose it is among the runs of its queue; empty if it has no key."""
     created_at: datetime
     finished_at: datetime | None
     inputs: Any
@@ -75,7 +77,8 @@ class RunInfo:
     """The version of its workflow, whose code takes it up; empty if it has none."""
     stalled: str | None
     """Why it does not go on, in a sentence that says what to do about it: it is paused, its workflow is switched off,
-    or no live worker serves its workflow, its version or its queue. ``None`` if nothing keeps it from going on."""
+    no live worker serves its workflow, its version or its queue, or the limits of its queue keep it waiting. ``None``
+    if nothing keeps it from going on."""
 
     @classmethod
     def of(cls, run: Run, around: Surroundings | None) -> RunInfo:
@@ -89,6 +92,7 @@ class RunInfo:
             workflow=run.workflow,
             state=run.state,
             queue=run.queue,
+            queue_key=run.queue_key,
             created_at=datetime.fromtimestamp(run.created_at, UTC),
             finished_at=None if run.finished_at is None else datetime.fromtimestamp(run.finished_at, UTC),
             inputs=to_plain(run.inputs),
@@ -108,7 +112,7 @@ class RunInfo:
 async def info_of(reach: ApprovalReach, run_id: str) -> RunInfo:
     """What can be told of a run now."""
     run = await reach.read(run_id)
-    return RunInfo.of(run, None if run.state.is_terminal else await look_around(await reach.store()))
+    return RunInfo.of(run, None if run.state.is_terminal else await look_around(await reach.store(), [run]))
 
 
 def _output(payload: bytes) -> Any:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, get_args
 
+from holdfast.client.queueing import checked_text, declare, key_in
 from holdfast.client.starting import accept, checked_deliveries, session_of
 from holdfast.codec import bind_by_name, to_plain
+from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Cron, Overlap, Timing, every
 from holdfast.core.spans import Span
 from holdfast.core.states import RunState
@@ -21,6 +23,7 @@ from holdfast.core.usage import Budget
 from holdfast.errors import HoldfastError, UnknownSchedule, UsageError
 from holdfast.stores.contract import INLINE, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule, next_tick, run_by_hand, timing_of
 
 T = TypeVar("T")
@@ -68,11 +71,13 @@ def new_schedule(
     catch_up: CatchUp,
     most: int,
     overlap: Overlap,
-    queue: str | None = None,
+    queue: str | Queue | None = None,
+    key: str | int | None = None,
     priority: int = 0,
     tags: Collection[str] = (),
     budget: Budget | None = None,
     max_deliveries: int | None = None,
+    defaults: Mapping[str, object] | None = None,
     by_code: bool = False,
 ) -> NewSchedule:
     """All that is kept of a new schedule. Raises ``UsageError``."""
@@ -95,6 +100,10 @@ def new_schedule(
             f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {INLINE:,}: keep what is large "
             f"elsewhere, and hand over where it is"
         )
+    given = checked_text(key, "key", "")
+    rendered = key_in(queue, given, spec, inputs, defaults or {})
+    if isinstance(queue, Queue):
+        given = rendered
     return NewSchedule(
         name=checked_name(name),
         workflow=spec.name,
@@ -103,7 +112,8 @@ def new_schedule(
         catch_up=catch_up,
         most=most,
         overlap=overlap,
-        queue=queue,
+        queue=None if queue is None else declare(queue),
+        key=given,
         priority=priority,
         tags=tuple(tags),
         session=session_of(spec, inputs),
@@ -132,6 +142,8 @@ class ScheduleInfo:
     most: int
     overlap: Overlap
     queue: str | None
+    key: str | None
+    """Of its runs in their queue; ``None``: what the workflow's queue says."""
     priority: int
     tags: tuple[str, ...]
     created_at: datetime
@@ -174,6 +186,7 @@ class ScheduleInfo:
             most=what.most,
             overlap=what.overlap,
             queue=what.queue,
+            key=what.key,
             priority=what.priority,
             tags=what.tags,
             created_at=datetime.fromtimestamp(schedule.created_at, UTC),
@@ -245,7 +258,8 @@ class ClientSchedules:
         catch_up: CatchUp = "last",
         most: int = 100,
         overlap: Overlap = "allow",
-        queue: str | None = None,
+        queue: str | Queue | None = None,
+        key: str | int | None = None,
         priority: int = 0,
         tags: Collection[str] = (),
         budget: Budget | None = None,
@@ -267,7 +281,8 @@ class ClientSchedules:
                 fires none, ``last`` the newest, ``all`` each.
             most: at most so many missed ticks fire at once; the newest do.
             overlap: ``skip`` starts nothing while the run before is under way.
-            queue: the queue that its runs wait in, instead of the workflow's own.
+            queue: the queue that its runs wait in, instead of the workflow's own: its name, or a ``Queue`` with limits.
+            key: whose runs they are in their queue; what the queue's template says unless given.
             priority: of its runs.
             tags: of its runs, beside ``schedule:NAME``.
             budget: what each run may use, instead of the workflow's own.
@@ -287,6 +302,7 @@ class ClientSchedules:
                 most=most,
                 overlap=overlap,
                 queue=queue,
+                key=key,
                 priority=priority,
                 tags=tags,
                 budget=budget,
@@ -294,6 +310,8 @@ class ClientSchedules:
             )
         except HoldfastError as error:
             raise type(error)(f"{where}: {error}") from None
+        if isinstance(queue, Queue):
+            await store.put_queues([NewQueue(queue.name, queue.limits)])
         [kept] = await store.put_schedules([new], replace=False)
         if kept.what != new:
             if kept.what.by_code:

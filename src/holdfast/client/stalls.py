@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.stores import serving
 from holdfast.stores.contract import Store, Worker
-from holdfast.stores.operations import Run
+from holdfast.stores.operations import Cancel, Run
+from holdfast.stores.queues import KeptQueue
 
 
 class Stall(NamedTuple):
@@ -34,11 +36,23 @@ class Surroundings(NamedTuple):
     off: Collection[str]
     """The workflows that are switched off."""
     now: float
+    queues: Mapping[str, KeptQueue]
+    """Those with limits that some of the runs in question wait in."""
 
 
-async def look_around(store: Store) -> Surroundings:
-    """Who is there to execute runs, and what is switched off."""
-    return Surroundings(await store.workers(), await store.switched_off(), store.now())
+async def look_around(store: Store, runs: Iterable[Run] = ()) -> Surroundings:
+    """Who is there to execute runs, what is switched off, and how the queues are that these runs wait in."""
+    now = store.now()
+    names = {run.queue for run in runs if _is_in_line(run, now)}
+    queues = {one.name: one for one in await store.queues(names)} if names else {}
+    return Surroundings(await store.workers(), await store.switched_off(), now, queues)
+
+
+def _is_in_line(run: Run, now: float) -> bool:
+    """Whether a run would be taken, if it were not for the limits of its queue."""
+    is_due = run.wake_at is not None and run.wake_at <= now
+    is_asked = run.cancel is not Cancel.NO  # those need no place
+    return run.limited and run.state in (RunState.PENDING, RunState.WAITING) and is_due and not is_asked
 
 
 def is_alive(worker: Worker, now: float) -> bool:
@@ -80,7 +94,56 @@ def stall_of(run: Run, around: Surroundings) -> Stall | None:
         return None
     alive = [worker for worker in around.workers if is_alive(worker, around.now)]
     unserved = serving.why_unserved(run.workflow, run.version, run.queue, alive)
-    return None if unserved is None else Stall(unserved.short, unserved.advice)
+    if unserved is not None:
+        return Stall(unserved.short, unserved.advice)
+    queue = around.queues.get(run.queue)
+    return None if queue is None or not _is_in_line(run, around.now) else _stall_in_line(run, queue, around.now)
+
+
+def _stall_in_line(run: Run, queue: KeptQueue, now: float) -> Stall | None:
+    """What keeps a run in a queue with limits."""
+    why = why_nothing_begins(queue, now, begun=run.epoch > 0) or _why_not_of_key(run, queue)
+    if why is None:
+        return None
+    if queue.paused_at is not None:
+        resume = shlex.join(["holdfast", "queues", "resume", queue.name])
+        waits = f"run {run.id!r} waits in queue {queue.name!r}, which is paused"
+        return Stall(why, f"{waits}: `{resume}` lets its runs go on")
+    show = shlex.join(["holdfast", "queues", "show", queue.name])
+    return Stall(why, f"run {run.id!r} {why}: `{show}` tells how it is there")
+
+
+def why_nothing_begins(queue: KeptQueue, now: float, *, begun: bool = False) -> str | None:
+    """Why a queue lets no run through now; one that has ``begun`` needs nothing of its rates. ``None``: it does."""
+    limits = queue.limits
+    if queue.paused_at is not None:
+        return f"queue {queue.name!r} is paused"
+    if limits.concurrency is not None and queue.running >= limits.concurrency:
+        return f"waits for a place in queue {queue.name!r} ({queue.running} of {limits.concurrency} running)"
+    if queue.next_at > now and not begun:
+        until = datetime.fromtimestamp(queue.next_at).astimezone()
+        rates = " and ".join(map(str, limits.rates))
+        return f"waits until {until:%H:%M:%S} for the rate of queue {queue.name!r} ({rates})"
+    return None
+
+
+def why_keys_wait(queue: KeptQueue) -> str | None:
+    """That a queue lets runs begin, but none of those that wait: their keys have no place."""
+    most, waiting = queue.limits.key_concurrency, [one for one in queue.keys if one.waiting]
+    if most is None or not waiting or sum(one.waiting for one in waiting) < queue.waiting:
+        return None
+    has_place = any(one.running < most for one in waiting)
+    return None if has_place else f"all that wait in queue {queue.name!r} are of keys without a place ({most} of each)"
+
+
+def _why_not_of_key(run: Run, queue: KeptQueue) -> str | None:
+    """Why a queue passes over the runs of this one's key, as far as its row tells."""
+    most = queue.limits.key_concurrency
+    running = next((one.running for one in queue.keys if one.key == run.queue_key), 0)
+    if most is None or running < most:
+        return None
+    whose = f"key {run.queue_key!r}" if run.queue_key else "runs without a key"
+    return f"waits for a place in queue {queue.name!r} ({whose}: {running} of {most} running)"
 
 
 def why_stalled(run: Run, around: Surroundings) -> str | None:

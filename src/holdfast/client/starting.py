@@ -3,19 +3,23 @@
 With an id (given, or made from the workflow's template): an unfinished run is joined, a completed one returns its
 recorded result, a failed, cancelled or dead one is an error that names ``retry``, and other inputs under the same id
 are an error. Without an id, a run whose starter process is dead is joined if it is of the same workflow with equal
-inputs: a script that is killed and run again pays once.
+inputs: a script that is killed and run again pays once. With a ``dedup`` key, an unfinished run of the same workflow,
+queue and key is joined, whatever its inputs.
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.outcome import unsuccessful
+from holdfast.client.queueing import checked_debounce, checked_text, declare, dedup_in_store, key_in
 from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
+from holdfast.core.queues import Queue
+from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget
 from holdfast.errors import InputError, RunConflict, UsageError
@@ -31,7 +35,9 @@ class StartOptions:
     """How a run is started, beside its inputs."""
 
     id: str | None = None
-    queue: str | None = None
+    queue: str | Queue | None = None
+    key: str | None = None
+    """Its key in the queue, if not what a template says."""
     delay: float = 0.0
     priority: int = 0
     tags: tuple[str, ...] = ()
@@ -40,6 +46,62 @@ class StartOptions:
     max_deliveries: int | None = None
     version: str | None = None
     """For those who start by name: which version, if not the newest that is served."""
+    dedup: str | None = None
+    debounce: float | None = None
+    debounce_most: float | None = None
+
+    @property
+    def queue_name(self) -> str | None:
+        """The name of the queue; ``None``: the workflow's own."""
+        return self.queue.name if isinstance(self.queue, Queue) else self.queue
+
+
+def start_options(
+    where: str,
+    *,
+    id: str | None = None,
+    queue: str | Queue | None = None,
+    key: str | int | None = None,
+    delay: float = 0.0,
+    priority: int = 0,
+    tags: Collection[str] = (),
+    new: bool = False,
+    budget: Budget | None = None,
+    max_deliveries: int | None = None,
+    version: str | None = None,
+    dedup: str | int | None = None,
+    debounce: Span | None = None,
+    debounce_most: Span | None = None,
+) -> StartOptions:
+    """Options as they were given. Raises ``UsageError``, which begins with ``where``."""
+    if isinstance(tags, str):
+        raise UsageError(f"{where}tags is a collection of words, not one string: tags=[{tags!r}]")
+    if queue is not None:
+        declare(queue)
+    joins = checked_text(dedup, "dedup", where)
+    if joins is not None and id is not None:
+        raise UsageError(
+            f"{where}id={id!r} and dedup={dedup!r} name two runs to join: an id stands for one run, also after its "
+            f"end, and dedup for whichever is unfinished. Give one of them"
+        )
+    if joins is not None and new:
+        raise UsageError(f"{where}new=True starts another run, and dedup={dedup!r} joins the one that is there: choose")
+    puts_off, most = checked_debounce(debounce, debounce_most, dedup=joins, delay=delay, where=where)
+    return StartOptions(
+        id=id,
+        queue=queue,
+        key=checked_text(key, "key", where),
+        delay=delay,
+        priority=priority,
+        tags=tuple(tags),
+        new=new,
+        budget=budget,
+        max_deliveries=checked_deliveries(max_deliveries, where),
+        version=version,
+        dedup=joins,
+        debounce=puts_off,
+        debounce_most=most,
+    )
 
 
 def new_run(
@@ -55,6 +117,12 @@ def new_run(
     """All that is to be written of a new run."""
     check_size(inputs, f"the inputs of workflow {spec.name!r}", max_value)
     run_id = options.id
+    if options.dedup is not None and spec.id_template is not None:
+        raise UsageError(
+            f"workflow {spec.name!r} has the id template {spec.id_template!r}, so that a start joins the run with the "
+            f"same inputs, also after its end; dedup={options.dedup!r} would join one with others. Leave dedup= "
+            f"out, or let the workflow have no id="
+        )
     if run_id is None and spec.id_template is not None:
         run_id = render_id(spec.id_template, inputs, spec.name, defaults or {})
     generated = run_id is None
@@ -63,6 +131,7 @@ def new_run(
         run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
     elif not run_id or len(run_id) > LONGEST_ID or not run_id.isprintable():
         raise UsageError(f"a run's id has 1 to {LONGEST_ID} printable characters, not {run_id[:50]!r}")
+    delay = max(0.0, options.delay if options.debounce is None else options.debounce)
     return NewRun(
         id=run_id,
         workflow=spec.name,
@@ -70,10 +139,10 @@ def new_run(
         digest=digest(inputs),
         seed=secrets.token_bytes(16),
         created_at=now,
-        queue=options.queue or spec.queue,
-        available_at=now + options.delay if options.delay > 0 else 0.0,
+        queue=options.queue_name or spec.queue,
+        available_at=now + delay if delay else 0.0,
         priority=options.priority,
-        deadline=None if spec.timeout is None else now + max(0.0, options.delay) + spec.timeout,
+        deadline=None if spec.timeout is None else now + delay + spec.timeout,
         max_deliveries=spec.max_deliveries if options.max_deliveries is None else options.max_deliveries,
         tags=tuple(dict.fromkeys((*spec.tags, *options.tags))),
         generated_id=generated,
@@ -82,6 +151,9 @@ def new_run(
         budget=spec.budget if options.budget is None else options.budget.limits(),
         session=session_of(spec, inputs),
         version=spec.version,
+        queue_key=key_in(options.queue, options.key, spec, inputs, defaults or {}),
+        dedup=dedup_in_store(spec.name, options.dedup),
+        put_off_most=options.debounce_most,
     )
 
 
@@ -111,7 +183,7 @@ def accept(answer: Answer, new: NewRun) -> Run:
         raise switched_off(new.workflow, f"run {new.id!r} was not started")
     assert isinstance(answer, Started)
     run = answer.run
-    if answer.created:
+    if answer.created or answer.deduplicated:
         return run
     check_same(run, new)
     if run.state.is_terminal and run.state is not RunState.COMPLETED:

@@ -2,8 +2,8 @@
 
 ``values`` is the contract; ``choose`` picks the codec for an annotation: ``typed`` (pydantic, by declared type) or
 ``tagged`` (a closed set of types, by what the value is). ``survival`` decides whether a value may be recorded at all.
-``inputs`` and ``ids`` do the same for a run's arguments and its id, ``faults`` for exceptions; ``size`` bounds,
-``canonical`` compares, ``preview`` shows.
+``inputs``, ``ids`` and ``keys`` do the same for a run's arguments, its id and its key in a queue, ``faults`` for
+exceptions; ``size`` bounds, ``canonical`` compares, ``preview`` shows.
 
 There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
 """
@@ -15,6 +15,7 @@ from holdfast.codec.choose import codec_for
 from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error
 from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
+from holdfast.codec.keys import checked_key, key_template, render_key
 from holdfast.codec.preview import preview
 from holdfast.codec.size import LARGEST, check_size
 from holdfast.codec.values import ValueCodec
@@ -26,13 +27,16 @@ __all__ = [
     "ValueCodec",
     "bind_by_name",
     "check_size",
+    "checked_key",
     "codec_for",
     "decode_error",
     "describe_error",
     "digest",
     "encode_error",
+    "key_template",
     "preview",
     "render_id",
+    "render_key",
     "template_fields",
     "to_plain",
 ]

@@ -19,6 +19,7 @@ from holdfast.codec.tags import TAGGED_TYPES
 from holdfast.errors import InputError
 
 LONGEST_ID = 200
+NOT_GIVEN = object()
 
 
 def template_fields(template: str) -> tuple[str, ...]:
@@ -54,28 +55,38 @@ def _parse(template: str) -> list[tuple[str, str | None]]:
 def _render_field(
     field: str, inputs: Mapping[str, Any], defaults: Mapping[str, object], template: str, workflow: str
 ) -> str:
-    others = next((value for name, value in inputs.items() if name.startswith("**")), None)
-    if field in inputs:
-        value = inputs[field]
-    elif isinstance(others, dict) and field in others:
-        value = cast("dict[str, Any]", others)[field]
-    elif field in defaults:
-        value = defaults[field]
-    else:
+    value = input_of(field, inputs, defaults.get(field, NOT_GIVEN))
+    if value is NOT_GIVEN:
         names = ", ".join(inputs) or "none"
         raise InputError(
             f"The id template {template!r} of workflow {workflow!r} needs the input {field!r}, which was not given "
             f"(given: {names})."
         )
-    if type(value) not in TAGGED_TYPES:
-        value = to_jsonable_python(value, by_alias=False)
-    value = canonical(value)
-    if isinstance(value, (dict, list)):
+    text = text_of(value)
+    if text is None:
         raise InputError(
             f"The input {field!r} of workflow {workflow!r} is part of its id template {template!r}, so it must be a "
             "single value such as text, a number or a date."
         )
-    return str(value)
+    return text
+
+
+def input_of(field: str, inputs: Mapping[str, Any], default: object) -> Any:
+    """The value of a field of a template among the inputs of a run, also those that are any others."""
+    others = next((value for name, value in inputs.items() if name.startswith("**")), None)
+    if field in inputs:
+        return inputs[field]
+    if isinstance(others, dict) and field in others:
+        return cast("dict[str, Any]", others)[field]
+    return default
+
+
+def text_of(value: Any) -> str | None:
+    """A single value as the text that it has in a template, whoever encoded it; ``None``: it is no single value."""
+    if type(value) not in TAGGED_TYPES:
+        value = to_jsonable_python(value, by_alias=False)
+    value = canonical(value)
+    return None if isinstance(value, (dict, list)) else str(value)
 
 
 def _checked(run_id: str, template: str, workflow: str) -> str:

@@ -106,6 +106,8 @@ class WorkflowDefinition:
     id_template: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     queue: str = "default"
+    queue_key: str | None = None
+    """A template for the key that its runs have in its queue: see ``codec.keys``."""
     timeout: float | None = None
     tags: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -131,6 +133,7 @@ class WorkflowDefinition:
             parameters=self.inputs.parameters,
             id_template=self.id_template,
             queue=self.queue,
+            queue_key=self.queue_key,
             timeout=self.timeout,
             tags=self.tags,
             budget=None if self.budget is None else self.budget.limits(),

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.codec import LARGEST
 from holdfast.core.execution import Execution
+from holdfast.core.queues import QueueLimits
 from holdfast.engine import quiet
 from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
@@ -40,11 +41,15 @@ from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import History, NewWorker, Store
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.serving import served_name
 
 log = logging.getLogger("holdfast.engine")
 
 REAP_EVERY = 0.2
+LOOK_AFTER = 1.0
+"""Seconds after which there is another look if runs have left since the last one. Their queue may have been given
+limits while they were held: then one of them has given up a place without our knowing."""
 """Seconds between two looks at whether another worker has died."""
 
 STRAGGLER_PATIENCE = 1.0
@@ -62,6 +67,7 @@ class JournalEngine:
         lease: float = 10.0,
         concurrency: int = 1000,
         queues: Collection[str] | None = None,
+        limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
         clock: Clock | None = None,
         interrupt_after: float = INTERRUPT_AFTER,
@@ -89,6 +95,9 @@ class JournalEngine:
         self.threads = Threads(threads)
         self._definitions = definitions
         self._published: set[str] = set()
+        self._limits: Mapping[str, QueueLimits] = {} if limits is None else limits
+        """Of the queues that the code here declares; more may be declared later."""
+        self._told_limits: dict[str, QueueLimits] = {}
         self._lease = lease
         self._interrupt_after = interrupt_after
         self._concurrency = concurrency
@@ -103,6 +112,9 @@ class JournalEngine:
         self._arrivals = Arrivals()
         self._looking = asyncio.Lock()
         self._nudged = False
+        self._some_left = False
+        """Runs have left memory since the last look."""
+        self._looked_at = 0.0
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._hurried = False
@@ -245,7 +257,11 @@ class JournalEngine:
         self._trusted_until = asked + self._lease
 
     async def _publish(self) -> None:
-        """Announce workflows that are new since the last time."""
+        """Announce what is new since the last time: queues, the workflows whose runs wait in them, schedules."""
+        told = {name: limits for name, limits in self._limits.items() if self._told_limits.get(name) != limits}
+        if told:
+            await self.store.put_queues([NewQueue(name, limits) for name, limits in told.items()])
+            self._told_limits.update(told)
         new = {name: definition for name, definition in self._definitions.items() if name not in self._published}
         if new:
             # One that serves several versions is there under the name of each.
@@ -263,7 +279,7 @@ class JournalEngine:
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
         """Create a run, and begin to execute it here if this worker can."""
-        if served_name(new.workflow, new.version) not in self._published:
+        if served_name(new.workflow, new.version) not in self._published or self._limits != self._told_limits:
             await self._publish()
         return await self.writer.answer_to(partial(self._claims.start, StartRun(new, join_orphan=join_orphan)))
 
@@ -322,7 +338,7 @@ class JournalEngine:
                 try:
                     reaped = await self.store.reap(self.worker)
                     is_due = claims.is_due() or claims.in_doubt() or self._ticker.is_due()
-                    if changed or self._look_again or reaped.workers or is_due:
+                    if changed or self._look_again or reaped.workers or is_due or self._may_have_place():
                         self._look_again = False
                         try:
                             await self._look()
@@ -350,10 +366,14 @@ class JournalEngine:
                 await self.close()
             raise
 
+    def _may_have_place(self) -> bool:
+        return self._some_left and self.clock.monotonic() - self._looked_at > LOOK_AFTER
+
     async def _look(self) -> None:
         """Take what there is to take."""
         async with self._looking:
-            self._nudged = False
+            self._nudged = self._some_left = False
+            self._looked_at = self.clock.monotonic()
             if self.draining:
                 return
             await self._publish()
@@ -472,7 +492,9 @@ class JournalEngine:
             self._claims.wake_at(driver.parked_until)
         elif not driver.parking:
             self.nudge()  # it may have ended elsewhere, and somebody here may wait for that
-        if self._claims.starved:
+        self._some_left = True
+        if self._claims.starved or driver.run.limited:
+            # There is room here, or a place in its queue, and nobody tells us of what we write ourselves.
             self._claims.starved = False
             self.nudge()
 

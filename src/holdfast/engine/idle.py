@@ -1,7 +1,8 @@
 """Runs that wait for nothing but time and signals, and when they leave memory.
 
-A run is parked after a second of idleness: long enough that a quick answer finds it still there. When many are idle,
-the oldest leave at once, so that a million waiting runs cost rows, not memory.
+A run is parked after a second of idleness: long enough that a quick answer finds it still there. One of a limited queue
+leaves at the next look, for it keeps others from its place. When many are idle, the oldest leave at once, so that a
+million waiting runs cost rows, not memory.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ class IdleRuns:
         now = self._now()
         ripe: list[Driver] = []
         for driver, since in self._since.items():
-            if len(ripe) >= at_once and now - since < PARK_AFTER:
-                break
-            if driver.is_parkable(now):
+            is_ripe = driver.run.limited or now - since >= PARK_AFTER or len(ripe) < at_once
+            if is_ripe and driver.is_parkable(now):
                 ripe.append(driver)
         for driver in ripe:
             del self._since[driver]

@@ -38,6 +38,8 @@ cancel is accepted never finds the run completed.
 **Versions.** See ``serving``: a run has the version of the code that it was started with, and is claimed only by
 workers that serve this version. Long backlogs of others do not slow a claim.
 
+**Queues.** See ``queues``: those with limits let runs be taken or not; and starts that join a run by a key.
+
 **Usage and budgets.** What the model calls of a run have used is added up when their records are appended, for the run
 and for every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however
 often the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork
@@ -79,6 +81,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
@@ -88,6 +91,7 @@ from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.transactions import StepTransaction
 
@@ -148,6 +152,8 @@ class WorkflowSpec:
     max_deliveries: int = MAX_DELIVERIES
     """How often its runs may take a worker down in a row: see ``Run.max_deliveries``."""
     version: str = ""
+    queue_key: str | None = None
+    """A template for the key that its runs have in its queue: see ``queues``."""
     serves: tuple[str, ...] = field(default=(), compare=False)
     """Other versions whose runs the same code executes; they are kept with the worker only."""
     announced_at: float = field(default=0.0, compare=False)
@@ -303,8 +309,8 @@ class Store(ABC):
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
         ``workflows`` are served names: only runs of the versions that they name are taken (see ``serving``).
-        Runs that are paused, and runs of workflows that are switched off, are not due. A run whose row cannot be read
-        is ended as ``failed``, and the others are taken.
+        Runs that are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of
+        their own (see ``queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
         """
 
     @abstractmethod
@@ -427,6 +433,31 @@ class Store(ABC):
     @abstractmethod
     async def specs(self) -> Mapping[str, WorkflowSpec]:
         """All workflows ever announced, in all versions, by their served names."""
+
+    # Queues
+
+    @abstractmethod
+    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+        """Announce queues. One whose limits were set by hand keeps those."""
+
+    @abstractmethod
+    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+        """Set the limits of a queue, whatever code says of it; ``None``: as code says, or none if it says nothing.
+
+        False: nothing has changed.
+        """
+
+    @abstractmethod
+    async def pause_queue(self, name: str) -> bool:
+        """Let no run of this queue be taken until it is resumed. False: it was paused already."""
+
+    @abstractmethod
+    async def resume_queue(self, name: str) -> bool:
+        """Let its runs be taken again. False: it was not paused."""
+
+    @abstractmethod
+    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+        """All limited queues, or those of these names, in the order of their names."""
 
     # Schedules
 

@@ -95,6 +95,13 @@ class NewRun:
     """The run that it continues, for a fork, which is in no session itself."""
     version: str = ""
     """The version of the workflow's code that is to execute it; ``""``: of code without one."""
+    queue_key: str = ""
+    """Whose it is among the runs of its queue, such as a customer: see ``queues``."""
+    dedup: str = ""
+    """While an unfinished run of the same queue has the same, a start joins that one: see ``queues``."""
+    put_off_most: float | None = None
+    """With ``dedup``: until it has begun, a start that joins it replaces its inputs, and puts it off to its own time,
+    but to no more than so many seconds after its creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,9 @@ class Run:
     """It, or a run above it, was started with a budget: its model calls must be reserved."""
     version: str = ""
     """Only workers that serve this version of its workflow take it up: see ``serving``."""
+    queue_key: str = ""
+    limited: bool = False
+    """Its queue has limits, and lets it be taken or not: see ``queues``."""
 
 
 class Link(NamedTuple):
@@ -187,10 +197,12 @@ class Started(NamedTuple):
 
     run: Run
     created: bool
-    """False: it was there before (same id), or it is an orphan that was joined."""
+    """False: it was there before (same id, or same ``dedup`` key), or it is an orphan that was joined."""
     linked: bool = False
     """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
     before there was anybody to tell: then ``run`` tells how it ended."""
+    deduplicated: bool = False
+    """It was joined because of its ``dedup`` key: its id, its workflow and its inputs may be other ones."""
 
 
 class AppendRecord(NamedTuple):

@@ -63,7 +63,9 @@ def waits_for(op: ParkRun, name: str, position: int | None) -> bool:
 # Starting
 
 
-def new_row(new: NewRun, key: int, owner: int | None, now: float, previous: str, has_budget: bool) -> Run:
+def new_row(
+    new: NewRun, key: int, owner: int | None, now: float, previous: str, has_budget: bool, limited: bool = False
+) -> Run:
     """The row of a run that is created, held by ``owner`` if that is given."""
     held = owner is not None
     return Run(
@@ -75,13 +77,19 @@ def new_row(new: NewRun, key: int, owner: int | None, now: float, previous: str,
         python=new.python, created_at=new.created_at, finished_at=None,
         began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
         forked_from=new.forked_from, rewound=new.rewound, session=new.session, previous=previous,
-        has_budget=has_budget, version=new.version,
+        has_budget=has_budget, version=new.version, queue_key=new.queue_key, limited=limited,
     )  # fmt: skip
 
 
 def first_wake(run: NewRun, now: float) -> float:
     """The ``wake_at`` of a run that is created ``pending``: a start time in the past means now."""
     return max(run.available_at, min(run.created_at, now))
+
+
+def put_off_until(new: NewRun, created_at: float, now: float) -> float:
+    """The ``wake_at`` of a run that was created then, and is joined by a start that debounces."""
+    latest = first_wake(new, now)
+    return latest if new.put_off_most is None else min(latest, created_at + new.put_off_most)
 
 
 def becomes_linked(told: Told | None, state: str) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec import digest
+from holdfast.codec import digest, render_key
 from holdfast.core.schedules import CatchUp, Overlap, Timing, tick_id
 from holdfast.core.usage import Limits
 from holdfast.stores.operations import NewRun
@@ -50,7 +50,7 @@ class NewSchedule:
     most: int = 100
     overlap: Overlap = "allow"
     queue: str | None = None
-    """``None``: the workflow's own; as for the two at the end."""
+    """``None``: the workflow's own; as for ``budget`` and ``max_deliveries``."""
     priority: int = 0
     tags: tuple[str, ...] = ()
     session: str = ""
@@ -58,6 +58,8 @@ class NewSchedule:
     max_deliveries: int | None = None
     by_code: bool = False
     """It is declared in code, so that its workers announce it."""
+    key: str | None = None
+    """Of its runs in their queue; ``None``: what the workflow's template says, if it is the workflow's own queue."""
 
     @property
     def tag(self) -> str:
@@ -66,11 +68,13 @@ class NewSchedule:
 
     def options(self) -> str:
         """How its runs are started, as it is kept in a column."""
-        return json.dumps([self.queue, self.priority, self.tags, self.session, self.budget, self.max_deliveries])
+        return json.dumps(
+            [self.queue, self.priority, self.tags, self.session, self.budget, self.max_deliveries, self.key]
+        )
 
     def with_options(self, text: str) -> NewSchedule:
         """The same, with what ``options`` gave."""
-        queue, priority, tags, session, budget, deaths = json.loads(text)
+        queue, priority, tags, session, budget, deaths, *later = json.loads(text)
         limits = None if budget is None else Limits(*budget)
         return replace(
             self,
@@ -80,6 +84,7 @@ class NewSchedule:
             session=session,
             budget=limits,
             max_deliveries=deaths,
+            key=later[0] if later else None,  # rows from before queues had keys
         )
 
 
@@ -142,6 +147,7 @@ def _run(what: NewSchedule, spec: WorkflowSpec, run_id: str, now: float, starter
         seed=secrets.token_bytes(16),
         created_at=now,
         queue=what.queue or spec.queue,
+        queue_key=_key(what, spec),
         priority=what.priority,
         deadline=None if spec.timeout is None else now + spec.timeout,
         max_deliveries=what.max_deliveries or spec.max_deliveries,
@@ -152,6 +158,14 @@ def _run(what: NewSchedule, spec: WorkflowSpec, run_id: str, now: float, starter
         session=what.session,
         version=spec.version,
     )
+
+
+def _key(what: NewSchedule, spec: WorkflowSpec) -> str:
+    if what.key is not None:
+        return what.key
+    if spec.queue_key is None or what.queue not in (None, spec.queue):
+        return ""
+    return render_key(spec.queue_key, what.inputs, spec.name)
 
 
 def read_options(what: NewSchedule, text: Any) -> NewSchedule | None:

@@ -198,6 +198,7 @@ RUN_FIELDS: Fields = {
     "session": TEXT.unless(is_nothing),
     "previous": TEXT.unless(is_nothing),
     "has_budget": FLAG.unless(is_nothing),
+    "queue_key": TEXT.unless(is_nothing),
 }
 RECORD_FIELDS: Fields = {
     "seq": WHOLE,

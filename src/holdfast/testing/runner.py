@@ -249,17 +249,18 @@ class Runner(Arranged):
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.generated_id else new.id)
         if given.announce is not None:
             given.announce(new.id)
+        run_id = new.id
         async with Process(self._world) as process:
             starting = process.engine.loop.create_task(process.engine.start(new, join_orphan=False))
             await process.settle()
             if starting.done():
-                accept(starting.result(), new)
-                await self._drive(process, new.id, until)
+                run_id = accept(starting.result(), new).id  # another one, if this start joins it by its dedup key
+                await self._drive(process, run_id, until)
             else:
                 starting.cancel()  # it died before it knew
-        if await self._world.store.get(new.id) is None:
-            return RunResult(new.id, new.workflow, "pending", True, None, None, "", Steps([], {}), Children({}))
-        return await self._finished(new.id, process)
+        if await self._world.store.get(run_id) is None:
+            return RunResult(run_id, new.workflow, "pending", True, None, None, "", Steps([], {}), Children({}))
+        return await self._finished(run_id, process)
 
     async def _go_on(self, run_id: str, *, until: float | None) -> RunResult:
         async with Process(self._world) as process:

@@ -1,6 +1,6 @@
 """Where each parameter of a step gets its value from.
 
-Inputs are the parameters of steps without ``depends_on``, and the fields of the id template. For a step with
+Inputs are the parameters of steps without ``depends_on``, and the fields of the templates. For a step with
 dependencies, by one rule after the other: (1) a parameter named like a dependency's method takes its output; (2) one
 named like an input takes the input; (3) if exactly one dependency is left, the first parameter that is left takes its
 output; (4) whatever is left is a further input, which may stay at its default. Two or more dependencies that are left
@@ -196,7 +196,7 @@ def collect_inputs(
     fields: Sequence[str],
     where: str,
 ) -> list[Input]:
-    """The inputs, in the order in which the template and then the steps name them."""
+    """The inputs, in the order in which the templates and then the steps name them."""
     users: dict[str, list[Member]] = {field: [] for field in fields}
     for member in members:
         for source in sources[member.method]:

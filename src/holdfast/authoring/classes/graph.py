@@ -145,12 +145,12 @@ class _Builder:
         for field in self._fields:
             if keyword.iskeyword(field):
                 raise DefinitionError(
-                    f"{self._where}: the field {field!r} of the id template is a word of Python's own: rename it"
+                    f"{self._where}: the field {field!r} of a template is a word of Python's own: rename it"
                 )
             if field in self._steps:
                 raise DefinitionError(
-                    f"{self._where}: {field!r} is both a field of the id template, and so an input, and the method of "
-                    f"step {self._steps[field].number}: rename one of them"
+                    f"{self._where}: {field!r} is both a field of a template (id= or a queue's key=), and so an input, "
+                    f"and the method of step {self._steps[field].number}: rename one of them"
                 )
         roots = [member for member in self._members if not member.declared.depends_on]
         names = dict.fromkeys([*self._fields, *(name for member in roots for name in member.parameters)])

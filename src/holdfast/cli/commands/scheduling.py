@@ -44,8 +44,8 @@ def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
     "--json",
     "as_json",
     is_flag=True,
-    help="A JSON object: name, workflow, timing, zone, inputs, catch_up, most, overlap, queue, priority, tags, tag, "
-    "created_at, next_at, settled_until, paused_at, last_run, last_state, skipped_at, by_code, announced.",
+    help="A JSON object: name, workflow, timing, zone, inputs, catch_up, most, overlap, queue, key, priority, tags, "
+    "tag, created_at, next_at, settled_until, paused_at, last_run, last_state, skipped_at, by_code, announced.",
 )
 @url_option
 @click.pass_obj

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.stores.archives import HELD_BACK, Archived, ArchivedLink, Belongings, as_new, as_restored
-from holdfast.stores.memory.tables import Tables
+from holdfast.stores.memory.queueing import Queueing
 from holdfast.stores.rules import Told
 
 
-class Restoring(Tables):
+class Restoring(Queueing):
     """How runs leave the store as they are, and come into it."""
 
     async def belongings(self, key: int) -> Belongings:
@@ -32,11 +32,15 @@ class Restoring(Tables):
                 return False
             self._last_key += 1
             key = self._last_key
-            run = replace(as_restored(archived.run, key, self._clock()), starter=as_new(archived).starter)
+            limited = archived.run.queue in self._queues
+            run = as_restored(archived.run, key, self._clock())
+            run = replace(run, starter=as_new(archived).starter, limited=limited)
             self._keys[run.id] = key
             if told.is_generated:
                 self._generated.add(key)
             self._put(run if run.state.is_terminal else replace(run, paused_at=HELD_BACK))
+            if limited:
+                self._give_turn(run)
             (self._unclaimed.add if told.is_unclaimed else self._unclaimed.discard)(key)
             if run.session:
                 self._sessions[run.workflow, run.session] = run.id

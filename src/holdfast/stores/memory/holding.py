@@ -9,6 +9,7 @@ from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.memory.asking import Asking
+from holdfast.stores.memory.queueing import Queueing
 from holdfast.stores.operations import (
     Answer,
     AppendRecord,
@@ -22,7 +23,7 @@ from holdfast.stores.operations import (
 )
 
 
-class Holding(Asking):
+class Holding(Asking, Queueing):
     """What the holder of a run can do to it."""
 
     def _append(self, op: AppendRecord) -> Verdict:
@@ -54,6 +55,7 @@ class Holding(Asking):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+            self._charge(held, op.used.tokens)
         if op.memory is not None:
             self._remember(op.memory)
         if op.clear_notices:

@@ -142,6 +142,7 @@ class Prunable(Tables):
             self._unlink(place)
         for rows in (self._runs, self._records, self._attempts, self._mailboxes, self._notices, self._awaited):
             rows.pop(run.key, None)
+        self._turns.pop(run.key, None)
         self._keys.pop(run.id, None)
         self._generated.discard(run.key)
         self._unclaimed.discard(run.key)

@@ -183,7 +183,7 @@ class Requests(Tables):
             replace(
                 run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
                 wake_at=now, deadline=deadline, cancel=cancel, paused_at=None, rewind=None,
-                rewound=rules.rewound_by(run.rewound, run.rewind),
+                rewound=rules.rewound_by(run.rewound, run.rewind), limited=run.queue in self._queues,
             )
         )  # fmt: skip
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.stores import rules
-from holdfast.stores.memory.tables import Tables
+from holdfast.stores.memory.queueing import Queueing
 from holdfast.stores.operations import AwaitRun, ForkRun, Link, NewRun, Run, Started, StartRun, Verdict
 from holdfast.stores.rules import Told
 
 
-class Starting(Tables):
+class Starting(Queueing):
     """How runs come to be, and how others come to wait for them."""
 
     def _start(self, op: StartRun) -> Started | Verdict:
@@ -18,8 +18,12 @@ class Starting(Tables):
         if op.link is not None and self._held(op.link.parent, op.link.epoch) is None:
             return Verdict.FENCED
         present = self._by_id(new.id)
+        if present is not None and present.seed == new.seed:
+            return self._found(present, True, op.link)
+        if new.dedup and (known := self._dedups.get((new.queue, new.dedup))) is not None:
+            return self._found(self._put_off(self._runs[known], new), False, op.link)._replace(deduplicated=True)
         if present is not None:
-            return self._found(present, present.seed == new.seed, op.link)
+            return self._found(present, False, op.link)
         if op.join_orphan and (orphan := self._orphan(new)) is not None:
             joined = replace(orphan, starter=new.starter)
             self._put(joined)
@@ -51,22 +55,46 @@ class Starting(Tables):
 
     def _create(self, new: NewRun, claim_as: int | None, inherits: bool) -> Run:
         """Keep a new run; it ``inherits`` if the one that starts it has a budget to heed."""
-        owner = claim_as if claim_as is not None and self._is_live(claim_as) else None
+        limited = new.queue in self._queues
+        owner = claim_as if claim_as is not None and self._is_live(claim_as) and not limited else None
         place = (new.workflow, new.session)
         previous = self._sessions.get(place, "") if new.session else new.previous
         has_budget = rules.has_budget(new, inherits)
         self._last_key += 1
-        run = rules.new_row(new, self._last_key, owner, self._clock(), previous, has_budget)
+        run = rules.new_row(new, self._last_key, owner, self._clock(), previous, has_budget, limited)
         self._keys[run.id] = run.key
         if new.generated_id:
             self._generated.add(run.key)
             self._unclaimed.add(run.key)
         self._put(run)
+        if limited:
+            self._give_turn(run)
+        if new.dedup:
+            self._keep_dedup(run, new)
         if new.session:
             self._sessions[place] = run.id
         if new.budget is not None:
             self._accounts.give_budget(run.key, new.budget)
         return run
+
+    def _keep_dedup(self, run: Run, new: NewRun) -> None:
+        if new.put_off_most is not None:
+            if run.epoch:  # a start that claims it, and so there is nothing to be put off
+                return
+            self._debounced.add(run.key)
+        self._dedups[run.queue, new.dedup] = run.key
+        self._dedup_of[run.key] = (run.queue, new.dedup)
+
+    def _put_off(self, run: Run, new: NewRun) -> Run:
+        """The run that a start joins, after what that changes of it."""
+        if new.put_off_most is None or run.key not in self._debounced or run.workflow != new.workflow:
+            return run
+        until = rules.put_off_until(new, run.created_at, self._clock())
+        changed = replace(
+            run, inputs=new.inputs, digest=new.digest, version=new.version, wake_at=until, deadline=new.deadline
+        )
+        self._put(changed)
+        return changed
 
     def _orphan(self, new: NewRun) -> Run | None:
         for key in sorted(self._unclaimed):

@@ -177,20 +177,21 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 return []
             now = self._clock()
             due = [run for run in self._sleeping(workflows, queues) if run.wake_at is not None and run.wake_at <= now]
-            due.sort(key=lambda run: (-run.priority, run.key))
             claimed = [
                 replace(run, state=RunState.RUNNING, epoch=run.epoch + 1, owner=worker, wake_at=None, waits_for="")
-                for run in due[:limit]
+                for run in self._let_through(due, now, limit)
             ]
             for run in claimed:
                 self._put(run)
+                if run.key in self._debounced:
+                    self._forget_dedup(run.key)
         if claimed:
             self._announce()
         return claimed
 
     async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         with self._lock:
-            times = (run.wake_at for run in self._sleeping(workflows, queues))
+            times = self._wake_times(self._sleeping(workflows, queues), self._clock())
             return min((time for time in times if time is not None), default=None)
 
     def _sleeping(self, workflows: Collection[str], queues: Collection[str] | None) -> list[Run]:
@@ -319,8 +320,10 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
         with self._lock:
             for spec in specs:
                 name = served_name(spec.name, spec.version)
-                announced_at = self._specs[name].announced_at if name in self._specs else self._clock()
-                self._specs[name] = replace(spec, serves=(), announced_at=announced_at)
+                known = self._specs.get(name)
+                if known != spec:  # apart from `serves` and `announced_at`, which are not compared
+                    announced_at = self._clock() if known is None else known.announced_at
+                    self._specs[name] = replace(spec, serves=(), announced_at=announced_at)
             if worker is not None and worker in self._workers:
                 known = self._workers[worker]
                 workflows = rules.joined(known.workflows, names_served(specs))

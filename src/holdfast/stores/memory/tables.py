@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from holdfast.core.queues import QueueLimits, RateNumbers
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
 from holdfast.stores import rules
@@ -26,6 +27,31 @@ class Waits(NamedTuple):
 
     child: int
     told: Told
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """A limited queue, as it is kept."""
+
+    declared: QueueLimits | None = None
+    by_hand: QueueLimits | None = None
+    paused_at: float | None = None
+    begun: dict[int, int] = field(default_factory=dict[int, int])
+    """The highest turn of a run that has begun, by priority."""
+    turns: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    """The last one that each key was given, for runs of each priority."""
+    used: RateNumbers = field(default_factory=dict[str, tuple[float, ...]])
+    used_by_key: dict[str, RateNumbers] = field(default_factory=dict[str, RateNumbers])
+
+    @property
+    def limits(self) -> QueueLimits:
+        """Those that hold."""
+        return self.by_hand or self.declared or QueueLimits()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to be kept of it."""
+        return self.declared is not None or self.by_hand is not None or self.paused_at is not None
 
 
 class Tables:
@@ -70,6 +96,15 @@ class Tables:
         self._killed: set[int] = set()
         self._specs: dict[str, WorkflowSpec] = {}
         self._switches: dict[str, float] = {}
+        self._queues: dict[str, QueueRow] = {}
+        self._turns: dict[int, int] = {}
+        """By run, of those that were put into a limited queue."""
+        self._dedups: dict[tuple[str, str], int] = {}
+        """The unfinished run that has a key, by queue and key."""
+        self._dedup_of: dict[int, tuple[str, str]] = {}
+        """The same by run."""
+        self._debounced: set[int] = set()
+        """Those of them that lose it when they begin."""
         self._schedules: dict[str, Schedule] = {}
         self._announcers: dict[str, set[int]] = {}
         """The workers that have announced a schedule."""
@@ -114,6 +149,7 @@ class Tables:
     def _end(self, run: Run) -> None:
         """Keep a run's end, give back what it has reserved, clean up behind it, and tell whoever waits for it."""
         self._put(replace(run, owner=None, wake_at=None, paused_at=None))
+        self._forget_dedup(run.key)
         self._accounts.give_back_all(run.key)
         self._clear_notices(run.key)
         for approval in [*self._approvals.values()]:
@@ -128,6 +164,13 @@ class Tables:
             self._link(place, run.key, Told.YES)
             self._post(waiting.key, run.state, payload, run.finished_at or 0.0, place[1])
             self._wake(waiting)
+
+    def _forget_dedup(self, key: int) -> None:
+        """The next start with the same key begins a new run."""
+        place = self._dedup_of.pop(key, None)
+        if place is not None:
+            del self._dedups[place]
+        self._debounced.discard(key)
 
     def _clear_notices(self, key: int, position: int | None = None) -> None:
         """Drop what was told of the steps in flight of a run, or of one of them."""

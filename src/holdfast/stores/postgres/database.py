@@ -6,9 +6,9 @@ all answers come back together: what was to be written, the question itself, and
 So a usual batch takes two trips: ``BEGIN``, the fences and what was foreseen; then all changes and ``COMMIT``. If one
 of them fails, the server passes over the rest, up to the ``COMMIT``, and the transaction can only be rolled back.
 
-Locks are taken in one order: runs by their keys, then sessions, then accounts by their keys, so that two batches rarely
-wait for each other in a circle. New keys are taken behind them, or those of a session would not rise; then comes what
-was foreseen, also if it was foreseen before.
+Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
+rarely wait for each other in a circle. New keys are taken behind them, or those of a session would not rise; then comes
+what was foreseen, also if it was foreseen before.
 
 A row that is there already, though it was not there when the transaction looked, is a ``Collision``: PostgreSQL waits
 for the other one to commit, and then refuses the second. Whoever begins again finds it.
@@ -293,18 +293,34 @@ class PgDatabase(Database):
 
     def due(
         self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
-    ) -> list[int]:
+    ) -> list[tuple[int, int]]:
         served = self.served(workflows)
         self._queue.append(Sent(self.sql.PROMOTE_DUE, (*served.values(), now, PROMOTE)))
         values = {
             **served, "queues": None if queues is None else Texts(queues), "limit": limit,
             "few": limit * _AMONG + _AT_LEAST,
         }  # fmt: skip
-        return [row[0] for row in self.ask(self.sql.DUE, values)]
+        return [(row[0], row[1]) for row in self.ask(self.sql.DUE, values)]
 
     def lock_sessions(self, sessions: Collection[tuple[str, str]]) -> None:
         workflows, names = Texts(w for w, _ in sessions), Texts(name for _, name in sessions)
         self._locks.append((Sent(self.sql.LOCK_SESSIONS, (self.sql.schema, workflows, names)), None))
+
+    def lock_turns(self, places: Collection[tuple[str, int, str]]) -> None:
+        wanted = [place for place in places if place not in self._answers.get(self.sql.KEY_TURN, {})]
+        values = (
+            Texts(place[0] for place in wanted),
+            Ints(place[1] for place in wanted),
+            Texts(place[2] for place in wanted),
+        )
+
+        def note(rows: list[Row]) -> None:
+            known = self._answers.setdefault(self.sql.KEY_TURN, {})
+            known.update({place: [] for place in wanted})
+            known.update({(queue, priority, key): [(turn,)] for queue, priority, key, turn in rows})
+
+        if wanted:
+            self._locks.append((Sent(self.sql.LOCK_TURNS, values), note))
 
     def lock_accounts(self, keys: Collection[int]) -> None:
         known = self._answers.get(self.sql.ACCOUNT, {})

@@ -9,8 +9,10 @@ of those who use it. That works as long as a migration only adds: tables, column
 touch no row, and indexes. What is to go is first used by nobody for one release. A migration that older versions
 cannot live with raises ``compatible_from``: those that know only of schemas before that are refused, in words, when
 they open the store or connect again. A migration holds its locks until it is committed, so it must be quick whatever is
-in the tables: it rewrites none, and the first one that needs an index on a large table has to bring a way to build it
-``CONCURRENTLY``, which no transaction can do.
+in the tables, and rewrites none. Indexes on a table that is large already are made ``CONCURRENTLY``, which no
+transaction can do: after the rest is committed, and before the version is raised. Whoever is interrupted in between has
+changed nothing that others would notice, and does it again. Such an index waits for all transactions that see the
+database as it was; so nobody may wait for the lock in one, and those who do not get it ask again.
 
 **Whose schema it is.** The table ``meta`` marks it as ours. A schema that has tables but no ``meta`` is somebody
 else's, and left alone.
@@ -20,12 +22,14 @@ Where workers may not create tables, a person runs what ``ddl`` returns, once fo
 
 from __future__ import annotations
 
+import time
 from typing import Any, LiteralString, NamedTuple, cast
 
 import psycopg
 from psycopg import errors, sql
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.stores.postgres import versions
 
 
 class Migration(NamedTuple):
@@ -33,315 +37,14 @@ class Migration(NamedTuple):
 
     statements: str
     compatible_from: int
+    indexes: str = ""
+    """Those on tables that may be large: made last, and while others write."""
 
 
-_1_INITIAL = r"""
-CREATE TABLE {schema}.meta (
-    name  text COLLATE "C" PRIMARY KEY,
-    value text NOT NULL
-);
-
-CREATE SEQUENCE {schema}.run_keys;
-CREATE TABLE {schema}.runs (
-    key            bigint PRIMARY KEY,
-    id             text COLLATE "C" NOT NULL UNIQUE,
-    workflow       text COLLATE "C" NOT NULL,
-    queue          text COLLATE "C" NOT NULL,
-    state          text COLLATE "C" NOT NULL,
-    epoch          bigint NOT NULL,
-    owner          bigint,
-    starter        bigint,
-    deliveries     bigint NOT NULL,
-    max_deliveries bigint NOT NULL,
-    ready          smallint,
-    wake_at        double precision,
-    waits_for      text COLLATE "C" NOT NULL,
-    priority       bigint NOT NULL,
-    deadline       double precision,
-    unclaimed      smallint NOT NULL,
-    cancel         text COLLATE "C" NOT NULL,
-    paused_at      double precision,
-    python         text COLLATE "C" NOT NULL,
-    created_at     double precision NOT NULL,
-    began_at       double precision NOT NULL,
-    finished_at    double precision,
-    parent         text COLLATE "C" NOT NULL,
-    forked_from    text COLLATE "C" NOT NULL,
-    rewound        text COLLATE "C" NOT NULL,
-    rewind         text COLLATE "C",
-    digest         bytea NOT NULL,
-    seed           bytea NOT NULL,
-    tags           text COLLATE "C" NOT NULL,
-    inputs         bytea NOT NULL,
-    output         bytea,
-    error          bytea,
-    session        text COLLATE "C" NOT NULL,
-    previous       text COLLATE "C" NOT NULL,
-    has_budget     smallint NOT NULL,
-    version        text COLLATE "C" NOT NULL
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02);
-ALTER TABLE {schema}.runs ALTER inputs SET STORAGE EXTERNAL, ALTER output SET STORAGE EXTERNAL,
-    ALTER error SET STORAGE EXTERNAL;
-CREATE INDEX runs_due ON {schema}.runs (workflow, version, priority DESC, key) INCLUDE (queue) WHERE ready = 1;
-CREATE INDEX runs_waking ON {schema}.runs (workflow, version, wake_at) INCLUDE (queue) WHERE ready = 0;
-CREATE INDEX runs_held ON {schema}.runs (owner, key) WHERE owner IS NOT NULL;
-CREATE INDEX runs_orphans ON {schema}.runs (workflow, digest, key) WHERE unclaimed = 1;
-CREATE INDEX runs_started ON {schema}.runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_asked ON {schema}.runs (owner, key)
-    WHERE owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL);
-CREATE INDEX runs_listed ON {schema}.runs (workflow, state, key);
-CREATE INDEX runs_created ON {schema}.runs (created_at, key);
-CREATE INDEX runs_children ON {schema}.runs (parent, key) WHERE parent <> '';
-CREATE INDEX runs_sessions ON {schema}.runs (workflow, session, key) WHERE session <> '';
-CREATE INDEX runs_continued ON {schema}.runs (previous, key) WHERE previous <> '';
-
-CREATE TABLE {schema}.run_tags (
-    run bigint NOT NULL,
-    tag text COLLATE "C" NOT NULL,
-    PRIMARY KEY (run, tag)
-);
-CREATE INDEX run_tags_listed ON {schema}.run_tags (tag, run);
-
-CREATE TABLE {schema}.records (
-    run        bigint NOT NULL,
-    seq        bigint NOT NULL,
-    kind       smallint NOT NULL,
-    position   bigint NOT NULL,
-    ok         smallint NOT NULL,
-    at         double precision NOT NULL,
-    started_at double precision NOT NULL,
-    attempts   bigint NOT NULL,
-    worker     bigint NOT NULL,
-    epoch      bigint NOT NULL,
-    name       text COLLATE "C" NOT NULL,
-    preview    text COLLATE "C" NOT NULL,
-    payload    bytea,
-    PRIMARY KEY (run, seq)
-) WITH (toast_tuple_target = 8160);
-ALTER TABLE {schema}.records ALTER payload SET STORAGE EXTERNAL;
-
-CREATE TABLE {schema}.attempts (
-    run      bigint NOT NULL,
-    position bigint NOT NULL,
-    attempt  bigint NOT NULL,
-    intent   smallint NOT NULL,
-    progress bytea,
-    error    text COLLATE "C" NOT NULL,
-    at       double precision NOT NULL,
-    name     text COLLATE "C" NOT NULL,
-    outcome  bytea,
-    PRIMARY KEY (run, position)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-
-CREATE TABLE {schema}.signals (
-    id       bigint GENERATED BY DEFAULT AS IDENTITY,
-    xid      xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    run      bigint NOT NULL,
-    name     text COLLATE "C" NOT NULL,
-    sent_at  double precision NOT NULL,
-    payload  bytea NOT NULL,
-    position bigint,
-    PRIMARY KEY (run, id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-ALTER TABLE {schema}.signals ALTER payload SET STORAGE EXTERNAL;
-CREATE INDEX signals_new ON {schema}.signals (xid);
-CREATE INDEX signals_ends ON {schema}.signals (run, position) WHERE position IS NOT NULL;
-
-CREATE TABLE {schema}.signal_keys (
-    run   bigint NOT NULL,
-    dedup text COLLATE "C" NOT NULL,
-    PRIMARY KEY (run, dedup)
-);
-
-CREATE TABLE {schema}.links (
-    parent   bigint NOT NULL,
-    position bigint NOT NULL,
-    child    bigint NOT NULL,
-    awaited  smallint NOT NULL,
-    PRIMARY KEY (parent, position)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX links_child ON {schema}.links (child, awaited, parent, position);
-
-CREATE TABLE {schema}.usages (
-    run               bigint PRIMARY KEY,
-    above             bigint,
-    calls             bigint NOT NULL,
-    input_tokens      bigint NOT NULL,
-    output_tokens     bigint NOT NULL,
-    cached_tokens     bigint NOT NULL,
-    nano_usd          bigint NOT NULL,
-    unpriced          bigint NOT NULL,
-    seconds           double precision NOT NULL,
-    reserved_calls    bigint NOT NULL,
-    reserved_tokens   bigint NOT NULL,
-    reserved_nano_usd bigint NOT NULL,
-    budget            text COLLATE "C",
-    short             text COLLATE "C" NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX usages_short ON {schema}.usages (run) WHERE short <> '';
-
-CREATE TABLE {schema}.reservations (
-    run      bigint NOT NULL,
-    position bigint NOT NULL,
-    calls    bigint NOT NULL,
-    tokens   bigint NOT NULL,
-    nano_usd bigint NOT NULL,
-    PRIMARY KEY (run, position)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-
-CREATE TABLE {schema}.blobs (
-    hash bytea PRIMARY KEY,
-    size bigint NOT NULL,
-    data bytea NOT NULL
-);
-ALTER TABLE {schema}.blobs ALTER data SET STORAGE EXTERNAL;
-
-CREATE TABLE {schema}.approvals (
-    id          text COLLATE "C" PRIMARY KEY,
-    number      bigint GENERATED BY DEFAULT AS IDENTITY,
-    run         bigint NOT NULL,
-    position    bigint NOT NULL,
-    state       text COLLATE "C" NOT NULL,
-    asked_at    double precision NOT NULL,
-    expires_at  double precision,
-    asked_of    text COLLATE "C" NOT NULL,
-    reminders   bigint NOT NULL,
-    reminded_at double precision,
-    answered_by text COLLATE "C" NOT NULL,
-    answered_at double precision,
-    withdrawn_in bigint NOT NULL,
-    question    text COLLATE "C" NOT NULL,
-    form        bytea NOT NULL,
-    arguments   bytea NOT NULL,
-    answer      bytea
-);
-CREATE INDEX approvals_asked ON {schema}.approvals (run, position);
-CREATE INDEX approvals_open ON {schema}.approvals (asked_at, number) WHERE state = 'open';
-
-CREATE TABLE {schema}.notices (
-    id       bigint GENERATED BY DEFAULT AS IDENTITY,
-    run      bigint NOT NULL,
-    position bigint NOT NULL,
-    part     text COLLATE "C" NOT NULL,
-    number   bigint NOT NULL,
-    stays    smallint NOT NULL,
-    kind     text COLLATE "C" NOT NULL,
-    at       double precision NOT NULL,
-    data     bytea NOT NULL,
-    PRIMARY KEY (run, id),
-    UNIQUE (run, position, part, number)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
-ALTER TABLE {schema}.notices ALTER data SET STORAGE EXTERNAL;
-
-CREATE TABLE {schema}.pruned (
-    key    bigint PRIMARY KEY,
-    size   bigint NOT NULL,
-    inputs bytea,
-    output bytea,
-    error  bytea
-);
-CREATE INDEX runs_large_inputs ON {schema}.runs (inputs) WHERE octet_length(inputs) = 33;
-CREATE INDEX runs_large_output ON {schema}.runs (output) WHERE octet_length(output) = 33;
-CREATE INDEX runs_large_error ON {schema}.runs (error) WHERE octet_length(error) = 33;
-CREATE INDEX records_large_payload ON {schema}.records (payload) WHERE octet_length(payload) = 33;
-CREATE INDEX signals_large_payload ON {schema}.signals (payload) WHERE octet_length(payload) = 33;
-CREATE INDEX approvals_large_form ON {schema}.approvals (form) WHERE octet_length(form) = 33;
-CREATE INDEX approvals_large_arguments ON {schema}.approvals (arguments) WHERE octet_length(arguments) = 33;
-CREATE INDEX approvals_large_answer ON {schema}.approvals (answer) WHERE octet_length(answer) = 33;
-
-CREATE TABLE {schema}.memories (
-    id         bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
-    namespace  text COLLATE "C" NOT NULL,
-    key        text COLLATE "C" NOT NULL,
-    created_at double precision NOT NULL,
-    updated_at double precision NOT NULL,
-    value      bytea NOT NULL,
-    text       text COLLATE "C" NOT NULL,
-    size       bigint NOT NULL,
-    UNIQUE (namespace, key)
-);
-CREATE TABLE {schema}.memory_words (
-    word   text COLLATE "C" NOT NULL,
-    space  bytea NOT NULL,
-    memory bigint NOT NULL,
-    times  bigint NOT NULL,
-    PRIMARY KEY (word, space, memory) INCLUDE (times)
-);
-CREATE INDEX memory_words_of ON {schema}.memory_words (memory);
-CREATE TABLE {schema}.memory_totals (
-    slot     smallint PRIMARY KEY,
-    memories bigint NOT NULL,
-    size     bigint NOT NULL
-) WITH (fillfactor = 20);
-
-CREATE TABLE {schema}.switches (
-    workflow  text COLLATE "C" PRIMARY KEY,
-    off_since double precision NOT NULL
-);
-
-CREATE TABLE {schema}.workers (
-    id             bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
-    token          text COLLATE "C" NOT NULL,
-    name           text COLLATE "C" NOT NULL,
-    host           text COLLATE "C" NOT NULL,
-    pid            bigint NOT NULL,
-    state          text COLLATE "C" NOT NULL,
-    workflows      text COLLATE "C" NOT NULL,
-    queues         text COLLATE "C",
-    started_at     double precision NOT NULL,
-    lease_until    double precision NOT NULL,
-    beat_at        double precision NOT NULL,
-    server_started double precision
-) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX workers_live ON {schema}.workers (id) WHERE state = 'live';
-
-CREATE TABLE {schema}.workflows (
-    name        text COLLATE "C" PRIMARY KEY,
-    parameters  text COLLATE "C" NOT NULL,
-    id_template text COLLATE "C",
-    queue       text COLLATE "C" NOT NULL,
-    timeout     double precision,
-    tags        text COLLATE "C" NOT NULL,
-    budget      text COLLATE "C",
-    is_agent    smallint NOT NULL,
-    max_deliveries bigint NOT NULL,
-    announced_at double precision NOT NULL
-);
-
-CREATE TABLE {schema}.schedules (
-    name        text COLLATE "C" PRIMARY KEY,
-    workflow    text COLLATE "C" NOT NULL,
-    timing      text COLLATE "C" NOT NULL,
-    catch_up    text COLLATE "C" NOT NULL,
-    most        bigint NOT NULL,
-    overlap     text COLLATE "C" NOT NULL,
-    by_code     smallint NOT NULL,
-    options     text COLLATE "C" NOT NULL,
-    inputs      bytea NOT NULL,
-    created_at  double precision NOT NULL,
-    fired_up_to double precision NOT NULL,
-    paused_at   double precision,
-    last_run    text COLLATE "C" NOT NULL DEFAULT '',
-    skipped     double precision
-);
-CREATE TABLE {schema}.announcements (
-    schedule text COLLATE "C" NOT NULL,
-    worker   bigint NOT NULL,
-    PRIMARY KEY (schedule, worker)
-);
-
-CREATE FUNCTION {schema}.error_words(error bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
-DECLARE
-    told json;
-BEGIN
-    told := replace(replace(convert_from(error, 'UTF8'), '\u0001', '\u0001\u0002'), '\u0000', '\u0001\u0001');
-    RETURN (told ->> 'type') || ' ' || (told ->> 'message');
-EXCEPTION WHEN OTHERS THEN
-    RETURN NULL;
-END $$;
-"""
-
-MIGRATIONS: tuple[Migration, ...] = (Migration(_1_INITIAL, 1),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(versions.INITIAL, 1),
+    Migration(versions.QUEUES, 1, versions.QUEUES_INDEXES),
+)
 """``MIGRATIONS[n]`` brings version n to version n + 1; version 0 is a schema without tables, or none."""
 
 VERSION = len(MIGRATIONS)
@@ -350,27 +53,50 @@ _TABLES = """
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY c.relname <> 'meta', c.relname LIMIT 4
 """
+_INVALID = """
+SELECT c.relname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND NOT i.indisvalid
+"""
+_SIZE = "SELECT pg_relation_size(%s::regclass)"
+LARGE = 64 * 1024 * 1024
+"""Bytes of the table of runs from which on its indexes are made while others write; below, that is a matter of a
+second."""
+_MADE = "made"
+"""What ``meta`` tells of a version whose indexes may still be missing."""
+_NAP = 0.05
 _WHO = "SELECT current_user::text, current_database()::text"
 _SET = "INSERT INTO {}.meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 Connection = psycopg.Connection[Any]
 
 
-def migrate(connection: Connection, schema: str) -> None:
+def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> None:
     """Bring ``schema`` up to date. Blocking; the connection is in autocommit mode, and in no transaction.
 
-    Raises ``StoreSchemaError``, ``StoreCorrupt``, ``StoreReadOnly`` or what psycopg has to say.
+    Through a pooler (``is_pooled``) there is no session of our own, and everything is done in one transaction. Raises
+    ``StoreSchemaError``, ``StoreCorrupt``, ``StoreReadOnly`` or what psycopg has to say.
     """
-    if check(connection, schema) >= VERSION:
-        return
+    lock = (f"holdfast {schema}",)
+    version = 0
     try:
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast {schema}",))
-            version = check(connection, schema)  # somebody else may have been quicker
-            if version < VERSION:
-                _carry_out(connection, schema, version)
+        while (version := check(connection, schema)) < VERSION:
+            if version and not is_pooled and _is_large(connection, schema):
+                if _asked(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock):
+                    try:
+                        _carry_out_aside(connection, schema)
+                    finally:
+                        connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
+                    return
+            else:
+                with connection.transaction():
+                    if _asked(connection, "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", lock):
+                        version = check(connection, schema)  # somebody else may have been quicker
+                        if version < VERSION:
+                            _carry_out(connection, schema, version)
+                        return
+            time.sleep(_NAP)
     except errors.InsufficientPrivilege as error:
-        raise _not_allowed(connection, schema, error) from error
+        raise _not_allowed(connection, schema, version, error) from error
 
 
 def check(connection: Connection, schema: str) -> int:
@@ -396,15 +122,21 @@ def check(connection: Connection, schema: str) -> int:
     return version
 
 
-def ddl(schema: str, role: str | None = None) -> str:
+def ddl(schema: str, role: str | None = None, version: int = 0) -> str:
     """All statements that make a new ``schema`` as text, for somebody who may run them.
 
-    ``role`` is the user that Holdfast connects as, if it is another one: it gets the rights that it needs.
+    ``role`` is the user that Holdfast connects as, if it is another one: it gets the rights that it needs. If the
+    schema is there, and has some ``version``, they bring it up to date.
     """
     name = quoted(schema)
     lines = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {name};"]
-    lines += [migration.statements.replace("{schema}", name).strip() for migration in MIGRATIONS]
-    lines += [f"INSERT INTO {name}.meta (name, value) VALUES ('{key}', '{value}');" for key, value in _marks()]
+    for migration in MIGRATIONS[version:]:
+        lines += [_in_schema(migration.statements, schema).strip(), _in_schema(migration.indexes, schema).strip()]
+    lines += [
+        f"INSERT INTO {name}.meta (name, value) VALUES ('{key}', '{value}') "
+        f"ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
+        for key, value in _marks()
+    ]
     if role is not None:
         lines.append(grants(schema, role))
     return "\n".join([*lines, "COMMIT;", ""])
@@ -438,27 +170,85 @@ def _meta(connection: Connection, schema: str) -> dict[str, str]:
     except errors.UndefinedColumn:
         return {}
     except errors.InsufficientPrivilege as error:
-        raise _not_allowed(connection, schema, error) from error
+        raise _not_allowed(connection, schema, 0, error) from error
 
 
 def _carry_out(connection: Connection, schema: str, version: int) -> None:
     name = sql.Identifier(schema)
     if version == 0 and not connection.execute("SELECT to_regnamespace(%s)", (quoted(schema),)).fetchall()[0][0]:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-    for migration in MIGRATIONS[version:]:
-        connection.execute(cast(LiteralString, migration.statements.replace("{schema}", quoted(schema))))
+    made = _made(connection, schema, version)
+    for number, migration in enumerate(MIGRATIONS[version:], version):
+        if number >= made:
+            connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
+        for statement in _indexes(migration, "IF NOT EXISTS"):
+            connection.execute(cast(LiteralString, _in_schema(statement, schema)))
     for mark in _marks():
         connection.execute(sql.SQL(_SET).format(name), mark)
 
 
-def _not_allowed(connection: Connection, schema: str, error: errors.InsufficientPrivilege) -> StoreError:
+def _carry_out_aside(connection: Connection, schema: str) -> None:
+    """The same for a schema with much in it, while others use it; they have no other reason to wait for this."""
+    name = sql.Identifier(schema)
+    version = check(connection, schema)
+    with connection.transaction():
+        for migration in MIGRATIONS[_made(connection, schema, version) :]:
+            connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
+        connection.execute(sql.SQL(_SET).format(name), (_MADE, str(VERSION)))
+    patience = _asked(connection, "SHOW lock_timeout", ())
+    connection.execute("SET lock_timeout = 0")  # the transactions that an index waits for may take their time
+    try:
+        _make_indexes(connection, schema, version)
+    finally:
+        connection.execute("SELECT set_config('lock_timeout', %s, false)", (patience,))
+    with connection.transaction():
+        for mark in _marks():
+            connection.execute(sql.SQL(_SET).format(name), mark)
+
+
+def _make_indexes(connection: Connection, schema: str, version: int) -> None:
+    for row in connection.execute(_INVALID, (schema,)).fetchall():  # somebody was interrupted
+        connection.execute(
+            sql.SQL("DROP INDEX CONCURRENTLY {}.{}").format(sql.Identifier(schema), sql.Identifier(row[0]))
+        )
+    for migration in MIGRATIONS[version:]:
+        for statement in _indexes(migration, "CONCURRENTLY IF NOT EXISTS"):
+            connection.execute(cast(LiteralString, _in_schema(statement, schema)))
+
+
+def _made(connection: Connection, schema: str, version: int) -> int:
+    """How far the schema has come, but for indexes."""
+    return max(version, int(_meta(connection, schema).get(_MADE, 0))) if version else 0
+
+
+def _indexes(migration: Migration, how: str) -> list[str]:
+    """The statements that make its indexes, one by one."""
+    parts = [part.strip() for part in migration.indexes.split(";")]
+    return [part.replace(" INDEX ", f" INDEX {how} ", 1) for part in parts if part]
+
+
+def _is_large(connection: Connection, schema: str) -> bool:
+    return _asked(connection, _SIZE, (f"{quoted(schema)}.runs",)) > LARGE
+
+
+def _asked(connection: Connection, question: LiteralString, values: tuple[Any, ...]) -> Any:
+    return connection.execute(question, values).fetchall()[0][0]
+
+
+def _in_schema(statements: str, schema: str) -> str:
+    return statements.replace("{schema}", quoted(schema))
+
+
+def _not_allowed(connection: Connection, schema: str, version: int, error: errors.InsufficientPrivilege) -> StoreError:
     user, database = connection.execute(_WHO).fetchall()[0]
     what = error.diag.message_primary or str(error)
+    since = f", {version}" if version else ""
     return StoreReadOnly(
         f"the user {user} may not make or use the tables of Holdfast in the schema {schema} of the database {database} "
         f"({what}). Either let it make them:\n    GRANT CREATE ON DATABASE {quoted(database)} TO {quoted(user)};\n"
         f"or have somebody who may do so run what this prints:\n"
-        f'    python -c "from holdfast.stores.postgres.migrations import ddl; print(ddl({schema!r}, {user!r}))"\n'
+        f'    python -c "from holdfast.stores.postgres.migrations import ddl; '
+        f'print(ddl({schema!r}, {user!r}{since}))"\n'
         f"If the tables are there already, what is missing is this:\n"
         + "\n".join(f"    {line}" for line in grants(schema, user).splitlines())
     )

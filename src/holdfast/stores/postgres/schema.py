@@ -65,7 +65,12 @@ CREATE TABLE {schema}.runs (
     session        text COLLATE "C" NOT NULL,
     previous       text COLLATE "C" NOT NULL, -- runs.id, or ''
     has_budget     smallint NOT NULL,
-    version        text COLLATE "C" NOT NULL
+    version        text COLLATE "C" NOT NULL,
+    queue_key      text COLLATE "C" NOT NULL DEFAULT '',
+    due_as         smallint NOT NULL DEFAULT 1, -- what ``ready`` is when it is due: 1, or in a limited queue 2 or 3
+    turn           bigint NOT NULL DEFAULT 0,
+    dedup          text COLLATE "C" NOT NULL DEFAULT '',
+    debounced      smallint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02);
 ALTER TABLE {schema}.runs ALTER inputs SET STORAGE EXTERNAL, ALTER output SET STORAGE EXTERNAL,
     ALTER error SET STORAGE EXTERNAL;
@@ -81,6 +86,13 @@ CREATE INDEX runs_created ON {schema}.runs (created_at, key);
 CREATE INDEX runs_children ON {schema}.runs (parent, key) WHERE parent <> '';
 CREATE INDEX runs_sessions ON {schema}.runs (workflow, session, key) WHERE session <> '';
 CREATE INDEX runs_continued ON {schema}.runs (previous, key) WHERE previous <> '';
+CREATE INDEX runs_queued ON {schema}.runs (queue, workflow, version, ready, priority DESC, turn, key)
+    WHERE ready IN (2, 3, 6);
+CREATE INDEX runs_of_keys ON {schema}.runs (queue, queue_key, ready, workflow, version, priority DESC, turn, key)
+    WHERE ready IN (2, 3, 4, 5);
+CREATE INDEX runs_executed ON {schema}.runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
+CREATE INDEX runs_limited ON {schema}.runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
+CREATE UNIQUE INDEX runs_dedup ON {schema}.runs (queue, dedup) WHERE dedup <> '' AND finished_at IS NULL;
 
 CREATE TABLE {schema}.run_tags (         -- runs.tags once more, to list runs by one
     run bigint NOT NULL,
@@ -293,7 +305,8 @@ CREATE TABLE {schema}.workflows (
     budget      text COLLATE "C",        -- a JSON list of Limits
     is_agent    smallint NOT NULL,
     max_deliveries bigint NOT NULL,
-    announced_at double precision NOT NULL
+    announced_at double precision NOT NULL,
+    queue_key   text COLLATE "C"         -- a template
 );
 
 CREATE TABLE {schema}.schedules (                 -- see stores.schedules
@@ -317,6 +330,48 @@ CREATE TABLE {schema}.announcements (             -- the workers whose code decl
     worker   bigint NOT NULL,
     PRIMARY KEY (schedule, worker)
 );
+
+CREATE TABLE {schema}.queues (           -- those with limits: see stores.queues
+    name            text COLLATE "C" PRIMARY KEY,
+    limits          text COLLATE "C" NOT NULL, -- those that hold: core.queues.QueueLimits
+    declared        text COLLATE "C",    -- those that code has announced
+    by_hand         smallint NOT NULL,
+    paused_at       double precision,
+    concurrency     bigint,              -- these three: of the limits that hold
+    key_concurrency bigint,
+    counts_tokens   smallint NOT NULL,
+    turns           text NOT NULL,       -- by priority, of the runs that have begun: JSON
+    used            text COLLATE "C" NOT NULL, -- how much of its rates: JSON
+    open_at         double precision NOT NULL, -- when its rates let the next run begin, as the last claim saw it
+    settled         smallint NOT NULL    -- 1: the runs that were there before it are limited, too
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE TABLE {schema}.queue_turns (      -- the last one that each key was given, for runs of each priority
+    queue    text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
+    key      text COLLATE "C" NOT NULL,
+    turn     bigint NOT NULL,
+    at       double precision NOT NULL,
+    PRIMARY KEY (queue, priority, key)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX queue_turns_old ON {schema}.queue_turns (at);
+CREATE TABLE {schema}.queue_keys (       -- keys with runs that are set aside, or that have used their rates
+    queue   text COLLATE "C" NOT NULL,
+    key     text COLLATE "C" NOT NULL,
+    aside   smallint NOT NULL,           -- 1: there are runs that are set aside
+    open_at double precision NOT NULL,   -- when to look at those again
+    used    text COLLATE "C" NOT NULL,   -- JSON
+    until   double precision NOT NULL,   -- when this means nothing any more
+    PRIMARY KEY (queue, key)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX queue_keys_aside ON {schema}.queue_keys (queue, open_at) WHERE aside = 1;
+CREATE INDEX queue_keys_old ON {schema}.queue_keys (until);
+CREATE TABLE {schema}.queue_charges (    -- what model calls have used, until a claim counts it
+    queue  text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    tokens bigint NOT NULL,
+    at     double precision NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX queue_charges_of ON {schema}.queue_charges (queue);
 
 -- The type and the message of an error, to search in; NULL if it is none, or kept apart. NUL as ``adapters`` has it.
 CREATE FUNCTION {schema}.error_words(error bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$

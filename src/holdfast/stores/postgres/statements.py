@@ -28,6 +28,7 @@ from holdfast.stores.postgres.archives import ARCHIVES
 from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, insert_last, questions, single, update
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.pruning import PRUNING
+from holdfast.stores.postgres.queueing import DUE_AS, LIMITED_AT, QUEUEING
 from holdfast.stores.postgres.scheduling import SCHEDULING
 from holdfast.stores.sql.statements import Statements
 
@@ -43,7 +44,7 @@ PLANNING: Final[Mapping[str, str]] = {
 _RUN = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as"
 )
 _RECORD = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 _RECORD_VALUES = (
@@ -61,7 +62,7 @@ _CLAIMED = (
     "(SELECT 1 FROM {s}.workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
 _NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
-_FREED = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 1 END"
+_FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 
 # As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
@@ -94,13 +95,16 @@ _RUNS: Final[dict[str, str]] = {
     "START_RUN": changes(
         "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready:i wake_at:f "
         "priority:i deadline:f unclaimed:i python:t created_at:f began_at:f parent:t forked_from:t rewound:t digest:b "
-        "seed:b tags:t inputs:b session:t previous:t has_budget:i version:t",
+        "seed:b tags:t inputs:b session:t previous:t has_budget:i version:t queue_key:t due_as:i turn:i dedup:t "
+        "debounced:i",
         "INSERT INTO {s}.runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, "
         "ready, wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, "
-        "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version) "
+        "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, "
+        "turn, dedup, debounced) "
         "SELECT key, id, workflow, queue, state, epoch, owner, starter, 0, max_deliveries, "
         "ready, wake_at, '', priority, deadline, unclaimed, '', python, created_at, began_at, parent, "
-        "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version FROM {q} ORDER BY id",
+        "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, "
+        "turn, dedup, debounced FROM {q} ORDER BY id",
     ),
     "TAG_RUN": insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING"),
     "RESET_DELIVERIES": update("key:i", "deliveries = 0"),
@@ -116,24 +120,28 @@ _RUNS: Final[dict[str, str]] = {
     "RELEASE_RUN": update("wake_at:f key:i", f"{_FREED}, wake_at = q.wake_at"),
     "WAKE_RUN": update(
         "wake_at:f key:i",
-        "ready = 1, wake_at = q.wake_at",
+        f"ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = q.wake_at",  # set aside: stays so
         " AND runs.state = 'waiting' AND runs.paused_at IS NULL",
     ),
     "CANCEL_HELD": update("key:i", f"{_ASKED}, paused_at = NULL"),
-    "CANCEL_SLEEPING": update("wake_at:f key:i", f"{_ASKED}, paused_at = NULL, ready = 1, wake_at = q.wake_at"),
+    "CANCEL_SLEEPING": update(
+        "wake_at:f key:i",
+        f"{_ASKED}, paused_at = NULL, ready = CASE WHEN due_as > 1 THEN 6 ELSE 1 END, wake_at = q.wake_at",
+    ),
     "CANCEL_AT_ONCE": update(
         "finished_at:f key:i", f"{_ASKED}, state = 'cancelled', finished_at = q.finished_at, {_NO_MORE}"
     ),
     "CANCEL_RECORDED": update("key:i", "cancel = 'recorded'"),
     "PAUSE_RUN": update("paused_at:f key:i", "paused_at = q.paused_at, ready = NULL"),
     "RESUME_HELD": update("key:i", "paused_at = NULL"),
-    "RESUME_SLEEPING": update("wake_at:f key:i", "paused_at = NULL, ready = 1, wake_at = q.wake_at"),
+    "RESUME_SLEEPING": update("wake_at:f key:i", f"paused_at = NULL, ready = {DUE_AS}, wake_at = q.wake_at"),
     "RESUME_UNBEGUN": update(
-        "now:f key:i", "paused_at = NULL, ready = CASE WHEN runs.wake_at > q.now THEN 0 ELSE 1 END"
+        "now:f key:i", "paused_at = NULL, ready = CASE WHEN runs.wake_at > q.now THEN 0 ELSE due_as END"
     ),
     "CLAIM": update(
         "owner:i key:i",
-        "state = 'running', epoch = epoch + 1, owner = q.owner, ready = NULL, wake_at = NULL, waits_for = ''",
+        "state = 'running', epoch = epoch + 1, owner = q.owner, ready = NULL, wake_at = NULL, waits_for = '', "
+        "due_as = CASE due_as WHEN 2 THEN 3 ELSE due_as END, dedup = CASE debounced WHEN 1 THEN '' ELSE dedup END",
     ),
     "FREE_RUN": update("wake_at:f deliveries:i key:i", f"{_FREED}, wake_at = q.wake_at, deliveries = q.deliveries"),
     "KILL_RUN": update(
@@ -234,6 +242,12 @@ _MAILBOXES: Final[dict[str, str]] = {
     ),
 }
 
+_IS_CANCELLED = "EXISTS (SELECT 1 FROM {s}.records WHERE run = runs.key AND kind = 8)"
+# Whether its queue has limits is decided anew.
+_REOPENED_AS = (
+    "CASE WHEN EXISTS (SELECT 1 FROM {s}.queues o WHERE o.name = runs.queue) "
+    "THEN CASE epoch WHEN 0 THEN 2 ELSE 3 END ELSE 1 END"
+)
 _REOPENING: Final[dict[str, str]] = {
     "REOPENED": "SELECT id, state, rewind FROM {s}.runs WHERE key = %s",
     # The runs that a run waits for, and will have no end of; and whether it had one.
@@ -265,9 +279,10 @@ _REOPENING: Final[dict[str, str]] = {
     ),
     "REOPEN_RUN": (
         "UPDATE {s}.runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, "
-        "finished_at = NULL, ready = 1, wake_at = %s, deadline = CASE WHEN deadline > %s THEN deadline END, "
-        "unclaimed = least(unclaimed, 1), cancel = CASE WHEN EXISTS (SELECT 1 FROM {s}.records "
-        "WHERE run = runs.key AND kind = 8) THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL WHERE key = %s"
+        f"finished_at = NULL, due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
+        f"ELSE {_REOPENED_AS} END, dedup = '', wake_at = %s, deadline = CASE WHEN deadline > %s THEN deadline END, "
+        f"unclaimed = least(unclaimed, 1), cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, "
+        "paused_at = NULL, rewind = NULL WHERE key = %s"
     ),
     "SET_VERSION": "UPDATE {s}.runs SET version = %s WHERE key = %s",
 }
@@ -403,22 +418,24 @@ _REST: Final[dict[str, str]] = {
     "PUBLISH": insert_last(
         "workflows",
         "name:t parameters:t id_template:t queue:t timeout:f tags:t budget:t is_agent:i max_deliveries:i "
-        "announced_at:f",
+        "announced_at:f queue_key:t",
         "name",
     ),
     "SPECS": (
-        "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at "
-        "FROM {s}.workflows"
+        "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, "
+        "queue_key FROM {s}.workflows"
     ),
 }
 
 _CLAIMS: Final[dict[str, str]] = {
     "HAS_DUE": (
         f"SELECT EXISTS (SELECT 1 FROM {_ON} AND ((SELECT 1 {_READY} LIMIT 1) IS NOT NULL "
-        f"OR (SELECT 1 {_TIMERS} AND wake_at <= %(now)s LIMIT 1) IS NOT NULL))"
+        f"OR (SELECT 1 {_TIMERS} AND wake_at <= %(now)s LIMIT 1) IS NOT NULL)) "
+        f"OR coalesce(({LIMITED_AT}) <= %(now)s, false)"
     ),
     "NEXT_READY": (
-        f"SELECT min((SELECT wake_at {_READY} ORDER BY workflow, version, priority DESC, key LIMIT 1)) FROM {_ON}"
+        f"SELECT min((SELECT wake_at {_READY} ORDER BY workflow, version, priority DESC, key LIMIT 1)), ({LIMITED_AT}) "
+        f"FROM {_ON}"
     ),
     "NEXT_TIMER": f"SELECT min((SELECT wake_at {_TIMERS} ORDER BY workflow, version, wake_at LIMIT 1)) FROM {_ON}",
 }
@@ -454,7 +471,7 @@ _WORKERS: Final[dict[str, str]] = {
 
 # What ``database`` does in its own way
 
-_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget"
+_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget, (due_as > 1)::int"
 _ABOVE = (
     "WITH RECURSIVE above (run, parent) AS ("
     "SELECT r.key, r.parent FROM unnest(%s::bigint[]) q (key) "
@@ -504,14 +521,14 @@ _OWN: Final[dict[str, str]] = {
         f"(SELECT run, {_ACCOUNT} FROM {{s}}.usages WHERE run = a.run OFFSET 0 FOR NO KEY UPDATE) u"
     ),
     "PROMOTE_DUE": (
-        "UPDATE {s}.runs SET ready = 1 WHERE key = ANY(ARRAY(SELECT t.key FROM "
+        f"UPDATE {{s}}.runs SET ready = {DUE_AS} WHERE key = ANY(ARRAY(SELECT t.key FROM "
         "unnest(%s::text[], %s::text[]) w (name, version) CROSS JOIN LATERAL (SELECT key FROM {s}.runs "
         "WHERE ready = 0 AND workflow = w.name AND version = w.version AND wake_at <= %s "
         "ORDER BY workflow, version, wake_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) t))"
     ),
     # The best ones of each version are looked at without a lock; of all those, as many are locked as are wanted.
     "DUE": (
-        f"SELECT r.key FROM (SELECT c.* FROM {_WANTED} CROSS JOIN LATERAL "
+        f"SELECT c.priority, r.key FROM (SELECT c.* FROM {_WANTED} CROSS JOIN LATERAL "
         f"(SELECT priority, key {_READY} ORDER BY workflow, version, priority DESC, key LIMIT %(few)s) c "
         "ORDER BY c.priority DESC, c.key OFFSET 0) c CROSS JOIN LATERAL "
         "(SELECT key FROM {s}.runs WHERE key = c.key AND ready + 0 = 1 OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) r "
@@ -522,7 +539,7 @@ _OWN: Final[dict[str, str]] = {
 
 _PARTS = (
     _RUNS, _JOURNALS, _MAILBOXES, _REOPENING, _PEOPLE, _NOTICES, _REST, _CLAIMS, _WORKERS, _OWN, pages.LISTS, PRUNING,
-    ARCHIVES, SCHEDULING, {"CONTAINING": pages.CONTAINING},
+    ARCHIVES, SCHEDULING, QUEUEING, {"CONTAINING": pages.CONTAINING},
 )  # fmt: skip
 
 
@@ -537,7 +554,8 @@ class PgStatements(Statements):
     OPEN_ACCOUNTS: str  # keys
     LOCK_ACCOUNTS: str  # keys -> run, the columns of ACCOUNT
     PROMOTE_DUE: str  # workflows, versions, now, limit
-    DUE: str  # a mapping with workflows, versions, queues, limit, and how few of each are looked at -> key
+    DUE: str  # a mapping with workflows, versions, queues, limit, how few of each are looked at -> priority, key
+    LOCK_TURNS: str  # queues, keys -> queue, key, turn
     CONTAINING: str  # with {test}
     PUT_MEMORY: str  # namespace, key, value, text, created_at, updated_at -> id, size
     DELETE_MEMORY: str  # namespace, key -> id, size

@@ -36,6 +36,7 @@ from holdfast.stores.operations import (
     NoteAttempt,
     Op,
     ParkRun,
+    ReleaseRun,
     ReserveUsage,
     Run,
     Started,
@@ -51,9 +52,11 @@ from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
 from holdfast.stores.postgres.workers import Looker, Seen, lock_class
+from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.sql.batch import plain_records
 from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.sql.queues import Outcome
 from holdfast.stores.sql.rows import Reader
 from holdfast.stores.sql.stepping import find_out
 from holdfast.stores.sql.store import SqlStore, T, Work
@@ -77,7 +80,10 @@ ON_LOOP = 500
 ON_LOOP_BYTES = 1_000_000
 """The same, of their payloads."""
 _CALM = 0.02
-"""Seconds between two changes that are told to the engine: news comes in bursts."""
+"""Seconds between two changes that are told to the engine, at most: news comes in bursts."""
+_CALM_AFTER = 4
+"""So many times as long as it took the engine to see to a change, it is left in peace: it need not look without end,
+and a server that is slow is asked less often."""
 _RARELY = 0.2
 """Seconds between two notifications about runs, while nobody seems to follow any."""
 
@@ -141,6 +147,8 @@ class PgStore(SqlStore):
         """Whether it matters to anybody."""
         self._told_runs_at = 0.0
         self._to_tell_runs: asyncio.TimerHandle | None = None
+        self._limited: set[int] = set()
+        """Runs of limited queues that were taken here: others may want their places."""
 
     # Opening and closing
 
@@ -159,7 +167,7 @@ class PgStore(SqlStore):
             retaken=self._note_servers,
         )
         try:
-            await writing.do(lambda db: migrate(db.connection, self.schema))
+            await writing.do(lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled))
             before = time.time()
             clock = await writing.do(lambda db: db.ask("SELECT extract(epoch FROM clock_timestamp())::float8"))
             self._set_clock(clock[0][0], before)
@@ -238,6 +246,9 @@ class PgStore(SqlStore):
     def now(self) -> float:
         return time.time() + self._offset if self._given_clock is None else self._given_clock()
 
+    def _time_at(self, theirs: float | None) -> float:
+        return self.now() if theirs is None or self._given_clock is not None else theirs
+
     @property
     def _time(self) -> float | None:
         """What leases are measured by: the database's clock, unless a test has its own."""
@@ -257,7 +268,7 @@ class PgStore(SqlStore):
 
     async def _append_on_loop(self, ops: Sequence[Op]) -> list[Answer] | None:
         """Append records if there is nothing else to it; ``None``: there is, and nothing was done."""
-        if not _HAS_READERS or len(ops) > ON_LOOP or (rows := plain_records(ops)) is None:
+        if not _HAS_READERS or not 0 < len(ops) <= ON_LOOP or (rows := plain_records(ops)) is None:
             return None
         if sum(len(row[-1] or b"") for row in rows) > ON_LOOP_BYTES:
             return None
@@ -270,6 +281,8 @@ class PgStore(SqlStore):
         work = runs = False
         for op, answer in zip(ops, answers, strict=True):
             kind = type(op)
+            if self._limited and self._gives_up_a_place(op, answer):
+                work = True
             if kind is AppendRecord or kind is TellNotices or kind is ParkRun:
                 runs = runs or self._is_followed
             elif kind is FinishRun:
@@ -283,6 +296,21 @@ class PgStore(SqlStore):
             self._keeper.notify(self._channels[0])
         if runs:
             self._tell_of_runs()
+
+    def _gives_up_a_place(self, op: Op, answer: Answer) -> bool:
+        """Whether a run of a limited queue was held here, and is no more."""
+        if not isinstance(op, FinishRun | ParkRun | ReleaseRun) or op.key not in self._limited:
+            return False
+        if answer is not Verdict.REFUSED:
+            self._limited.discard(op.key)
+        return answer in (Verdict.DONE, Verdict.TOLD)
+
+    async def claim(
+        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+    ) -> list[Run]:
+        runs = await super().claim(worker, workflows=workflows, queues=queues, limit=limit)
+        self._limited.update(run.key for run in runs if run.limited)
+        return runs
 
     def _tell_of_runs(self) -> None:
         """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
@@ -322,6 +350,15 @@ class PgStore(SqlStore):
 
     async def resume_schedule(self, name: str) -> bool:
         done = await super().resume_schedule(name)
+        self._keeper.notify(self._channels[0])
+        return done
+
+    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+        await super().put_queues(queues)
+        self._keeper.notify(self._channels[0])
+
+    async def _change_queue(self, name: str, work: Work[Outcome]) -> bool:
+        done = await super()._change_queue(name, work)
         self._keeper.notify(self._channels[0])
         return done
 
@@ -450,8 +487,9 @@ class PgStore(SqlStore):
     # Change
 
     async def changed(self, timeout: float, *, follows: bool = True) -> bool:
-        await self._follow(follows)
         loop = asyncio.get_running_loop()
+        calm = min(_CALM, _CALM_AFTER * (loop.time() - self._told_at))
+        await self._follow(follows)
         deadline = loop.time() + timeout
         if follows and not self._keeper.is_listening:
             timeout = min(timeout, FOLLOW_EVERY)
@@ -463,7 +501,7 @@ class PgStore(SqlStore):
         except TimeoutError:
             if loop.time() >= deadline:
                 return False
-        await asyncio.sleep(min(self._told_at + _CALM, deadline) - loop.time())
+        await asyncio.sleep(min(self._told_at + calm, deadline) - loop.time())
         self._news.clear()
         self._told_at = loop.time()
         return True

@@ -7,8 +7,10 @@ to tell that a worker is dead. One commit, top to bottom:
 store        SqlStore: the contract; which connection does what
 batch        one commit, one transaction: look ahead, carry out the operations, write
   holding requests starting asking      what each operation does
+  placing                               where a new run stands in its queue
   transaction                           what the operations of a transaction share: fences, lanes, links, ends
-claims workers queries feeds listing    what else is read and written
+claims queueing queues                  who takes which run; queues with limits
+workers queries feeds listing           what else is read and written
 rows payloads blobs                     values to rows and back
 database statements                     what a database has to bring along
 ```

@@ -14,7 +14,17 @@ from holdfast.stores.rules import Told, is_above
 from holdfast.stores.sql.asking import question_text
 from holdfast.stores.sql.blobs import Parcel
 from holdfast.stores.sql.database import Collision, Database, Row
-from holdfast.stores.sql.rows import Reader, account_row, attempt_row, record_row, rewind_text, run_row
+from holdfast.stores.sql.placing import Turns
+from holdfast.stores.sql.rows import (
+    NO_LIMITS,
+    Place,
+    Reader,
+    account_row,
+    attempt_row,
+    record_row,
+    rewind_text,
+    run_row,
+)
 
 
 def belongings(db: Database, key: int) -> Belongings:
@@ -55,7 +65,14 @@ def _stored(parcel: Parcel, payload: bytes | None) -> bytes | None:
 
 def _write_run(db: Database, archived: Archived, key: int, now: float, parcel: Parcel) -> None:
     run = as_restored(archived.run, key, now)
-    started = run_row(as_new(archived), None, now, _stored(parcel, run.inputs), run.previous, run.has_budget)
+    turns = Turns(db, now)
+    place = NO_LIMITS
+    if turns.is_limited(run.queue):
+        db.lock_turns({(run.queue, run.priority, run.queue_key)})
+        place = Place(3 if run.epoch else 2, turns.next(run.queue, run.priority, run.queue_key))
+        turns.flush()
+    new, inputs = as_new(archived), _stored(parcel, run.inputs)
+    started = run_row(new, None, now, inputs, run.previous, run.has_budget, place)
     db.write(db.sql.START_RUN, [(key, *started)])
     if run.tags:
         db.write(db.sql.TAG_RUN, [(tag, key) for tag in run.tags])

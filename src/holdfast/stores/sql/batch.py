@@ -45,6 +45,7 @@ from holdfast.stores.sql.asking import Asking
 from holdfast.stores.sql.blobs import NOTHING, Parcel, is_large
 from holdfast.stores.sql.database import Collision, Database, Row
 from holdfast.stores.sql.holding import Holding
+from holdfast.stores.sql.placing import Turns
 from holdfast.stores.sql.requests import Requests
 from holdfast.stores.sql.rows import Reader, record_row
 from holdfast.stores.sql.starting import Starting, links_wanted
@@ -100,6 +101,8 @@ class Batch(Holding, Requests, Starting, Asking, Carrier):
         self._keys = deque()
         self._newest_of = {}
         self._noted_keys = set()
+        self._turns = Turns(db, now)
+        self._dedups = {}
 
     def carry_out(self) -> list[Answer]:
         """Decide and write; the caller commits."""
@@ -122,6 +125,8 @@ class Batch(Holding, Requests, Starting, Asking, Carrier):
             self._db.lock_sessions(ahead.sessions)
         if ahead.accounts:
             self._db.lock_accounts(ahead.accounts)
+        if ahead.turns:
+            self._db.lock_turns(ahead.turns)
         if ahead.starts:
             self._db.foresee_keys(ahead.starts)
         self._db.foresee({statement: asked for statement, asked in ahead.questions.items() if asked})
@@ -142,6 +147,8 @@ class _Ahead:
         self.sessions: set[tuple[str, str]] = set()
         self.accounts: set[int] = set()
         self.questions: dict[str, set[Row]] = {}
+        self.turns: set[tuple[str, int, str]] = set()
+        """The queues and keys of runs that are started."""
         self.starts = 0
 
     def note(self, op: Op, *, careful: bool) -> None:
@@ -184,6 +191,10 @@ class _Ahead:
         self.starts += 1
         self.ids.add(op.run.id)
         self._ask(self._sql.SWITCHES)
+        self._ask(self._sql.QUEUE_TURN, op.run.queue)
+        self.turns.add((op.run.queue, op.run.priority, op.run.queue_key))
+        if op.run.dedup:
+            self._ask(self._sql.DEDUP, op.run.queue, op.run.dedup)
         if op.run.session:
             self.sessions.add((op.run.workflow, op.run.session))
             self._ask(self._sql.NEWEST_OF_SESSION, op.run.workflow, op.run.session)

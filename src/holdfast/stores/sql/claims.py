@@ -2,14 +2,14 @@
 
 Due runs stand in claiming order in an index, one stretch for each version of a workflow: those that nobody serves are
 in nobody's way. A run whose time has come is first moved there from the timers (at most ``PROMOTE`` at a time: after a
-long pause, a million timers may be due).
-Both are the business of ``Database.due``.
+long pause, a million timers may be due). Both are the business of ``Database.due``. Queues with limits are the business
+of ``queueing``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from holdfast.core.states import RunState
@@ -17,6 +17,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
 from holdfast.stores.operations import Run
 from holdfast.stores.serving import split_name
+from holdfast.stores.sql import queueing
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.queries import read_runs, switched_off
 from holdfast.stores.sql.rows import Reader
@@ -45,17 +46,35 @@ def has_due(db: Database, wanted: Wanted, now: float) -> bool:
     return db.ask(db.sql.HAS_DUE, {**wanted.values(db), "now": now})[0][0] == 1
 
 
-def claim(db: Database, reader: Reader, worker: int, wanted: Wanted, limit: int, now: float) -> list[Run]:
-    """Take up to ``limit`` due runs, with references where their large payloads are."""
+def claim(
+    db: Database,
+    reader: Reader,
+    worker: int,
+    wanted: Wanted,
+    limit: int,
+    now: float,
+    time: Callable[[float | None], float],
+) -> list[Run]:
+    """Take up to ``limit`` due runs, with references where their large payloads are.
+
+    ``time`` tells what time it is later than ``now``, if the database says this.
+    """
     db.begin()
     runs: list[Run] = []
-    db.foresee({db.sql.IS_LIVE: [(worker,)], db.sql.SWITCHES: [()]})
+    asked = queueing.questions(db, wanted.queues)
+    db.foresee({db.sql.IS_LIVE: [(worker,)], db.sql.SWITCHES: [()], **asked})
     if db.lookup(db.sql.IS_LIVE, worker):
         off = switched_off(db)
         served = [(name, version) for name, version in wanted.workflows if name not in off]
-        keys = db.due(served, wanted.queues, limit, now)
+        limited = queueing.held(db, wanted.queues, time)
+        if limited:
+            keys = queueing.choose(db, limited, served, wanted.queues, limit, now)
+        else:
+            keys = [key for _, key in db.due(served, wanted.queues, limit, now)]
         if keys:
             db.write(db.sql.CLAIM, [(worker, key) for key in keys])
+        for queue in limited:
+            queue.keep(db)
         read = read_runs(db, reader, keys)
         runs = [run for run in read if isinstance(run, Run)]
         broken = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
@@ -82,10 +101,13 @@ def _fail(db: Database, broken: Sequence[tuple[int, StoreCorrupt]], now: float) 
     transaction.flush()
 
 
-def next_wake(db: Database, wanted: Wanted) -> float | None:
-    """When the next run becomes due; if one is due already, a time in the past."""
+def next_wake(db: Database, wanted: Wanted, now: float) -> float | None:
+    """When the next run can be taken, as far as is known; if one can be already, a time in the past."""
     values = wanted.values(db)
-    ready = db.ask(db.sql.NEXT_READY, values)[0][0]
+    [(ready, limited)] = db.ask(db.sql.NEXT_READY, values)
     if ready is not None:
         return ready
-    return db.ask(db.sql.NEXT_TIMER, values)[0][0]
+    if limited is not None and limited <= now:
+        return limited
+    timer = db.ask(db.sql.NEXT_TIMER, values)[0][0]
+    return min((at for at in (limited, timer) if at is not None), default=None)

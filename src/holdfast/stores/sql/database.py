@@ -103,7 +103,7 @@ class Database(ABC):
 
     @abstractmethod
     def fences(self, keys: Collection[int], ids: Collection[str] = (), ending: Collection[int] = ()) -> Iterable[Row]:
-        """``(key, id, epoch, state, cancel, is paused, may be awaited, has_budget)`` of runs.
+        """``(key, id, epoch, state, cancel, is paused, may be awaited, has_budget, is limited)`` of runs.
 
         They stay so until the commit, as far as others are concerned. Also locked, and perhaps returned, are those that
         wait for the ones that are likely to be ``ending``.
@@ -131,15 +131,23 @@ class Database(ABC):
     @abstractmethod
     def due(
         self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
-    ) -> list[int]:
-        """The keys of up to ``limit`` runs of these workflows and versions that are due, locked, in claiming order.
+    ) -> list[tuple[int, int]]:
+        """Priority and key of up to ``limit`` runs of these workflows and versions that are due, in claiming order.
 
-        Runs of workflows that are switched off are among them, if asked for.
+        They are locked. Those of limited queues become due, but are not among them. Runs of workflows that are switched
+        off are among them, if asked for.
         """
 
     @abstractmethod
     def lock_sessions(self, sessions: Collection[tuple[str, str]]) -> None:
         """Keep others from creating runs of these workflows and sessions until the commit."""
+
+    @abstractmethod
+    def lock_turns(self, places: Collection[tuple[str, int, str]]) -> None:
+        """Keep others from giving turns until the commit: to runs of these limited queues, priorities and keys.
+
+        They are foreseen by this.
+        """
 
     @abstractmethod
     def lock_accounts(self, keys: Collection[int]) -> None:

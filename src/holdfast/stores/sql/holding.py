@@ -54,6 +54,8 @@ class Holding(Transaction):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+            if held.limited and op.used.tokens:
+                self._later("charges", self._sql.CHARGE, op.key, (op.used.tokens, self._now, op.key))
         if op.memory is not None:
             self._db.change_memory(op.memory)
         if op.clear_notices:

@@ -26,6 +26,7 @@ from holdfast.stores.pruning import (
 )
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.database import Database, NotText
+from holdfast.stores.sql.queues import forget_keys
 
 _ALL = 2**62
 _AT_A_TIME = 200
@@ -215,8 +216,8 @@ def _sizes(db: Database, going: Sequence[Family]) -> tuple[int, int]:
 # Sweeping
 
 
-def sweep(db: Database, limit: int) -> Swept:
-    """Delete about ``limit`` records, and what else is left, of runs that are deleted."""
+def sweep(db: Database, limit: int, now: float) -> Swept:
+    """Delete about ``limit`` records, and what else is left, of runs that are deleted; and keys of queues."""
     db.begin()
     records = size = 0
     references: set[bytes] = set()
@@ -240,6 +241,7 @@ def sweep(db: Database, limit: int) -> Swept:
         for name in _OF_RUNS:
             db.write(getattr(db.sql, name), swept)
     count, freed = _collect(db, references)
+    forget_keys(db, now, limit)
     db.commit()
     return Swept(records, count, size + freed, is_done=len(swept) == len(noted) < most)
 

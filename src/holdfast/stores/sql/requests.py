@@ -211,6 +211,7 @@ class Requests(Transaction):
             change(self._sql.PUT_BACK, run.taken)
             change(self._sql.TAKE_BACK, run.taken)
             change(self._sql.NOTE_REWOUND, (run.taken["positions"], key))
+        self._db.one(self._sql.KEEP_QUEUE_OF, key)
         change(self._sql.REOPEN_RUN, (self._now, self._now, key))
         self._forget(key)
 

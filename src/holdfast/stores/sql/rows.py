@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
@@ -42,7 +42,28 @@ def record_row(key: int, r: Record, payload: bytes | None) -> Row:
     )  # fmt: skip
 
 
-def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None, previous: str, has_budget: bool) -> Row:
+class Place(NamedTuple):
+    """How a run stands in its queue."""
+
+    due_as: int = 1
+    """What ``ready`` is when it is due: 1 in a queue without limits; else 2, and 3 once it has begun."""
+    turn: int = 0
+    dedup: str = ""
+    is_debounced: bool = False
+
+
+NO_LIMITS = Place()
+
+
+def run_row(
+    new: NewRun,
+    owner: int | None,
+    now: float,
+    inputs: bytes | None,
+    previous: str,
+    has_budget: bool,
+    place: Place = NO_LIMITS,
+) -> Row:
     """The columns of ``statements.START_RUN``, as ``rules.new_row`` would have it.
 
     ``inputs`` is what stands in the column, which is a reference for large ones.
@@ -50,13 +71,14 @@ def run_row(new: NewRun, owner: int | None, now: float, inputs: bytes | None, pr
     state, epoch, ready, wake_at = "running", 1, None, None
     if owner is None:
         wake_at = first_wake(new, now)
-        state, epoch, ready = "pending", 0, 1 if wake_at <= now else 0
+        state, epoch, ready = "pending", 0, place.due_as if wake_at <= now else 0
     began_at = new.created_at if new.began_at is None else new.began_at
     return (
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
         new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
         new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
-        new.session, previous, 1 if has_budget else 0, new.version,
+        new.session, previous, 1 if has_budget else 0, new.version, new.queue_key, place.due_as, place.turn,
+        place.dedup, 1 if place.is_debounced else 0,
     )  # fmt: skip
 
 
@@ -108,6 +130,7 @@ def spec_row(spec: WorkflowSpec, announced_at: float) -> Row:
     return (
         served_name(spec.name, spec.version), names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout,
         names_text(spec.tags), limits_text(spec.budget), 1 if spec.is_agent else 0, spec.max_deliveries, announced_at,
+        spec.queue_key,
     )  # fmt: skip
 
 
@@ -140,7 +163,10 @@ class Reader:
         rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
         rewound = () if row[29] == _NO_NAMES else self._positions(row[29], f"run {row[1]!r}")
         values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
-        return Run(*values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33])
+        return Run(
+            *values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
+            limited=row[35] > 1,
+        )  # fmt: skip
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
         """A row that cannot be read, as a run that has failed because of that."""
@@ -148,7 +174,7 @@ class Reader:
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
         return Run(
             *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1,
-            version=row[33],
+            version=row[33], queue_key=row[34], limited=row[35] > 1,
         )  # fmt: skip
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
@@ -215,8 +241,9 @@ class Reader:
                 raise self.unreadable(where, f"{row[6]!r} is not a budget")
         name, version = split_name(row[0])
         return WorkflowSpec(
-            name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, announced_at=row[9]
-        )
+            name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
+            announced_at=row[9],
+        )  # fmt: skip
 
     def usage(self, row: Row) -> RunUsage:
         """A row of ``statements.USAGES``."""

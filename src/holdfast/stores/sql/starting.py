@@ -15,11 +15,12 @@ from holdfast.stores import rules
 from holdfast.stores.operations import AwaitRun, ForkRun, Link, NewRun, Op, Run, Started, StartRun, Verdict
 from holdfast.stores.rules import Told
 from holdfast.stores.sql.database import Row
+from holdfast.stores.sql.placing import Placing
 from holdfast.stores.sql.rows import Reader, record_row, run_row
-from holdfast.stores.sql.transaction import Fence, Transaction
+from holdfast.stores.sql.transaction import Fence
 
 
-class Starting(Transaction):
+class Starting(Placing):
     """How runs come to be, and how others come to wait for them."""
 
     _reader: Reader
@@ -38,8 +39,12 @@ class Starting(Transaction):
         if op.link is not None and self._held(op.link.parent, op.link.epoch) is None:
             return Verdict.FENCED
         present = self._present(new.id)
+        if present is not None and present.seed == new.seed:
+            return self._found(present, True, op.link)
+        if new.dedup and (known := self._joined(new)) is not None and (run := self._present(known)) is not None:
+            return self._found(run, False, op.link)._replace(deduplicated=True)
         if present is not None:
-            return self._found(present, present.seed == new.seed, op.link)
+            return self._found(present, False, op.link)
         if op.join_orphan and (joined := self._join(new)) is not None:
             return self._found(joined, False, op.link)
         if new.workflow in self._off():
@@ -72,18 +77,24 @@ class Starting(Transaction):
 
     def _create(self, new: NewRun, claim_as: int | None, inherits: bool) -> Run:
         """A new run. It ``inherits`` if the one that starts it has a budget to heed."""
-        owner = claim_as if claim_as is not None and self._is_live(claim_as) else None
+        place = self._place_of(new)
+        owner = claim_as if claim_as is not None and place.due_as == 1 and self._is_live(claim_as) else None
+        if owner is not None and place.is_debounced:  # it begins at once, so there is nothing to be put off
+            place = place._replace(dedup="", is_debounced=False)
         previous, has_budget = new.previous, rules.has_budget(new, inherits)
         if new.session:
             previous = self._newest(new.workflow, new.session)
             self._newest_of[new.workflow, new.session] = new.id
         key = self._next_key()
-        row = run_row(new, owner, self._now, self._stored(new.inputs), previous, has_budget)
+        row = run_row(new, owner, self._now, self._stored(new.inputs), previous, has_budget, place)
         self._later("runs", self._sql.START_RUN, key, (key, *row))
-        run = rules.new_row(new, key, owner, self._now, previous, has_budget)
+        run = rules.new_row(new, key, owner, self._now, previous, has_budget, place.due_as > 1)
         for tag in run.tags:
             self._later("tags", self._sql.TAG_RUN, key, (tag, key))
-        self._by_key[key] = self._by_id[run.id] = Fence(key, run.epoch, run.state, has_budget=has_budget)
+        fence = Fence(key, run.epoch, run.state, has_budget=has_budget, limited=run.limited)
+        self._by_key[key] = self._by_id[run.id] = fence
+        if place.dedup:
+            self._note_dedup(new, place, run)
         if new.budget is not None:
             self._flush("runs")  # an account is found by the run's row
             self._accounts.give_budget(key, new.budget)

@@ -162,7 +162,7 @@ class Statements:
     # Claims: a mapping with what ``Database.served`` tells, queues (a list, or NULL for all) and now
 
     HAS_DUE: str  # -> whether anything is due
-    NEXT_READY: str  # -> wake_at of a run that is due
+    NEXT_READY: str  # -> wake_at of a run that is due, when limited queues let the first one of theirs be taken
     NEXT_TIMER: str  # -> the earliest wake_at of those that are not
 
     # Lists of runs: the keys of a page, with {filters} made of FILTERS; values: those of the condition, key, those of
@@ -240,6 +240,62 @@ class Statements:
     # question, form, arguments, answer
     RESTORE_APPROVAL: str
     SET_GOING: str  # write: ready, paused_at, key: if it is held back
+
+    # Queues, for claims (QUEUE: name, limits, turns, used, open_at, the database's clock or NULL;
+    # CANDIDATE: the fields of ``queueing.Candidate``)
+
+    LIMITED: str  # lookup: name -> QUEUE; nothing if it is paused, or somebody else is taking runs from it just now
+    LIMITED_ALL: str  # lookup: -> QUEUE, of all of them
+    EXECUTED: str  # lookup: queue -> key, how many of its runs are executed
+    STRETCH: str  # lookup: queue, workflow, version, ready, limit -> CANDIDATE, in order
+    ASIDE_KEYS: str  # lookup: queue, now, limit -> key, used: with runs that are set aside, to be looked at
+    ASIDE_RUNS: str  # lookup: queue, key, ready, workflow, version, limit -> CANDIDATE, in order
+    KEY_USED: str  # lookup: queue, key -> used
+    TAKE_CHARGES: str  # lookup: queue -> key, tokens, at; they are gone then
+    LOCK_DUE: str  # list of keys -> key: those that are due, and that nobody changes just now; they stay so
+    SET_ASIDE: str  # write: queue, key, ready (2 or 3), limit: so many runs of the key
+    KEEP_QUEUE: str  # write: turns, used, open_at, name
+    KEEP_KEY: str  # write: queue, key, used, open_at, until; what is set aside is counted
+
+    # Queues, for whoever starts runs
+
+    QUEUE_TURN: str  # lookup: name -> turns; the queue is not deleted before the commit
+    KEY_TURN: str  # lookup: queue, priority, key -> turn
+    KEEP_TURN: str  # write: queue, priority, key, turn, at
+    # lookup: queue, dedup -> as ``Database.fences``, debounced, workflow, created_at, inputs if they may be a reference
+    DEDUP: str
+    REPLACE_INPUTS: str  # write: inputs, digest, version, deadline, wake_at, now, key
+    NOTE_REPLACED: str  # write: a new key, a reference that is perhaps needed no more: to be swept away
+    CHARGE: str  # write: tokens, at, run: if its queue counts them
+    KEEP_QUEUE_OF: str  # key -> 1, if the run's queue is limited; it is not deleted before the commit
+
+    # Queues, for whoever sets their limits
+
+    QUEUE: str  # name -> name, limits, declared, by_hand, paused_at, settled, used; nobody else uses it
+    QUEUES: str  # -> the same of all
+    ADD_QUEUE: str  # write: name, limits, by_hand, counts_tokens, turns, used, open_at, settled; nothing if it is there
+    PUT_QUEUE: str  # limits, declared, by_hand, paused_at, concurrency, key_concurrency, counts_tokens, name
+    OPEN_KEYS: str  # queue: look at all that is set aside
+    SETTLE_QUEUE: str  # name
+    QUEUE_CONTENT: str  # now, queue -> key, running, waiting
+    SEE_CHARGES: str  # queue -> key, tokens, at
+    UNLIMITED_STRETCH: str  # workflow, state, key, queue, limit -> key: of runs that are not limited, behind the key
+    LOCK_UNLIMITED: (
+        str  # list of keys -> key, queue_key, epoch, priority: of those that are not limited, and have not ended
+    )
+    LIMIT_RUN: str  # write: due_as, turn, key
+    LIMITED_RUNS: str  # queue, limit -> key: of runs that are limited, and have not ended; they stay so
+    UNLIMIT_RUN: str  # write: key
+    DROP_QUEUE: str  # name
+    DROP_TURNS: str  # queue
+    DROP_KEYS: str  # queue
+    DROP_CHARGES: str  # queue
+    OLD_TURNS: str  # at, limit -> queue, priority, key, whether it has an unfinished run; nobody else changes them
+    KEEP_TURN_LONGER: str  # write: at, queue, priority, key
+    DROP_TURN: str  # write: queue, priority, key
+    OLD_KEYS: str  # until, limit -> queue, key, whether something is set aside; nobody else changes them
+    KEEP_KEY_LONGER: str  # write: until, queue, key
+    DROP_KEY: str  # write: queue, key
 
     # Workers (WORKER: the fields of ``contract.Worker``)
 

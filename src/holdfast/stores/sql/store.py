@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
@@ -33,8 +34,10 @@ from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
+from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.sql import archives, asking, blobs, claims, feeds, listing, payloads, pruning, queries, workers
+from holdfast.stores.sql import queues as limiting
 from holdfast.stores.sql import schedules as scheduling
 from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sql.claims import Wanted
@@ -91,7 +94,9 @@ class SqlStore(Store):
         wanted = Wanted(workflows, queues)
         if not await self._read(lambda db: claims.has_due(db, wanted, self.now()), slow=False):
             return []
-        runs = await self._write(lambda db: claims.claim(db, self._reader, worker, wanted, limit, self.now()), limit)
+        runs = await self._write(
+            lambda db: claims.claim(db, self._reader, worker, wanted, limit, self.now(), self._time_at), limit
+        )
         if not any(map(payloads.lacks, runs)):
             return runs
         read = await self._read(lambda db: payloads.fill_runs(db, self._reader, runs))
@@ -99,6 +104,10 @@ class SqlStore(Store):
         if broken:
             await self._write(lambda db: claims.fail(db, broken, self.now()))
         return [run for run in read if isinstance(run, Run)]
+
+    def _time_at(self, theirs: float | None) -> float:
+        """What time it is, if this is what the database has just said."""
+        return self.now()
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:
@@ -114,7 +123,7 @@ class SqlStore(Store):
 
     async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         wanted = Wanted(workflows, queues)
-        return await self._read(lambda db: claims.next_wake(db, wanted), slow=False)
+        return await self._read(lambda db: claims.next_wake(db, wanted, self.now()), slow=False)
 
     async def histories(self, keys: Sequence[int]) -> list[History]:
         return await self._read(lambda db: queries.histories(db, self._reader, keys))
@@ -188,6 +197,40 @@ class SqlStore(Store):
             return []
         return await self._browse(lambda db: db.find_memories(namespace, wanted, limit))
 
+    # Queues
+
+    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+        for name in await self._write(lambda db: limiting.put(db, self._reader, queues), len(queues)):
+            await self._settle_queue(name)
+
+    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+        return await self._change_queue(name, lambda db: limiting.set_by_hand(db, self._reader, name, limits))
+
+    async def pause_queue(self, name: str) -> bool:
+        return await self._change_queue(name, lambda db: limiting.pause(db, self._reader, name, self.now()))
+
+    async def resume_queue(self, name: str) -> bool:
+        return await self._change_queue(name, lambda db: limiting.resume(db, self._reader, name))
+
+    async def _change_queue(self, name: str, work: Work[limiting.Outcome]) -> bool:
+        outcome = await self._write(work)
+        if not outcome.is_settled:
+            await self._settle_queue(name)
+        return outcome.has_changed
+
+    async def _settle_queue(self, name: str) -> None:
+        """Make the runs of a queue limited, or limited no more, a few at a time."""
+        for _ in range(2):  # once more, for those that have come back from a worker meanwhile
+            keys = await self._browse(lambda db: limiting.to_be_limited(db, self._reader, name))
+            for at in range(0, len(keys), limiting.AT_A_TIME):
+                piece = keys[at : at + limiting.AT_A_TIME]
+                await self._write(partial(limiting.limit, name=name, keys=piece, now=self.now()), len(piece), slow=True)
+        while not await self._write(lambda db: limiting.settle(db, self._reader, name), slow=True):
+            pass
+
+    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+        return await self._browse(lambda db: limiting.read(db, self._reader, names, self.now()))
+
     # Schedules
 
     async def put_schedules(
@@ -223,7 +266,7 @@ class SqlStore(Store):
         return await (self._browse(work) if what.dry_run else self._write(work, limit, slow=True))
 
     async def sweep(self, limit: int = 2000) -> Swept:
-        return await self._write(partial(pruning.sweep, limit=limit), limit, slow=True)
+        return await self._write(lambda db: pruning.sweep(db, limit, self.now()), limit, slow=True)
 
     # Archives
 

@@ -27,7 +27,7 @@ from holdfast.stores.sql.database import Database, Row
 class Fence:
     """What a transaction knows of a run: its row, and what earlier operations have made of it."""
 
-    __slots__ = ("awaited", "cancel", "epoch", "has_budget", "key", "paused", "state", "woken")
+    __slots__ = ("awaited", "cancel", "epoch", "has_budget", "key", "limited", "paused", "state", "woken")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Fence:
         paused: bool = False,
         awaited: bool = False,
         has_budget: bool = False,
+        limited: bool = False,
     ) -> None:
         self.key = key
         self.epoch = epoch
@@ -48,6 +49,8 @@ class Fence:
         """There may be somebody who waits for its end."""
         self.has_budget = has_budget
         """Something may be reserved for it."""
+        self.limited = limited
+        """What it uses may be charged to its queue."""
         self.woken = False
         """It was parked, and something in this transaction has woken it."""
 
@@ -97,7 +100,8 @@ class Transaction:
         self._by_key: dict[int, Fence] = {}
         self._by_id: dict[str, Fence] = {}
         self._lanes = {
-            name: Lane() for name in ("runs", "records", "attempts", "signals", "links", "tags", "notices", "approvals")
+            name: Lane()
+            for name in ("runs", "records", "attempts", "signals", "links", "tags", "notices", "approvals", "charges")
         }
         self._ending: set[int] = set()
         """Runs that are likely to end in this transaction."""
@@ -121,10 +125,16 @@ class Transaction:
         names = {name for name in ids if name not in self._by_id}
         if not wanted and not names:
             return
-        for key, run_id, epoch, state, cancel, paused, awaited, budget in self._db.fences(wanted, names, set(ending)):
-            if key not in self._by_key:
-                fence = Fence(key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1)
-                self._by_key[key] = self._by_id[run_id] = fence
+        for row in self._db.fences(wanted, names, set(ending)):
+            self._know(row)
+
+    def _know(self, row: Row) -> Fence:
+        """The run of a row of ``Database.fences``."""
+        key, run_id, epoch, state, cancel, paused, awaited, budget, limited = row
+        if key not in self._by_key:
+            fence = Fence(key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1, limited == 1)
+            self._by_key[key] = self._by_id[run_id] = fence
+        return self._by_key[key]
 
     def _forget(self, key: int) -> None:
         """Read again what is known of a run that has been reopened, and of links."""

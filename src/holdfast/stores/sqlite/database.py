@@ -130,7 +130,7 @@ class SqliteDatabase(Database):
 
     def due(
         self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
-    ) -> list[int]:
+    ) -> list[tuple[int, int]]:
         served = None if queues is None else self.listed(queues)
         due: list[tuple[int, int]] = []
         for workflow, version in workflows:
@@ -139,9 +139,12 @@ class SqliteDatabase(Database):
             rows = self.connection.execute(sql.DUE, values)
             due.extend((-priority, key) for priority, key in rows)
         due.sort()
-        return [key for _, key in due[:limit]]
+        return [(-rank, key) for rank, key in due[:limit]]
 
     def lock_sessions(self, sessions: Collection[tuple[str, str]]) -> None:
+        pass
+
+    def lock_turns(self, places: Collection[tuple[str, int, str]]) -> None:
         pass
 
     def lock_accounts(self, keys: Collection[int]) -> None:

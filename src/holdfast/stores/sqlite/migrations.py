@@ -343,12 +343,71 @@ CREATE TABLE announcements (
 ) WITHOUT ROWID;
 """
 
+_6_QUEUES = """
+ALTER TABLE runs ADD COLUMN queue_key TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN due_as INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE runs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN dedup TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN debounced INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_queued ON runs (queue, workflow, version, ready, priority DESC, turn, key) WHERE ready IN (2, 3, 6);
+CREATE INDEX runs_of_keys ON runs (queue, queue_key, ready, workflow, version, priority DESC, turn, key)
+    WHERE ready IN (2, 3, 4, 5);
+CREATE INDEX runs_executed ON runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
+CREATE INDEX runs_limited ON runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
+CREATE UNIQUE INDEX runs_dedup ON runs (queue, dedup) WHERE dedup != '' AND finished_at IS NULL;
+
+ALTER TABLE workflows ADD COLUMN queue_key TEXT;
+
+CREATE TABLE queues (
+    name            TEXT NOT NULL PRIMARY KEY,
+    limits          TEXT NOT NULL,
+    declared        TEXT,
+    by_hand         INTEGER NOT NULL,
+    paused_at       REAL,
+    concurrency     INTEGER,
+    key_concurrency INTEGER,
+    counts_tokens   INTEGER NOT NULL,
+    turns           TEXT NOT NULL,
+    used            TEXT NOT NULL,
+    open_at         REAL NOT NULL,
+    settled         INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE queue_turns (
+    queue    TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    key      TEXT NOT NULL,
+    turn     INTEGER NOT NULL,
+    at       REAL NOT NULL,
+    PRIMARY KEY (queue, priority, key)
+) WITHOUT ROWID;
+CREATE INDEX queue_turns_old ON queue_turns (at);
+CREATE TABLE queue_keys (
+    queue   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    aside   INTEGER NOT NULL,
+    open_at REAL NOT NULL,
+    used    TEXT NOT NULL,
+    until   REAL NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX queue_keys_aside ON queue_keys (queue, open_at) WHERE aside = 1;
+CREATE INDEX queue_keys_old ON queue_keys (until);
+CREATE TABLE queue_charges (
+    queue  TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    at     REAL NOT NULL
+);
+CREATE INDEX queue_charges_of ON queue_charges (queue);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _1_INITIAL,
     _2_LINKS_AND_REQUESTS,
     _3_USAGE_AND_SESSIONS,
     _4_PEOPLE_AND_MEMORIES,
     _5_FLEETS,
+    _6_QUEUES,
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 

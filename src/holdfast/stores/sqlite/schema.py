@@ -6,6 +6,9 @@ A new database is brought to this shape by running all of ``migrations.MIGRATION
 1 when a run is due, 0 when it becomes due at ``wake_at``, NULL when it is not waiting for a time (running, ended, or
 parked until a signal) or paused. With it, the due runs of a version of a workflow stand in claiming order in a partial
 index of their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
+In a queue with limits, a run that is due has 2, or 3 once it has begun; 4 or 5 instead while it is set aside because
+its key is at its limits; and 6 when it is to be cancelled, and needs no place. See ``sql.queueing``.
+
 Releases before versions looked for work in indexes with other names, which are gone: a process of theirs that has the
 file open finishes the runs that it holds, and takes no more. ``inputs`` and ``output`` come last, because SQLite reads
 a row only as far as it must; what was added behind them is empty or 0 for most runs, and such values stand in the row's
@@ -58,7 +61,12 @@ CREATE TABLE runs (
     session        TEXT NOT NULL DEFAULT '',
     previous       TEXT NOT NULL DEFAULT '', -- runs.id, or ''
     has_budget     INTEGER NOT NULL DEFAULT 0,
-    version        TEXT NOT NULL DEFAULT ''
+    version        TEXT NOT NULL DEFAULT '',
+    queue_key      TEXT NOT NULL DEFAULT '',
+    due_as         INTEGER NOT NULL DEFAULT 1, -- what ``ready`` is when it is due: 1, or in a limited queue 2 or 3
+    turn           INTEGER NOT NULL DEFAULT 0,
+    dedup          TEXT NOT NULL DEFAULT '',
+    debounced      INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX runs_due ON runs (workflow, version, priority DESC, key, queue) WHERE ready = 1;
 CREATE INDEX runs_waking ON runs (workflow, version, wake_at, queue) WHERE ready = 0;
@@ -71,6 +79,12 @@ CREATE INDEX runs_created ON runs (created_at);
 CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
 CREATE INDEX runs_sessions ON runs (workflow, session) WHERE session != '';
 CREATE INDEX runs_continued ON runs (previous) WHERE previous != '';
+CREATE INDEX runs_queued ON runs (queue, workflow, version, ready, priority DESC, turn, key) WHERE ready IN (2, 3, 6);
+CREATE INDEX runs_of_keys ON runs (queue, queue_key, ready, workflow, version, priority DESC, turn, key)
+    WHERE ready IN (2, 3, 4, 5);
+CREATE INDEX runs_executed ON runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
+CREATE INDEX runs_limited ON runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
+CREATE UNIQUE INDEX runs_dedup ON runs (queue, dedup) WHERE dedup != '' AND finished_at IS NULL;
 
 CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
     tag TEXT NOT NULL,
@@ -264,7 +278,8 @@ CREATE TABLE workflows (
     budget      TEXT,                    -- a JSON list of Limits
     is_agent    INTEGER NOT NULL DEFAULT 0,
     max_deliveries INTEGER NOT NULL DEFAULT 3,
-    announced_at REAL NOT NULL DEFAULT 0
+    announced_at REAL NOT NULL DEFAULT 0,
+    queue_key   TEXT                     -- a template
 ) WITHOUT ROWID;
 
 CREATE TABLE schedules (                 -- see stores.schedules
@@ -288,4 +303,46 @@ CREATE TABLE announcements (             -- the workers whose code declares a sc
     worker   INTEGER NOT NULL,
     PRIMARY KEY (schedule, worker)
 ) WITHOUT ROWID;
+
+CREATE TABLE queues (                    -- those with limits: see stores.queues
+    name            TEXT NOT NULL PRIMARY KEY,
+    limits          TEXT NOT NULL,       -- those that hold: core.queues.QueueLimits
+    declared        TEXT,                -- those that code has announced
+    by_hand         INTEGER NOT NULL,
+    paused_at       REAL,
+    concurrency     INTEGER,             -- these three: of the limits that hold
+    key_concurrency INTEGER,
+    counts_tokens   INTEGER NOT NULL,
+    turns           TEXT NOT NULL,       -- by priority, of the runs that have begun: JSON
+    used            TEXT NOT NULL,       -- how much of its rates: JSON
+    open_at         REAL NOT NULL,       -- when its rates let the next run begin, as the last claim saw it
+    settled         INTEGER NOT NULL     -- 1: the runs that were there before it are limited, too
+) WITHOUT ROWID;
+CREATE TABLE queue_turns (               -- the last one that each key was given, for runs of each priority
+    queue    TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    key      TEXT NOT NULL,
+    turn     INTEGER NOT NULL,
+    at       REAL NOT NULL,
+    PRIMARY KEY (queue, priority, key)
+) WITHOUT ROWID;
+CREATE INDEX queue_turns_old ON queue_turns (at);
+CREATE TABLE queue_keys (                -- keys with runs that are set aside, or that have used their rates
+    queue   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    aside   INTEGER NOT NULL,            -- 1: there are runs that are set aside
+    open_at REAL NOT NULL,               -- when to look at those again
+    used    TEXT NOT NULL,               -- JSON
+    until   REAL NOT NULL,               -- when this means nothing any more
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX queue_keys_aside ON queue_keys (queue, open_at) WHERE aside = 1;
+CREATE INDEX queue_keys_old ON queue_keys (until);
+CREATE TABLE queue_charges (             -- what model calls have used, until a claim counts it
+    queue  TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    at     REAL NOT NULL
+);
+CREATE INDEX queue_charges_of ON queue_charges (queue);
 """

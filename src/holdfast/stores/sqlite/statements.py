@@ -10,6 +10,7 @@ from __future__ import annotations
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sqlite.archives import ARCHIVES
 from holdfast.stores.sqlite.pruning import PRUNING
+from holdfast.stores.sqlite.queueing import DUE_AS, LIMITED_AT, QUEUEING
 
 AT_ONCE = 50
 """How many keys are bound in one piece."""
@@ -19,7 +20,7 @@ AT_ONCE = 50
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
@@ -34,7 +35,7 @@ SEED = "SELECT seed FROM runs WHERE key = ?"
 _PIECE = f"(?{', ?' * (AT_ONCE - 1)})"
 _FENCE = (
     "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget FROM runs"
+    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget, due_as > 1 FROM runs"
 )
 FENCES_BY_KEY = f"{_FENCE} WHERE key IN {_PIECE}"
 FENCE = f"{_FENCE} WHERE key = ?"
@@ -114,8 +115,9 @@ WAITING = "SELECT parent, position FROM links WHERE awaited = 1 AND child = ? OR
 START_RUN = (
     "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, "
     "wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, "
-    "rewound, digest, seed, tags, inputs, session, previous, has_budget, version) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, turn, dedup, "
+    "debounced) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Also behind those that are deleted: no key is ever used again.
 LAST_KEY = (
@@ -139,21 +141,27 @@ _CLAIMED = (
 _NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
 FINISH_RUN = f"UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, rewind = ?, {_NO_MORE} WHERE key = ?"
 PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
-_FREED = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 1 END"
+_FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
 RELEASE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE key = ?"
-WAKE_RUN = "UPDATE runs SET ready = 1, wake_at = ? WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
+WAKE_RUN = (  # one that is set aside stays so
+    f"UPDATE runs SET ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = ? "
+    "WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
+)
 
 # Requests
 
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 CANCEL_HELD = f"UPDATE runs SET {_ASKED}, paused_at = NULL WHERE key = ?"
-CANCEL_SLEEPING = f"UPDATE runs SET {_ASKED}, paused_at = NULL, ready = 1, wake_at = ? WHERE key = ?"
+CANCEL_SLEEPING = (
+    f"UPDATE runs SET {_ASKED}, paused_at = NULL, ready = CASE WHEN due_as > 1 THEN 6 ELSE 1 END, wake_at = ? "
+    "WHERE key = ?"
+)
 CANCEL_AT_ONCE = f"UPDATE runs SET {_ASKED}, state = 'cancelled', finished_at = ?, {_NO_MORE} WHERE key = ?"
 CANCEL_RECORDED = "UPDATE runs SET cancel = 'recorded' WHERE key = ?"
 PAUSE_RUN = "UPDATE runs SET paused_at = ?, ready = NULL WHERE key = ?"
 RESUME_HELD = "UPDATE runs SET paused_at = NULL WHERE key = ?"
-RESUME_SLEEPING = "UPDATE runs SET paused_at = NULL, ready = 1, wake_at = ? WHERE key = ?"
-RESUME_UNBEGUN = "UPDATE runs SET paused_at = NULL, ready = CASE WHEN wake_at > ? THEN 0 ELSE 1 END WHERE key = ?"
+RESUME_SLEEPING = f"UPDATE runs SET paused_at = NULL, ready = {DUE_AS}, wake_at = ? WHERE key = ?"
+RESUME_UNBEGUN = "UPDATE runs SET paused_at = NULL, ready = CASE WHEN wake_at > ? THEN 0 ELSE due_as END WHERE key = ?"
 REQUESTS = (
     "SELECT key, cancel = 'asked', paused_at IS NOT NULL FROM runs INDEXED BY runs_asked "
     "WHERE owner = ? AND owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL) AND state = 'running' "
@@ -182,10 +190,18 @@ PUT_BACK = (
 TAKE_BACK = f"DELETE FROM records WHERE {_TAKEN}"
 TAKE_BACK_OUTCOMES = "DELETE FROM attempts WHERE run = :run AND position >= :positions AND outcome IS NOT NULL"
 NOTE_REWOUND = "UPDATE runs SET rewound = json_insert(rewound, '$[#]', ?) WHERE key = ?"
+_IS_CANCELLED = "EXISTS (SELECT 1 FROM records WHERE run = runs.key AND kind = 8)"
+# Whether its queue has limits is decided anew.
+_REOPENED_AS = (
+    "CASE WHEN EXISTS (SELECT 1 FROM queues WHERE name = runs.queue) "
+    "THEN CASE epoch WHEN 0 THEN 2 ELSE 3 END ELSE 1 END"
+)
 REOPEN_RUN = (
     "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
-    "ready = 1, wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "
-    "cancel = CASE WHEN EXISTS (SELECT 1 FROM records WHERE run = key AND kind = 8) THEN 'recorded' ELSE '' END, "
+    f"due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
+    f"ELSE {_REOPENED_AS} END, dedup = '', "
+    "wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "
+    f"cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, "
     "paused_at = NULL, rewind = NULL WHERE key = ?"
 )
 SET_VERSION = "UPDATE runs SET version = ? WHERE key = ?"
@@ -316,10 +332,11 @@ _THESE = f"workflow = {_WORKFLOW} AND version = json_extract(w.value, '$[1]') AN
 HAS_DUE = (
     f"SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE {_ON} AND ("
     f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE}) "
-    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE ready = 0 AND wake_at <= :now AND {_THESE})))"
+    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE ready = 0 AND wake_at <= :now AND {_THESE}))) "
+    f"OR coalesce(({LIMITED_AT}) <= :now, 0)"
 )
 PROMOTE_DUE = (
-    "UPDATE runs SET ready = 1 WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
+    f"UPDATE runs SET ready = {DUE_AS} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
     "WHERE ready = 0 AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE = (
@@ -327,15 +344,16 @@ DUE = (
     f"AND version = :version AND {_SERVED} ORDER BY priority DESC, key LIMIT :limit"
 )
 CLAIM = (
-    "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '' "
+    "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '', "
+    "due_as = CASE due_as WHEN 2 THEN 3 ELSE due_as END, dedup = CASE debounced WHEN 1 THEN '' ELSE dedup END "
     "WHERE key = ?"
 )
 FAIL_UNREADABLE = (
     f"UPDATE runs SET state = 'failed', error = ?, finished_at = ?, {_NO_MORE} WHERE key = ? AND state = 'running'"
 )
 NEXT_READY = (
-    f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE} LIMIT 1)) "
-    f"FROM json_each(:workflows) w WHERE {_ON}"
+    f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE} LIMIT 1)), "
+    f"({LIMITED_AT}) FROM json_each(:workflows) w WHERE {_ON}"
 )
 NEXT_TIMER = (
     f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_waking WHERE ready = 0 AND {_THESE} "
@@ -412,12 +430,13 @@ RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state 
 
 # Workflows
 
-_SPEC = "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at"
+_SPEC = "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, queue_key"
 PUBLISH = (
-    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET parameters = excluded.parameters, id_template = excluded.id_template, "
     "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags, budget = excluded.budget, "
-    "is_agent = excluded.is_agent, max_deliveries = excluded.max_deliveries, announced_at = excluded.announced_at"
+    "is_agent = excluded.is_agent, max_deliveries = excluded.max_deliveries, announced_at = excluded.announced_at, "
+    "queue_key = excluded.queue_key"
 )
 SPECS = f"SELECT {_SPEC} FROM workflows"
 
@@ -452,7 +471,7 @@ PAUSE_SCHEDULE = "UPDATE schedules SET paused_at = ? WHERE name = ? AND paused_a
 RESUME_SCHEDULE = "UPDATE schedules SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL"
 DELETE_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
 
-STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES})
+STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES, **QUEUEING})
 
 
 def containing(test: str, *, plain: bool) -> str:

@@ -1,0 +1,193 @@
+"""``holdfast queues``: what limits there are, what they hold up, and what people do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from rich.text import Text
+
+from holdfast.cli.opening import existing_store, where
+from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, iso, one_line, printable
+from holdfast.client.client import Client
+from holdfast.client.queues import QueueInfo, find_queue, names_in_use, read_queues
+
+# Listing
+
+
+def show_queues(url: str | None, *, as_json: bool) -> None:
+    """Print all queues with limits."""
+    found, now = asyncio.run(_read(url))
+    if as_json:
+        echo_json([_as_json(one) for one in found])
+        return
+    out = console()
+    if not found:
+        out.print(
+            'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
+            "`holdfast queues set llm --concurrency 10`",
+            soft_wrap=True,
+        )
+        return
+    head = ("queue", "limits", "running", "waiting", "now")
+    rows = [(one_line(one.name), one.limits, f"{one.running:,}", f"{one.waiting:,}", _now(one, now)) for one in found]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for number, row in enumerate((head, *rows)):
+        # Numbers stand under each other.
+        cells = [
+            cell.rjust(width) if column in (2, 3) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        line = Text("  ".join(cells).rstrip(), "" if number else "bold")
+        if number and found[number - 1].held_up:
+            line.stylize("yellow", sum(widths[:4]) + 8)
+        out.print(line, soft_wrap=True)
+    for one in found:
+        for note in _notes(one, now, url):
+            out.print(Text(printable(f"{one.name!r} {note}")), soft_wrap=True)
+
+
+async def _read(url: str | None) -> tuple[list[QueueInfo], float]:
+    async with existing_store(url) as store:
+        return await read_queues(store), store.now()
+
+
+def _now(one: QueueInfo, now: float) -> str:
+    """Whether runs begin now, and if not, why, in a few words."""
+    if one.paused_at is not None:
+        return "paused"
+    if one.concurrency is not None and one.running >= one.concurrency:
+        return f"full: {one.running} of {one.concurrency} running"
+    if one.next_at is not None:
+        at = one.next_at.timestamp()
+        return f"rate is used up until {clock_time(at).split()[1]}, {ago(now - at)}"
+    if one.held_up is not None:
+        return f"keys that wait are full: {one.key_concurrency} of each"
+    return "lets runs begin"
+
+
+def _notes(one: QueueInfo, now: float, url: str | None) -> list[str]:
+    """What somebody should know, or do."""
+    notes: list[str] = []
+    if one.paused_at is not None:
+        resume = _command("resume", one.name, url)
+        notes.append(f"was paused {ago(now - one.paused_at.timestamp())}: `{resume}` lets its runs begin again")
+    if one.by_hand:
+        says = "code says nothing of it" if one.declared is None else f"code says: {one.declared}"
+        notes.append(f"has limits that were set by hand ({says}); `{_command('reset', one.name, url)}` takes them back")
+    return notes
+
+
+def _command(what: str, name: str, url: str | None) -> str:
+    return command("queues", what, name, *[word for option in where(url) for word in option])
+
+
+# One
+
+
+def show_queue(url: str | None, name: str, *, as_json: bool) -> None:
+    """Print all that is known of a queue."""
+    one, now = asyncio.run(_read_one(url, name))
+    if as_json:
+        echo_json(_as_json(one))
+        return
+    out = console()
+    out.print(Text.assemble(("queue ", ""), (one_line(one.name), "bold")), soft_wrap=True)
+    facts = [("limits", one.limits), ("running", f"{one.running:,}"), ("waiting", f"{one.waiting:,}")]
+    for word, told in [*facts, ("now", _now(one, now))]:
+        out.print(Text(f"  {word:8} {printable(told)}"), soft_wrap=True)
+    if any(key.key for key in one.keys):
+        _tell_keys(one)
+    for note in _notes(one, now, url):
+        out.print(Text(printable(f"it {note}")), soft_wrap=True)
+
+
+def _tell_keys(one: QueueInfo) -> None:
+    out = console()
+    head = ("key", "running", "waiting")
+    rows = [(one_line(key.key) or "(none)", f"{key.running:,}", f"{key.waiting:,}") for key in one.keys]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
+    for number, (key, *numbers) in enumerate((head, *rows)):
+        cells = [key.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))]
+        out.print(Text("  " + "  ".join(cells), "" if number else "bold"), soft_wrap=True)
+    rest = one.running + one.waiting - sum(key.running + key.waiting for key in one.keys)
+    if rest > 0:
+        out.print(Text(f"  … {counted(rest, 'run')} of other keys", "dim"), soft_wrap=True)
+
+
+async def _read_one(url: str | None, name: str) -> tuple[QueueInfo, float]:
+    async with existing_store(url) as store:
+        found = await find_queue(store, name)
+        now = store.now()
+        return QueueInfo.of(found, now), now
+
+
+# Changing
+
+Change = Literal["reset", "pause", "resume"]
+
+
+def set_queue(url: str | None, name: str, limits: Mapping[str, Any], *, as_json: bool) -> None:
+    """Set limits of a queue, and say which hold now."""
+    _tell(asyncio.run(_set(url, name, limits)), as_json)
+
+
+def change_queue(url: str | None, change: Change, name: str, *, as_json: bool) -> None:
+    """Do something with a queue, and say what that means."""
+    _tell(asyncio.run(_change(url, change, name)), as_json)
+
+
+def _tell(told: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(told) if as_json else printable(told["message"]))
+
+
+async def _set(url: str | None, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    async with existing_store(url) as store, Client(url) as client:
+        known = await names_in_use(store)
+        changed = await client.queues.set(name, **limits)
+        [one] = await read_queues(store, [name])
+        is_so = "has these limits now" if changed else "had these limits before, set by hand: nothing changed"
+        message = (
+            f"queue {name!r} {is_so}: {one.limits}; `{_command('reset', name, url)}` lets it have those of the code"
+        )
+        return _told(one.name, changed, message + _stranger(name, known), one.limits)
+
+
+async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
+    async with existing_store(url) as store, Client(url) as client:
+        known, queues = await names_in_use(store), client.queues
+        if change == "pause":
+            changed = await queues.pause(name)
+            is_so = "is paused" if changed else "was paused before: nothing changed"
+            message = f"queue {name!r} {is_so}; `{_command('resume', name, url)}` lets its runs begin again"
+            message += _stranger(name, known)
+        elif change == "resume":
+            changed = await queues.resume(name)
+            message = f"queue {name!r} {'is resumed' if changed else 'was not paused, and nothing changed'}"
+        else:
+            changed = await queues.reset(name)
+            message = f"queue {name!r} {'is as code says' if changed else 'was as code says before'}"
+        after = await read_queues(store, [name])
+        limits = after[0].limits if after else "no limits"
+        if change != "pause":
+            held_up = f"; {_now(after[0], store.now())}" if after and after[0].held_up else ""
+            message += f": {limits}{held_up}"
+        return _told(name, changed, message, limits)
+
+
+def _stranger(name: str, known: set[str]) -> str:
+    """That a name may be mistyped: nothing was known of such a queue."""
+    return "" if name in known else f"\nnote: no workflow that was announced has a queue {name!r}"
+
+
+def _told(name: str, changed: bool, message: str, limits: str) -> dict[str, Any]:
+    return {"name": name, "changed": changed, "message": message, "limits": limits}
+
+
+def _as_json(one: QueueInfo) -> dict[str, Any]:
+    told = dataclasses.asdict(one)
+    return {word: iso(value.timestamp()) if isinstance(value, datetime) else value for word, value in told.items()}

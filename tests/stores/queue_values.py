@@ -1,0 +1,49 @@
+"""What tests of limited queues have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store_values import ALL, a_worker, start
+
+from holdfast.core.queues import QueueLimits
+from holdfast.core.rates import Rate
+from holdfast.stores.contract import Store
+from holdfast.stores.queues import KeptQueue, NewQueue
+
+QUEUE = "llm"
+
+
+def limits(
+    concurrency: int | None = None, *rates: str, key_concurrency: int | None = None, key_rates: tuple[str, ...] = ()
+) -> QueueLimits:
+    return QueueLimits(concurrency, tuple(map(Rate.parse, rates)), key_concurrency, tuple(map(Rate.parse, key_rates)))
+
+
+async def limited(store: Store, concurrency: int | None = None, *rates: str, name: str = QUEUE, **more: Any) -> int:
+    """Announce a queue, and register a worker that serves it."""
+    await store.put_queues([NewQueue(name, limits(concurrency, *rates, **more))])
+    return await store.register_worker(a_worker(), 1e6)
+
+
+async def fill(store: Store, *names: str, **fields: Any) -> None:
+    """Start runs. The part of a name before a slash is the run's key: ``acme/1``."""
+    for name in names:
+        key = name.partition("/")[0] if "/" in name else ""
+        await start(store, name, **{"queue": QUEUE, "queue_key": key, **fields})
+
+
+async def ids(store: Store, worker: int, limit: int = 99, **which: Any) -> list[str]:
+    """The ids of the runs that a claim takes, in order."""
+    return [run.id for run in await store.claim(worker, **{**ALL, **which}, limit=limit)]
+
+
+async def wake(store: Store, **which: Any) -> float | None:
+    """When something is due; now, if that is past."""
+    at = await store.next_wake(**{**ALL, **which})
+    return None if at is None else max(at, store.now())
+
+
+async def kept(store: Store, name: str = QUEUE) -> KeptQueue:
+    [queue] = await store.queues([name])
+    return queue

@@ -1,0 +1,212 @@
+"""Queues with limits on PostgreSQL: claims beside each other, how many trips they take, and older workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+pytest.importorskip("psycopg")
+
+from postgres_server import database
+from queue_values import QUEUE, fill, ids, limited, limits
+from store_values import ALL, FLOW, Clock, a_worker, do, finish, new_run, park, release, row, start
+
+from holdfast.core.states import RunState
+from holdfast.stores.operations import StartRun
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.queues import NewQueue
+from holdfast.stores.sql.queues import AT_A_TIME
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def store(url: str) -> AsyncIterator[PgStore]:
+    store = PgStore(url, clock=Clock(), look_every=0.0)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest_asyncio.fixture
+async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
+    """The same data, as four processes see it."""
+    others = [PgStore(store._target, clock=store._given_clock, look_every=0.0) for _ in range(3)]
+    for other in others:
+        await other.open()
+    yield [store, *others]
+    for other in others:
+        await other.close()
+
+
+def trips_of(db: PgDatabase) -> list[list[str]]:
+    """The first words of what is sent from now on, trip by trip."""
+    seen: list[list[str]] = []
+    make = db._trips.make
+
+    def counted(sent: Any) -> Any:
+        seen.append([one.statement.split()[0] for one in sent])
+        return make(sent)
+
+    db._trips.make = counted  # type: ignore[method-assign]
+    return seen
+
+
+async def trips(store: PgStore) -> list[list[str]]:
+    return trips_of(await store._write(lambda db: db))  # type: ignore[arg-type,return-value]
+
+
+async def test_a_claim_and_a_start_take_no_more_trips_because_there_could_be_limits(store: PgStore):
+    worker = await store.register_worker(a_worker(), 10.0)
+    counted = await trips(store)
+    await do(store, StartRun(new_run("r", queue_key="acme")))
+    assert len(counted) == 2
+    counted.clear()
+    assert await ids(store, worker) == ["r"]
+    assert len(counted) == 4
+
+
+async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for_what_is_set_aside(store: PgStore):
+    worker = await limited(store, 5, "9/min")
+    counted = await trips(store)
+    await fill(store, "a")
+    assert len(counted) == 2
+    counted.clear()
+    assert await ids(store, worker) == ["a"]
+    assert len(counted) == 5
+    await store.set_queue(QUEUE, limits(5, "9/min", key_rates=("1/min",)))
+    await fill(store, "acme/1", "acme/2")
+    counted.clear()
+    assert await ids(store, worker) == ["acme/1"]
+    assert len(counted) == 6
+
+
+async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore]):
+    """Workers take and end runs as quickly as they can; what is executed is looked at from outside."""
+    store = fleet[0]
+    await store.put_queues([NewQueue(QUEUE, limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
+    for key in ("acme", "beta", "other"):
+        await do(store, *(StartRun(new_run(f"{key}/{n}", queue=QUEUE, queue_key=key)) for n in range(30)))
+    most, begun, over = Counter[str](), Counter[str](), asyncio.Event()
+
+    async def work(mine: PgStore) -> None:
+        worker = await mine.register_worker(a_worker(), 1e6)
+        idle = 0
+        while idle < 20:
+            runs = await mine.claim(worker, **ALL, limit=3)
+            idle = 0 if runs else idle + 1
+            begun.update(run.queue_key for run in runs)
+            await do(mine, *(finish(run) for run in runs))
+
+    executed = "SELECT queue_key, count(*) FROM holdfast.runs WHERE state = 'running' GROUP BY queue_key"
+
+    async def look() -> None:
+        while not over.is_set():
+            now = dict(await store._browse(lambda db: db.ask(executed)))
+            for key, count in [*now.items(), ("", sum(now.values()))]:
+                most[key] = max(most[key], count)
+
+    watcher = asyncio.create_task(look())
+    await asyncio.gather(*map(work, fleet))
+    over.set()
+    await watcher
+    assert begun.total() == 40, "the rate of the queue"
+    assert set(begun) == {"acme", "beta", "other"}
+    assert max(begun.values()) <= 15, "the rate of a key"
+    assert 0 < most[""] <= 6
+    assert all(count <= 2 for key, count in most.items() if key), most
+
+
+async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: list[PgStore]):
+    async def begin(mine: PgStore, number: int) -> str:
+        [answer] = await do(mine, StartRun(new_run(f"r{number}", dedup="same")))
+        return answer.run.id
+
+    started = await asyncio.gather(*(begin(mine, n) for n, mine in enumerate(fleet * 5)))
+    assert len(set(started)) == 1
+
+
+async def test_no_run_is_left_behind_when_a_queue_loses_its_limits(fleet: list[PgStore]):
+    store, other, *_ = fleet
+    worker = await store.register_worker(a_worker(), 1e6)
+    for turn in range(5):
+        await store.pause_queue(QUEUE)
+        names = [f"r{turn}-{n}" for n in range(20)]
+        starts = asyncio.gather(*(start(other, name, queue=QUEUE) for name in names))
+        await store.resume_queue(QUEUE)
+        await starts
+        assert await store.queues() == []
+        assert sorted(await ids(store, worker)) == sorted(names)
+
+
+async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: PgStore):
+    many = AT_A_TIME * 2 + 10
+    await do(store, *(StartRun(new_run(f"r{n}", queue=QUEUE, queue_key="acme")) for n in range(many)))
+    worker = await limited(store, 1)
+    ready = "SELECT ready, due_as, count(*), max(turn) FROM holdfast.runs GROUP BY ready, due_as"
+    assert await store._read(lambda db: db.ask(ready)) == [(2, 2, many, many - 1)]
+    assert await ids(store, worker) == ["r0"]
+    await store.put_queues([NewQueue("another", limits(1))])
+    await store.set_queue(QUEUE, limits(key_concurrency=1))
+    assert await ids(store, worker) == []
+    declared = "UPDATE holdfast.queues SET declared = NULL WHERE name = 'llm'"
+    await store._write(lambda db: db.change(declared))
+    assert await store.set_queue(QUEUE, None)
+    assert [queue.name for queue in await store.queues()] == ["another"]
+    assert await store._read(lambda db: db.ask(f"{ready} ORDER BY ready")) == [(1, 1, many - 1, 0), (None, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("gives_up", [finish, release, park], ids=["finish", "release", "park"])
+async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_up: Any):
+    worker = await limited(store, 1)
+    await fill(store, "a", "b")
+    [run] = await store.claim(worker, **ALL, limit=9)
+    await start(store, "free")
+    [free] = await store.claim(worker, **ALL, limit=9)
+    assert (run.limited, free.limited) == (True, False)
+    told: list[str] = []
+    store._keeper.notify = told.append  # type: ignore[method-assign]
+    await do(store, finish(free))
+    assert "holdfast:work" not in told
+    await do(store, gives_up(run))
+    assert "holdfast:work" in told
+
+
+# Older workers
+
+
+OLD_START = (
+    "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, "
+    "ready, wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, "
+    "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version) SELECT "
+    "nextval('holdfast.run_keys'), %s, %s, 'llm', 'pending', 0, NULL, NULL, 0, 3, 1, 5, '', 0, NULL, 0, '', '', 1, 1, "
+    "'', '', '[]', '', '', '[]', '1', '', '', 0, ''"
+)
+OLD_END = (
+    "UPDATE holdfast.runs SET state = 'completed', output = '1', finished_at = 9, owner = NULL, ready = NULL, "
+    "wake_at = NULL, paused_at = NULL WHERE id = %s"
+)
+
+
+async def test_an_older_worker_goes_on_beside_limited_queues(store: PgStore):
+    worker = await limited(store, 1)
+    await fill(store, "a", dedup="same")
+    await store._write(lambda db: db.change(OLD_START, ("old", FLOW)))
+    assert sorted(await ids(store, worker)) == ["a", "old"]  # it knows of no limits
+    assert not (await row(store, "old")).limited
+    await store._write(lambda db: db.change(OLD_END, ("a",)))
+    await fill(store, "b", dedup="same")  # that it does not know of keys, either, is in nobody's way
+    assert await ids(store, worker) == ["b"]
+    assert (await row(store, "a")).state is RunState.COMPLETED

@@ -1,0 +1,182 @@
+"""Queues with limits in a SQLite file: what a long backlog costs, what is cleared away, and files of older releases."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from queue_values import QUEUE, fill, ids, limited, limits, wake
+from store_values import ALL, FLOW, Clock, append, do, finish, new_run, row, start
+
+from holdfast.core.usage import Usage
+from holdfast.errors import StoreCorrupt
+from holdfast.stores.contract import INLINE
+from holdfast.stores.operations import StartRun
+from holdfast.stores.queues import NewQueue
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.migrations import MIGRATIONS, statements
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest_asyncio.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Steps:
+    """How many steps SQLite has made, in tens."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.count = 0
+        for line in (store._writer, store._readers):
+            line._connection.set_progress_handler(self._one_more, 10)
+
+    def _one_more(self) -> int:
+        self.count += 1
+        return 0
+
+
+def count(store: SqliteStore, table: str) -> int:
+    return store._readers._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.mark.parametrize("limit", [{"key_concurrency": 1}, {"key_rates": ("1/hour",)}], ids=["places", "rate"])
+async def test_a_long_backlog_of_a_key_at_its_limit_is_read_once(store: SqliteStore, limit: dict[str, object]):
+    worker = await limited(store, None, **limit)
+    for block in range(20):
+        new = [new_run(f"acme/{block}/{n}", queue=QUEUE, queue_key="acme", priority=1) for n in range(1000)]
+        await do(store, *map(StartRun, new))
+    await fill(store, "other/1")
+    assert await ids(store, worker, limit=10) == ["acme/0/0", "other/1"]  # what is in the way is set aside
+    await fill(store, "other/2", "third/1")
+    steps = Steps(store)
+    assert await ids(store, worker, limit=10) == ["third/1"]
+    assert await ids(store, worker, limit=10) == []
+    await wake(store)
+    assert steps.count < 400
+    if "key_concurrency" in limit:
+        await do(store, finish(await row(store, "acme/0/0")), finish(await row(store, "other/1")))
+        steps.count = 0
+        assert await ids(store, worker, limit=10) == ["acme/0/1", "other/2"]
+        assert steps.count < 400
+
+
+async def test_keys_that_are_in_no_use_any_more_are_forgotten(store: SqliteStore, clock: Clock):
+    worker = await limited(store, None, key_concurrency=1, key_rates=("1/min",))
+    await fill(store, *(f"c{n}/1" for n in range(30)), "busy/1", "busy/2", "busy/3")
+    taken = await store.claim(worker, **ALL, limit=99)
+    assert len(taken) == 31
+    await do(store, *map(finish, taken))
+    assert (count(store, "queue_turns"), count(store, "queue_keys")) == (31, 31)
+    for _ in range(3):  # the one that has runs is looked at again later
+        clock.advance(90_000)
+        await store.sweep()
+    assert (count(store, "queue_turns"), count(store, "queue_keys")) == (1, 1)
+    assert await ids(store, worker) == ["busy/2"]
+    await fill(store, "c0/2")
+    assert await ids(store, worker) == ["c0/2"]
+
+
+async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: SqliteStore, clock: Clock):
+    def large(letter: bytes) -> bytes:
+        return b'"' + letter * (INLINE + 1) + b'"'
+
+    await start(store, "r", dedup="d", put_off_most=60.0, available_at=clock.now + 5, inputs=large(b"a"))
+    for letter in (b"b", b"c"):
+        again = new_run("s", dedup="d", put_off_most=60.0, available_at=clock.now + 5, inputs=large(letter))
+        [answer] = await do(store, StartRun(again))
+        assert (answer.run.id, answer.run.inputs) == ("r", large(letter))
+    await do(store, StartRun(new_run("t", dedup="d", inputs=large(b"d"))))
+    assert count(store, "blobs") == 4
+    while not (await store.sweep()).is_done:
+        pass
+    assert count(store, "blobs") == 1
+    assert (await row(store)).inputs == large(b"c")
+    [fresh] = await do(store, StartRun(new_run("u")))
+    assert fresh.run.key == 5, "no key is used again"
+
+
+async def test_what_is_charged_is_kept_until_it_is_counted(store: SqliteStore):
+    worker = await limited(store, None, "100 tokens/min")
+    await fill(store, "a", "b")
+    [run, _] = await store.claim(worker, **ALL, limit=2)
+    record = append(run, 0, used=Usage(calls=1, input_tokens=60, output_tokens=41))
+    assert await do(store, record) == await do(store, record)
+    assert count(store, "queue_charges") == 1
+    await fill(store, "c")
+    assert await ids(store, worker) == []
+    assert count(store, "queue_charges") == 0
+    await store.set_queue(QUEUE, limits(1))
+    await do(store, append(run, 1, used=Usage(calls=1, input_tokens=60)))
+    assert count(store, "queue_charges") == 0, "its queue counts no tokens"
+
+
+async def test_a_file_of_the_release_before_is_brought_up_to_date(path: Path, clock: Clock):
+    with sqlite3.connect(path) as connection:
+        for migration in MIGRATIONS[:5]:
+            for statement in statements(migration):
+                connection.execute(statement)
+        connection.execute("PRAGMA application_id = 0x486F6C64")
+        connection.execute("PRAGMA user_version = 5")
+        for key, state, epoch, ready in [(1, "pending", 0, 1), (2, "running", 1, None), (3, "waiting", 1, 0)]:
+            connection.execute(
+                "INSERT INTO runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, "
+                "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
+                "digest, seed, tags, inputs) VALUES (?, ?, ?, ?, ?, ?, 0, 3, ?, 5.0, '', 0, 0, '', '3.11', 4.0, 4.0, "
+                "'', '', '[]', x'00', x'01', '[]', x'31')",
+                (key, f"r{key}", FLOW, QUEUE, state, epoch, ready),
+            )
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    assert [(await row(store, f"r{n}")).limited for n in (1, 2, 3)] == [False] * 3
+    worker = await limited(store, 2)
+    assert [(await row(store, f"r{n}")).limited for n in (1, 2, 3)] == [True] * 3
+    assert await ids(store, worker) == ["r3"], "it has begun, and r2 has the other place"
+    await do(store, finish(await row(store, "r3")))
+    assert await ids(store, worker) == ["r1"]
+    await store.close()
+
+
+async def test_limits_that_cannot_be_read_let_nothing_through_until_they_are_set_anew(store: SqliteStore):
+    worker = await limited(store, 1)
+    await fill(store, "a")
+    store._writer._connection.execute("UPDATE queues SET limits = '[null, [\"9/parsec\"], null, []]'")
+    await start(store, "free")
+    assert await ids(store, worker) == ["free"]
+    with pytest.raises(StoreCorrupt, match="queue 'llm' cannot be read"):
+        await store.queues()
+    assert await store.set_queue(QUEUE, limits(1)) is True
+    assert await ids(store, worker) == ["a"]
+
+
+async def test_whoever_is_interrupted_leaves_what_the_next_one_finishes(store: SqliteStore):
+    await fill(store, "a", "b")
+    worker = await limited(store, 1)
+    connection = store._writer._connection
+    connection.execute("UPDATE runs SET due_as = 1, ready = 1, turn = 0 WHERE id = 'b'")
+    connection.execute("UPDATE queues SET settled = 0")
+    await store.put_queues([NewQueue(QUEUE, limits(1))])
+    assert await ids(store, worker) == ["a"]
+    connection.execute("UPDATE queues SET declared = NULL, limits = '[null, [], null, []]', concurrency = NULL")
+    await store.put_queues([NewQueue("another", limits(1))])
+    assert [queue.name for queue in await store.queues()] == ["another"]
+    assert [(await row(store, name)).limited for name in "ab"] == [False, False]
+
+
+async def test_announcing_what_is_known_writes_nothing(store: SqliteStore):
+    await limited(store, 1)
+    before = store._writer._connection.total_changes
+    await store.put_queues([NewQueue(QUEUE, limits(1))])
+    assert store._writer._connection.total_changes == before

@@ -82,6 +82,27 @@ async def together(folder: Path, rounds: int) -> list[Line]:
     return [Line("Postgres: 200 runs x 10 steps", median(ours), "steps/s", beside, ">= 5 times bare", ratio >= 5)]
 
 
+async def fleet(folder: Path, rounds: int) -> list[Line]:
+    """As much work for each of two worker processes, started in bulk by a third one that executes nothing."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with server(folder) as url:
+        bare = Bare(url)
+        with worker(url), worker(url):
+            async with Client(url) as client:
+                await client.run("sequence", 1)
+                for _ in range(rounds):
+                    theirs.append(bare.commits_per_second())
+                    started = time.perf_counter()
+                    runs = await client.start_many("sequence", [(10,)] * 400)
+                    await asyncio.gather(*map(client.wait, runs))
+                    ours.append(4000 / (time.perf_counter() - started))
+        bare.close()
+    ratio = median_ratio(ours, theirs)
+    beside = f"bare {median(theirs):,.0f} commits/s: {ratio:.1f}"
+    return [Line("Postgres: 400 runs x 10 steps, two workers", median(ours), "steps/s", beside)]
+
+
 async def latency(folder: Path, rounds: int) -> list[Line]:
     """What somebody waits for: a run from start to result, and the answer to a signal from another process."""
     starts: list[float] = []
@@ -194,6 +215,7 @@ async def _latencies(url: str, count: int, times: int) -> tuple[float, float]:
 MEASURES = {
     "postgres-sequential": sequential,
     "postgres-together": together,
+    "postgres-fleet": fleet,
     "postgres-latency": latency,
     "postgres-takeover": takeover,
     "postgres-idle": idle,

@@ -12,7 +12,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import WorkflowSpec
-from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Started
+from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run, Started
 from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.serving import served_name
 
@@ -123,6 +123,8 @@ class WorkflowDefinition:
     """Other versions whose runs it executes, too."""
     load: Callable[[], None] | None = None
     """Imports what its code needs, if that takes long: called in a thread, before its first run in a process begins."""
+    ready: Callable[[Run], Coroutine[Any, Any, None]] | None = None
+    """Awaited each time that a run of it comes into memory, before its code begins or replays."""
     schedules: dict[str, NewSchedule] = field(default_factory=dict[str, NewSchedule], compare=False)
     """Those that are declared in code, by name; more may be declared later."""
 

@@ -432,11 +432,12 @@ class JournalEngine:
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
         self._by_id[run.id] = driver
-        if definition.load is None or definition.load in self._loaded:
+        is_loaded = definition.load is None or definition.load in self._loaded
+        if is_loaded and definition.ready is None:
             self._begin(driver, history)
             return
         driver.loading = True
-        loading = self.loop.create_task(self._load_and_begin(definition.load, driver, history))
+        loading = self.loop.create_task(self._load_and_begin(definition, driver, history))
         self.stragglers.add(loading)
         loading.add_done_callback(self.stragglers.discard)
 
@@ -447,17 +448,21 @@ class JournalEngine:
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
 
-    async def _load_and_begin(self, load: Callable[[], None], driver: Driver, history: History) -> None:
-        """Begin when what the code needs has been imported: in a thread, for that may take seconds."""
+    async def _load_and_begin(self, definition: WorkflowDefinition, driver: Driver, history: History) -> None:
+        """Begin when what the code needs has been imported (in a thread, for that may take seconds), or is there."""
+        load = definition.load
         try:
-            await asyncio.to_thread(load)
+            if load is not None and load not in self._loaded:
+                await asyncio.to_thread(load)
+                self._loaded.add(load)
+            if definition.ready is not None:
+                await definition.ready(driver.run)
         except Exception as error:
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
             return
         finally:
             driver.loading = False
-        self._loaded.add(load)
         if not driver.gone:
             self._begin(driver, history)
 

@@ -145,7 +145,7 @@ def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
     except AttributeError:
         raise UsageError(_no_attribute(module, attribute, target)) from None
     several = isinstance(found, list | tuple)
-    items = cast("Sequence[Any]", found) if several else [found]
+    items = [_workflow_of(item) for item in (cast("Sequence[Any]", found) if several else [found])]
     if not items:
         raise UsageError(f"{target!r} is an empty list: there is nothing to serve.")
     for item in items:
@@ -153,6 +153,11 @@ def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
             what = f"{target!r} contains {_described(item)}" if several else f"{target!r} is {_described(item)}"
             raise UsageError(f"{what}, neither a workflow nor an agent. {_workflows_in(module)}")
     return tuple(dict.fromkeys(name for item in items for name in _names(item)))
+
+
+def _workflow_of(item: Any) -> Any:
+    """The workflow of an agent of another framework (see ``integrations``); anything else as it is."""
+    return getattr(item, "holdfast_workflow", item)
 
 
 def _names(item: Workflow[..., Any]) -> list[str]:
@@ -169,7 +174,7 @@ def _no_attribute(module: ModuleType, attribute: str, target: str) -> str:
 
 
 def _attributes(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, Workflow)]
+    return [name for name, value in vars(module).items() if isinstance(_workflow_of(value), Workflow)]
 
 
 def _workflows_in(module: ModuleType) -> str:

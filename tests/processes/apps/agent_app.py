@@ -5,8 +5,8 @@ output which process was born for which order, and later how it died. Importing 
 seconds, a fork takes milliseconds. When it forks, it has no other threads, no event loop, and nothing open.
 
 What a process may do: ``program`` starts the run and waits for its result, as a user's script does, ``session`` does so
-with two runs of a session; ``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop;
-``reader`` follows the run.
+with two runs of a session; ``library`` calls an agent of Pydantic AI, and ``library_flow`` a workflow with two of them;
+``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop; ``reader`` follows the run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, cast
 import agent_flows
 import genai_prices
 import killing
+import pydantic_ai_flows
 from agent_flows import Script, Who
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
@@ -51,7 +52,9 @@ def patience() -> float:
     return float(setting("PATIENCE", "25"))
 
 
-def told(result: AgentResult[Any]) -> dict[str, Any]:
+def told(result: AgentResult[Any] | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(result, dict):
+        return result
     usage = result.usage
     return {"output": result.output, "usage": [usage.calls, usage.input_tokens, usage.output_tokens]}
 
@@ -70,6 +73,22 @@ async def session() -> dict[str, Any]:
         results.append(await handle.result(timeout=patience()))
         await Script.go_on()
     return {"outputs": [result.output for result in results], "messages": len(results[-1].messages)}
+
+
+async def library() -> dict[str, Any]:
+    """Call an agent of Pydantic AI, as its users do; with ``RUN_ID``, under that id."""
+    agent = getattr(pydantic_ai_flows, setting("AGENT", "own"))
+    given = {"run_id": setting("RUN_ID")} if setting("RUN_ID") else {}
+    if setting("DEPS"):
+        given["deps"] = deps()
+    result = await asyncio.wait_for(agent.run("Go.", **given), patience())
+    usage = result.usage
+    return {"output": result.output, "usage": [usage.requests, usage.input_tokens, usage.output_tokens]}
+
+
+async def library_flow() -> dict[str, Any]:
+    """Start the workflow, or join it."""
+    return await asyncio.wait_for(pydantic_ai_flows.journey(), patience())
 
 
 async def peer() -> dict[str, Any]:
@@ -119,7 +138,15 @@ def live(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     killing.arm()
-    lives = {"program": program, "session": session, "peer": peer, "worker": worker, "reader": reader}
+    lives = {
+        "program": program,
+        "session": session,
+        "library": library,
+        "library_flow": library_flow,
+        "peer": peer,
+        "worker": worker,
+        "reader": reader,
+    }
     main = lives[order["main"]]
     print(json.dumps(asyncio.run(main())), flush=True)
 

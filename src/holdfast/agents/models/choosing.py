@@ -117,7 +117,7 @@ def model_for(model: str | Model) -> Model:
     key = model if isinstance(model, str) else id(model)
     found = known.get(key)
     if found is None:
-        found = known[key] = _make(model) if isinstance(model, str) else _of_this_loop(model)
+        found = known[key] = _make(model) if isinstance(model, str) else of_this_loop(model)
     return _instrumented(found)
 
 
@@ -231,8 +231,8 @@ def _way_to_install(error: ImportError) -> str:
     return f"`pip install 'holdfast[{extra}]'`" if extra in EXTRAS else f"`pip install 'pydantic-ai-slim[{extra}]'`"
 
 
-def _of_this_loop(model: Model) -> Model:
-    # A model that was made by hand may have been used on another loop before, where its connections stay.
+def of_this_loop(model: Model) -> Model:
+    """The model, which may have been used on another loop before, where its connections stay."""
     refresh = getattr(model, "_refresh_http_client", None)
     if callable(refresh):
         refresh()

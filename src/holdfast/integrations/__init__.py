@@ -1,0 +1,1 @@
+"""Agents of other frameworks, made durable: each package here is imported only by whoever uses that framework."""

@@ -1,0 +1,14 @@
+"""A Pydantic AI agent whose runs survive the process: ``Agent(..., capabilities=[Durable()])``.
+
+Built on the library's own seam for durable engines (``pydantic_ai.durable_exec``): it turns every model request, tool
+call and discovery of tools into an operation, and hands these to ``operations``, which issues each as a step of the run
+that the agent is called in. The agent's own loop is workflow code, and runs on the run's deterministic loop.
+
+- **In workflow code**, ``await agent.run(...)`` adds its steps to the calling run.
+- **Anywhere else** it becomes a run of its own, of a workflow with the agent's name: see ``running``.
+"""
+
+from holdfast.integrations.pydantic_ai.capability import Durable
+from holdfast.integrations.pydantic_ai.running import AgentWorkflow
+
+__all__ = ["AgentWorkflow", "Durable"]

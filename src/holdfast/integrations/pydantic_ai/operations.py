@@ -1,0 +1,286 @@
+"""The library's durable operations as steps of the run that an agent is called in.
+
+``Operations`` is what the library calls a backend: it is asked once for each kind of operation how to carry it out, and
+answers with something to be called from workflow code. A call is one command of the run. The step that it issues runs
+on the process's own loop, as every step does, and only there does the library touch the world.
+
+The order in which commands are issued follows from recorded outcomes alone, because the library's loop is workflow code
+like any other. So calls that a model makes side by side are recorded in whatever order they end, and replay in it.
+
+What befalls a model request is retried as in our own agents (``agents.models.faults``). When it is given up, the
+library's own exception is recorded, since that is what its fallbacks, and its users, look for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+from pydantic_ai._utils import _disable_threads  # pyright: ignore[reportPrivateUsage]
+from pydantic_ai.durable_exec import (
+    BoundDurableOperation,
+    CapabilityOperationId,
+    DurableOperation,
+    DurableOperationBackend,
+    DynamicToolsetCallToolParams,
+    EventStreamHandlerId,
+    ModelCancelSuspendedResponseId,
+    ModelCompactMessagesId,
+    ModelCompactMessagesParams,
+    ModelRequestId,
+    ModelRequestParams,
+    ToolsetCallToolId,
+    ToolsetCallToolParams,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
+    ToolsetValidateToolArgumentsId,
+    durable_unit_scope,
+)
+from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+
+from holdfast.agents.models.calls import STEP as MODEL_CALL
+from holdfast.agents.models.calls import Ask, ModelChain, within_budget
+from holdfast.agents.models.choosing import instead, name_of, of_this_loop
+from holdfast.agents.models.faults import PassingFault, fault_of, next_wait, wait_of, without_secrets
+from holdfast.agents.models.prices import expected, used_by
+from holdfast.agents.models.reply import REPLIES, Reply
+from holdfast.agents.observations import observation_of_failure
+from holdfast.authoring.step import invoke
+from holdfast.codec import encode_error
+from holdfast.core.execution import Execution, current_execution
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine import steps
+from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
+from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
+from holdfast.integrations.pydantic_ai.settings import ToolSettings
+
+_RETRY = RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of)
+"""How often is decided by ``_ask``."""
+
+
+class Operations(DurableOperationBackend[StepDefinition]):
+    """How the operations of one agent are carried out."""
+
+    def __init__(self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout: float) -> None:
+        self.agent = agent
+        self.models = models
+        """Those that were given as objects; what a name stands for is made anew in each step."""
+        self.tools = tools
+        self.model_timeout = model_timeout
+
+    def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
+        """Something to be called from workflow code."""
+        if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
+            return _ModelRequest(self, operation)
+        if isinstance(operation.operation_id, ToolsetCallToolId):
+            return _ToolCall(self, operation)
+        return _Other(self, operation)
+
+    def config_for_tool(
+        self, operation: DurableOperation[Any, Any, Any], *, tool: object | None, tool_name: str
+    ) -> StepDefinition | Literal[False]:
+        """The step of one tool; ``False``: it is called in workflow code, and not recorded."""
+        return self.tools.step_for(tool_name, getattr(getattr(tool, "tool_def", None), "metadata", None))
+
+    def registrations(self) -> Sequence[Callable[..., object]]:
+        """Nothing has to be known before a worker begins."""
+        return ()
+
+    def named(self, execution: Execution, name: str) -> str:
+        """What the journal calls a step; in a workflow that is not the agent's own, with whose it is."""
+        return name if execution.workflow == self.agent else f"{self.agent}: {name}"
+
+
+class _Bound(BoundDurableOperation[Any, Any, Any]):
+    """An operation that workflow code calls."""
+
+    def __init__(self, backend: Operations, operation: DurableOperation[Any, Any, Any]) -> None:
+        self._backend = backend
+        self._operation = operation
+
+    @property
+    def operation(self) -> DurableOperation[Any, Any, Any]:
+        """As the library has declared it."""
+        return self._operation
+
+    async def __call__(self, params: Any, *, config: object | None = None) -> Any:
+        """One command of the run."""
+        execution = current_execution()
+        if execution is None:
+            return await self._operation.handler(params)
+        payload = await self._issue(execution, params, cast("StepDefinition | None", config))
+        return self._operation.result_codec.load(payload)
+
+    async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
+        raise NotImplementedError
+
+    async def _carry_out(self, params: Any) -> Any:
+        """In the step: what the library does, as plain data."""
+        # Workflow code has no threads, and this was begun by it; here a plain function gets one.
+        _disable_threads.set(False)
+        with durable_unit_scope():
+            return self._operation.result_codec.dump(await self._operation.handler(params))
+
+
+class _ModelRequest(_Bound):
+    """A request to a model, or for a summary of the conversation by the provider."""
+
+    async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
+        is_request = isinstance(params, ModelRequestParams)
+        request = params if is_request else cast("ModelCompactMessagesParams", params).request_context
+        question = _Question(
+            request.messages, request.model_settings or {}, request.model_request_parameters, params.run_context.model
+        )
+
+        async def ask(_: _Question) -> Reply:
+            for model in self._backend.models:
+                of_this_loop(model)
+            return await _ask(question, lambda: self._response(params), self._backend.model_timeout)
+
+        step = StepDefinition(
+            self._backend.named(execution, MODEL_CALL if is_request else "compaction"),
+            ask,
+            is_async=True,
+            output=REPLIES,
+            parameters=("turn",),
+            namespace={},
+            retry=_RETRY,
+            used=lambda reply: reply.usage,
+        )
+        reply, _ = await within_budget(execution, StepCall(step, (question,), {}))
+        return cast(Reply, reply).response
+
+    async def _response(self, params: Any) -> ModelResponse:
+        stand_in = instead.get()
+        if stand_in is None or not isinstance(params, ModelRequestParams):
+            return await self._carry_out(params)
+        return await stand_in.request(params.messages, params.model_settings, params.model_request_parameters)
+
+
+class _Question:
+    """What a model is asked. Never recorded: it follows from what came before."""
+
+    __slots__ = ("messages", "model", "parameters", "settings")
+
+    def __init__(
+        self,
+        messages: Sequence[ModelMessage],
+        settings: Mapping[str, Any],
+        parameters: ModelRequestParameters,
+        model: Model,
+    ) -> None:
+        self.messages = messages
+        self.settings = settings
+        self.parameters = parameters
+        self.model = model
+
+    def expected(self) -> Ask:
+        """As our own calls of models have it, to tell what it may use."""
+        answers = [one for one in self.messages if isinstance(one, ModelResponse)]
+        return Ask(
+            ModelChain((self.model,), self.settings),
+            self.messages,
+            self.parameters,
+            told=used_by(answers[-1]) if answers else None,
+            most_output=max((one.usage.output_tokens for one in answers), default=0),
+        )
+
+    def __repr__(self) -> str:
+        return str(1 + sum(isinstance(one, ModelResponse) for one in self.messages))
+
+
+async def _ask(question: _Question, request: Callable[[], Awaitable[ModelResponse]], timeout: float) -> Reply:
+    """The step: reserve, ask once, and tell the engine whether to ask again."""
+    step = steps.current.get()
+    if step.run.has_budget:
+        await step.reserve(expected(question.expected(), question.model, question.messages))
+    scope = asyncio.timeout(timeout)
+    try:
+        async with scope:
+            response = await request()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        if isinstance(error, TimeoutError) and scope.expired():
+            error = TimeoutError(f"no answer within {timeout:g} s")
+        fault = fault_of(error)
+        wait = next_wait(fault, step.attempt, step.engine.clock.draw())
+        if wait is None:
+            raise _without_secrets(error) from None
+        raise PassingFault(f"{name_of(question.model)}: {fault.told}", wait) from None
+    return Reply(response, name_of(question.model), used_by(response))
+
+
+def _without_secrets(error: Exception) -> Exception:
+    """What is recorded of an error must not quote a key."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return without_secrets(value)
+        if isinstance(value, dict):
+            return {key: clean(item) for key, item in cast("dict[Any, Any]", value).items()}
+        if isinstance(value, list | tuple):
+            items = [clean(item) for item in cast("Sequence[Any]", value)]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    error.args = clean(error.args)
+    vars(error).update(clean(vars(error)))
+    return error
+
+
+class _ToolCall(_Bound):
+    """A tool that the model has called."""
+
+    async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
+        call = cast("ToolsetCallToolParams | DynamicToolsetCallToolParams", params)
+        made = config or cast(StepDefinition, self._backend.tools.step_for(call.name, None))
+
+        async def act(*_: Any, **__: Any) -> Any:
+            return await self._carry_out(params)
+
+        step = replace(
+            made, name=self._backend.named(execution, call.name), function=act, is_async=True, output=OPERATIONS
+        )
+        try:
+            return await invoke(execution, step, (), dict(call.tool_args))
+        except StepOutcomeUnknown as error:
+            # Said to the model, as our own agents do: it can look whether it has happened.
+            raise ToolFailed(observation_of_failure(encode_error(error), call.name)) from error
+        except StepTimedOut as error:
+            raise ModelRetry(observation_of_failure(encode_error(error), call.name)) from error
+
+
+class _Other(_Bound):
+    """Whatever else the library does outside of workflow code: looks for tools, tells a handler of an event."""
+
+    async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
+        async def act() -> Any:
+            return await self._carry_out(params)
+
+        name = self._backend.named(execution, _name_of(self._operation, params))
+        return await invoke(execution, StepDefinition(name, act, True, OPERATIONS, (), {}), (), {})
+
+
+def _name_of(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
+    match operation.operation_id:
+        case ToolsetGetToolsId(toolset_id=toolset):
+            return f"tools of {toolset}"
+        case ToolsetGetInstructionsId(toolset_id=toolset):
+            return f"instructions of {toolset}"
+        case ToolsetValidateToolArgumentsId():
+            return f"check of {params.name}"
+        case EventStreamHandlerId():
+            return "event"
+        case ModelCancelSuspendedResponseId():
+            return "cancel model call"
+        case CapabilityOperationId(capability_id=capability, operation=name):
+            return f"{capability}.{name}"
+        case other:  # of a later version of the library
+            return type(other).__name__

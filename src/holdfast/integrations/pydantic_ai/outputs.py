@@ -1,0 +1,46 @@
+"""The answers of an agent, as values that can be recorded.
+
+An agent's ``output_type`` may be a type, several of them, a function whose return annotation says it, or one of the
+library's marks around these. What is recorded is a value of one of the types.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
+from typing import Any, Union, cast
+
+from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
+
+from holdfast.authoring.functions import hints_of
+from holdfast.codec import ValueCodec, codec_for
+
+
+def output_codec(output_type: Any) -> ValueCodec:
+    """How the answers of an agent with this ``output_type`` are recorded."""
+    types = list(dict.fromkeys(_types_in(output_type)))
+    if not types or Any in types:
+        return codec_for(inspect.Signature.empty)
+    return codec_for(Union[tuple(types)])  # noqa: UP007 - it is made at run time
+
+
+def _types_in(spec: Any) -> Iterator[Any]:
+    match spec:
+        case ToolOutput():
+            yield from _types_in(cast("ToolOutput[Any]", spec).output)
+        case NativeOutput() | PromptedOutput():
+            yield from _types_in(cast("NativeOutput[Any]", spec).outputs)
+        case TextOutput():
+            yield from _types_in(cast("TextOutput[Any]", spec).output_function)
+        case list() | tuple():
+            for one in cast("Sequence[Any]", spec):
+                yield from _types_in(one)
+        case None:
+            yield NoneType
+        case _ if inspect.isfunction(spec) or inspect.ismethod(spec):
+            yield hints_of(cast("Callable[..., Any]", spec)).get("return", Any)
+        case type() if getattr(spec, "__is_model_like__", False):  # `StructuredDict(...)`: a dict that has a schema
+            yield dict[str, Any]
+        case _:
+            yield spec

@@ -1,0 +1,262 @@
+"""An agent of the library that is called outside of workflow code: each call is a run of its own.
+
+The workflow has the agent's name, and its function calls the agent once more, now as workflow code. Whoever has called
+the agent waits for that run, and is handed a result that is read from the store; so a program that was killed and is
+started again joins the run that it has left, and a third time it gets what is recorded.
+
+Beside the answer, the messages of the run are recorded when it ends, as the last step: requests are not recorded one by
+one, because they follow from the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import Parameter, Signature
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+import pydantic_ai
+from pydantic import TypeAdapter
+from pydantic_ai import Agent, AgentRunResult
+from pydantic_ai.messages import ModelMessage, ModelResponse
+
+import holdfast
+from holdfast.agents.deps import PATIENCE
+from holdfast.agents.models.messages import dump_messages, load_messages
+from holdfast.agents.models.prices import used_by
+from holdfast.authoring.functions import DefinedAt
+from holdfast.authoring.step import invoke
+from holdfast.authoring.workflow import Prepared, Workflow, queue_key, queue_name
+from holdfast.client.agent_result import AgentResult, AgentResultCodec
+from holdfast.client.handle import Handle, Link
+from holdfast.codec import InputsCodec, codec_for, to_plain
+from holdfast.core.execution import Execution, current_execution
+from holdfast.core.queues import Queue
+from holdfast.core.usage import Budget, Usage
+from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
+from holdfast.errors import DepsMissing, UsageError
+from holdfast.integrations.pydantic_ai.calls import Call, recorded, restored
+from holdfast.integrations.pydantic_ai.outputs import output_codec
+from holdfast.stores.operations import Run
+
+if TYPE_CHECKING:
+    from holdfast.integrations.pydantic_ai.capability import Durable
+
+MESSAGES = "new messages"
+"""What the journal calls the step that records them. No tool can have this name, because of the space."""
+
+_result = TypeAdapter(AgentRunResult[Any])
+_REST = {"output", "messages"}
+"""What of a result is recorded in our own form."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the runs of an agent are carried out, as its ``Durable`` says."""
+
+    queue: str | Queue | None = None
+    timeout: float | None = None
+    tags: tuple[str, ...] = ()
+    budget: Budget | None = None
+
+
+class AgentWorkflow(Workflow[..., Any]):
+    """The workflow of an agent: ``Durable.from_agent(agent).workflow``. Its inputs are the arguments of ``agent.run``.
+
+    ``await agent.run(...)`` is ``await workflow(...)`` in other words; ``workflow.start(...)`` gives a handle, and
+    ``workflow.options(...)`` an id, tags or a budget.
+    """
+
+    def __init__(self, durable: Durable[Any], agent: Agent[Any, Any], options: RunOptions) -> None:
+        self.durable = durable
+        self.agent = agent
+        self.late = _LateDeps(durable)
+        super().__init__(self._define(options))
+
+    def options(self, **options: Any) -> AgentWorkflow:
+        """The same workflow with options for the runs that are started through it: see ``Workflow.options``."""
+        view = object.__new__(AgentWorkflow)
+        view.__dict__.update(self.__dict__)
+        view._options = super().options(**options).start_options
+        return view
+
+    # What the authoring room asks of a workflow
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+        """The arguments as they are recorded; the deps are not."""
+        if len(args) > 1:
+            raise UsageError(f"agent {self.name!r} takes its prompt, and all else by name, as `agent.run` does")
+        given = dict(kwargs)
+        prompt = args[0] if args else given.pop("user_prompt", None)
+        call = Call(prompt, given)
+
+        def announce(run_id: str) -> None:
+            self.late.give(run_id, call.given.get("deps"))
+
+        return Prepared((), recorded(call, self.name, self.durable.models), announce)
+
+    def handle(self, link: Link, run_id: str) -> AgentRunHandle:
+        """A handle to one of its runs."""
+        return AgentRunHandle(link, run_id, self.definition)
+
+    # The run
+
+    async def _run(self, prompt: Any, message_history: list[Any] | None, settings: dict[str, Any] | None) -> Any:
+        execution = current_execution()
+        assert execution is not None
+        try:
+            result = await self._result(execution, prompt, message_history, settings or {})
+        except Exception:
+            self.late.take_back(execution.run_id)
+            raise
+        self.late.take_back(execution.run_id)  # not when the run only leaves memory: that is no `Exception`
+        return result
+
+    async def _result(
+        self, execution: Execution, prompt: Any, message_history: list[Any] | None, settings: dict[str, Any]
+    ) -> AgentResult[Any]:
+        given = restored(prompt, message_history, settings)
+        deps = self.late.of(execution.run_id, needed="deps" in settings)
+        result: AgentRunResult[Any] = await self.agent.run(**given, deps=deps, run_id=execution.run_id)
+
+        async def tell() -> dict[str, Any]:
+            return _told(result, given.get("message_history", ()))
+
+        await invoke(execution, StepDefinition(MESSAGES, tell, True, _MESSAGES, (), {}), (), {})
+        answers = [used_by(one) for one in result.new_messages() if isinstance(one, ModelResponse)]
+        return AgentResult(result.output, sum(answers, Usage()), execution.run_id)
+
+    def _define(self, options: RunOptions) -> WorkflowDefinition:
+        name = self.durable.name
+
+        async def run(
+            prompt: str | list[Any] | None = None,
+            message_history: list[Any] | None = None,
+            settings: dict[str, Any] | None = None,
+        ) -> AgentResult[Any]:
+            return await self._run(prompt, message_history, settings)
+
+        function: Any = run
+        caller = _caller()
+        line = caller.f_lineno
+        function.__name__ = function.__qualname__ = name
+        function.__module__ = caller.f_globals.get("__name__", function.__module__)
+        function.holdfast_defined_at = DefinedAt(caller.f_code.co_filename, line, f"agent {name} at line {line}")
+        hints: dict[str, Any] = {
+            "prompt": str | list[Any] | None,
+            "message_history": list[Any] | None,
+            "settings": dict[str, Any] | None,
+        }
+        signature = Signature([Parameter(one, Parameter.POSITIONAL_OR_KEYWORD, default=None) for one in hints])
+        return WorkflowDefinition(
+            name=name,
+            function=function,
+            inputs=InputsCodec(name, signature, hints),
+            output=AgentResultCodec(output_codec(self.agent.output_type)),
+            namespace=caller.f_globals,
+            defaults=dict.fromkeys(hints),
+            queue_key=queue_key(options.queue or name, signature, dict.fromkeys(hints), f"agent {name!r}"),
+            queue=queue_name(options.queue or name, f"agent {name!r}"),
+            timeout=options.timeout,
+            tags=options.tags,
+            budget=options.budget,
+            is_agent=True,
+            ready=self.late.soon,
+        )
+
+
+def _told(result: AgentRunResult[Any], history: Sequence[ModelMessage]) -> dict[str, Any]:
+    """What is recorded of a result beside the answer; of the messages only those that are no inputs."""
+    messages = result.all_messages()
+    known = len(history) if messages[: len(history)] == list(history) else 0
+    rest = _result.dump_python(result, mode="json", exclude=_REST)
+    return {"known": known, "messages": dump_messages(messages[known:]), "result": rest}
+
+
+class AgentRunHandle(Handle[Any]):
+    """A started run of an agent of the library; its result is the library's ``AgentRunResult``."""
+
+    __slots__ = ()
+
+    def __init__(self, link: Link, run_id: str, definition: WorkflowDefinition) -> None:
+        decode = partial(definition.output.decode, what=f"the result of run {run_id!r}")
+        super().__init__(link, run_id, decode, [definition.namespace])
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """The run's result, once it has ended. Raises as that of any run does."""
+        result: AgentResult[Any] = await super().result(timeout)
+        record = await self._link.last_record(self.run_id, MESSAGES)
+        if record is None:
+            raise UsageError(f"run {self.run_id!r} has no record of its messages: it is not a run of this agent")
+        told = cast("dict[str, Any]", _MESSAGES.decode(record.payload or b"null", "the messages of a run"))
+        messages = load_messages(told["messages"])
+        if told["known"]:
+            inputs: Any = to_plain((await self._link.read(self.run_id)).inputs)
+            messages = load_messages(inputs["message_history"])[: told["known"]] + messages
+        return _result.validate_python({**told["result"], "messages": messages, "output": result.output})
+
+
+_MESSAGES = codec_for(Signature.empty)
+
+
+@dataclass
+class _LateDeps:
+    """The deps of an agent's runs: never recorded, and given by whoever calls the agent in this process.
+
+    A program that is started again may take up a run of its dead predecessor a moment before it calls the agent.
+    """
+
+    durable: Durable[Any]
+    _given: dict[str, Any] = field(default_factory=dict[str, Any])
+    _asked_for: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+
+    def give(self, run_id: str, deps: Any) -> None:
+        """These are the deps of a run that is about to begin here, or waits to; ``None``: it has none."""
+        self._given[run_id] = deps
+        if (waiting := self._asked_for.get(run_id)) is not None:
+            waiting.set()
+
+    def take_back(self, run_id: str) -> None:
+        """The run has ended."""
+        self._given.pop(run_id, None)
+
+    async def soon(self, run: Run) -> None:
+        """Wait for a while until somebody asks for the run in this process, if it was given deps once."""
+        if run.id in self._given or self.durable.deps is not None or b'"deps":true' not in run.inputs:
+            return
+        self._asked_for[run.id] = waiting = asyncio.Event()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await waiting.wait()
+        except TimeoutError:
+            pass  # the run will say what is missing, if that is missed
+        finally:
+            self._asked_for.pop(run.id, None)
+
+    def of(self, run_id: str, *, needed: bool) -> Any:
+        """The deps of a run; those of every run of the agent, if nobody has given it its own."""
+        deps = self._given.get(run_id)
+        if deps is None:
+            deps = self.durable.deps
+        if deps is None and needed:
+            raise DepsMissing(
+                f"run {run_id!r} of agent {self.durable.name!r} was started with deps, and this process was given "
+                f"none: deps are never recorded, so each process brings its own. Give them to every run, as "
+                f"`Durable(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry {run_id}` lets the run "
+                f"go on."
+            )
+        return deps
+
+
+def _caller() -> FrameType:
+    """Who defines an agent: whoever called from outside of the library and of this one."""
+    homes = tuple(os.path.dirname(cast(str, one.__file__)) + os.sep for one in (holdfast, pydantic_ai))
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and (frame.f_code.co_filename.startswith((*homes, "<"))):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,138 @@
+"""Agents of Pydantic AI are killed with SIGKILL wherever they are, and go on in another process.
+
+The real library and the real SDK ask a provider on this machine, which counts. What was recorded is neither asked for
+nor done again; what was in flight is, once more, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
+from ledger import read_journals
+
+AT_ONCE = 3
+
+OWN = {
+    "library-own": [
+        turn("First I look.", call("look", place="north"), call("count", things="stones"), used=(101, 11)),
+        turn("", call("look", place="west"), used=(103, 13)),
+        turn("", call("look", place="east"), call("look", place="south"), used=(107, 17)),
+        turn("All: {results}.", used=(109, 19)),
+    ]
+}
+JOURNEY = {
+    "library-scout": [
+        turn("", call("look", place="hill"), call("count", things="trees"), used=(211, 23)),
+        turn("scouted: {results}", used=(223, 29)),
+    ],
+    "library-writer": [
+        turn("", call("look", place="paper"), used=(307, 37)),
+        turn("written: {results}", used=(313, 43)),
+    ],
+}
+SITUATIONS = {
+    "library": (OWN, "All: east seen, south seen."),
+    "library_flow": (JOURNEY, "written: paper seen"),
+}
+POINTS = [
+    *(f"before-commit:{number}" for number in range(1, 16)),
+    *(f"after-commit:{number}" for number in range(1, 16, 2)),
+    *(f"{moment}-library_request:{number}" for moment in ("before", "after") for number in range(1, 5)),
+    *(f"after-half_way:{number}" for number in range(1, 5)),
+    "after-half_way_plain:1",
+]
+
+
+def play(folder: Path, forks: ForkServer, main: str, point: str) -> bool:
+    """Kill an agent at one point, and let another process go on; whether the point was reached."""
+    script, output = SITUATIONS[main]
+    with Scene(folder / f"{main}-{point.replace(':', '-')}", forks, script) as scene:
+        deaths = Deaths(scene, at_once=2)
+        try:
+            if point.startswith("held"):
+                _, agent, number = point.split(":")
+                scene.hold(agent, int(number))
+                life = scene.live(main, RUN_ID=RUN)
+                scene.wait_until_held(agent, int(number))
+                life.kill()
+                scene.release(agent, int(number))
+                assert deaths.note(life)[Asked(agent, int(number))] == 1
+            else:
+                life = scene.live(main, RUN_ID=RUN, HOLDFAST_TEST_KILL=point)
+                if life.ended() == 0:
+                    return False
+                deaths.note(life)
+            # Another worker finds the run; if its start was not recorded, only the program itself can begin it again.
+            last = scene.live("peer" if read_journals(scene.database) else main, RUN_ID=RUN)
+            assert last.result() == {"output": output, "usage": scene.usage()}
+            deaths.check_end()
+            asked = scene.asked()
+            again = scene.live(main, RUN_ID=RUN).result()
+            assert again["output"] == output
+            assert scene.asked() == asked, "the recorded result is read"
+        except AssertionError as error:
+            raise AssertionError(f"{main} killed at {point}: {error}\n{scene.describe()}") from error
+    return True
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("main", SITUATIONS)
+def test_an_agent_of_the_library_killed_at_any_point_goes_on_and_repeats_nothing_that_was_recorded(
+    folder: Path, agent_forks: ForkServer, main: str
+) -> None:
+    script, _ = SITUATIONS[main]
+    held = [f"held:{agent}:{number}" for agent, turns in script.items() for number in range(len(turns))]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        points = [*held, *POINTS]
+        reached = Counter(
+            point.partition(":")[0]
+            for point, was_reached in zip(
+                points, pool.map(lambda point: play(folder, agent_forks, main, point), points), strict=True
+            )
+            if was_reached
+        )
+    assert reached["held"] == len(held)
+    assert reached["before-library_request"] == reached["after-library_request"] == 4
+    assert reached["before-commit"] >= 7
+    assert reached["after-half_way_plain"] == 1
+
+
+@pytest.mark.parametrize("point", ["before-commit:4", "after-library_request:2", "after-half_way:1"])
+def test_a_script_without_ids_that_is_killed_and_started_again_pays_once(
+    folder: Path, agent_forks: ForkServer, point: str
+) -> None:
+    with Scene(folder, agent_forks, OWN) as scene:
+        deaths = Deaths(scene, at_once=2)
+        deaths.note(scene.live("library", HOLDFAST_TEST_KILL=point).dies())
+        assert scene.live("library").result()["output"] == SITUATIONS["library"][1]
+        deaths.check_end()
+        assert len(read_journals(scene.database)) == 1
+
+
+def test_a_script_that_is_started_again_brings_its_deps_to_the_run_that_it_goes_on_with(
+    folder: Path, agent_forks: ForkServer
+) -> None:
+    script = {"library-asker": [turn("", call("ask_who")), turn("{results}")]}
+    with Scene(folder, agent_forks, script) as scene:
+        deaths = Deaths(scene, at_once=1)
+        first = scene.live("library", AGENT="asker", DEPS="first", HOLDFAST_TEST_KILL="after-library_request:1")
+        deaths.note(first.dies())
+        assert scene.live("library", AGENT="asker", DEPS="second").result()["output"] == "second"
+        deaths.check_end()
+        assert len(read_journals(scene.database)) == 1
+
+
+@pytest.mark.parametrize("point", ["after-half_way:1", "after-change:1"])
+def test_a_once_tool_of_the_library_killed_in_flight_happens_once(
+    folder: Path, agent_forks: ForkServer, point: str
+) -> None:
+    script = {"library-payer": [turn("", call("pay", amount=5)), turn("{results}")]}
+    with Scene(folder, agent_forks, script) as scene:
+        deaths = Deaths(scene, at_once=1)
+        deaths.note(scene.live("library", AGENT="payer", RUN_ID=RUN, HOLDFAST_TEST_KILL=point).dies())
+        assert "may or may not have happened" in scene.live("peer").result()["output"]
+        assert len(scene.lines("pay", "start")) == 1

@@ -1,5 +1,8 @@
 # ruff: noqa: T201 - a command prints
-"""Run seeds: ``python -m simulation --seed 17``, ``--seeds 100000 [--first N] [--jobs 2]``, or ``--mutants``."""
+"""Run seeds: ``python -m simulation --seed 17``, ``--seeds 100000 [--first N] [--jobs 2]``, or ``--mutants``.
+
+With ``--store postgres`` or ``--store sqlite``, all that is asked of the database is asked of such a store as well.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import time
 
 from simulation.fleet import Tally, run_many
 from simulation.mutants import MUTANTS, hunt, remember
+from simulation.sql_stores import opened, where_of
 from simulation.world import Broken, run_seed
 
 SHOWN = (
     "runs",
     "writes checked",
+    "answers compared",
     "requests",
     "callbacks",
     "replays",
@@ -56,18 +61,21 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true", help="plant known bugs and see which seed finds each")
     parser.add_argument("--remember", action="store_true", help="note those seeds, to be tried first by the tests")
     parser.add_argument("--within", type=int, default=1000, help="seeds that a mutant may take to be found")
+    parser.add_argument("--store", choices=("memory", "sqlite", "postgres"), default="memory", help="on what they run")
     options = parser.parse_args()
     if options.mutants:
         return show_mutants(options.within, keep=options.remember)
-    if options.seed is not None:
-        return show_seed(options.seed)
-    return show_many(options.first, options.seeds or 1000, options.jobs)
+    with where_of(options.store) as where:
+        if options.seed is not None:
+            return show_seed(options.seed, where)
+        return show_many(options.first, options.seeds or 1000, options.jobs, where)
 
 
-def show_seed(seed: int) -> int:
+def show_seed(seed: int, where: str | None) -> int:
     """One seed, and its story."""
     try:
-        counts = run_seed(seed, print)
+        with opened(where) as place:
+            counts = run_seed(seed, print, place)
     except Broken as broken:
         print(f"\n{broken}")
         return 1
@@ -75,10 +83,10 @@ def show_seed(seed: int) -> int:
     return 0
 
 
-def show_many(first: int, seeds: int, jobs: int) -> int:
+def show_many(first: int, seeds: int, jobs: int, where: str | None) -> int:
     """Many seeds, and what they add up to."""
     tally, told, shown = Tally(), 0, time.monotonic()
-    for tally in run_many(first, seeds, jobs):
+    for tally in run_many(first, seeds, jobs, where):
         for broken in tally.broken[told:]:
             print(broken, flush=True)
         told = len(tally.broken)

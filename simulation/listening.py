@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Broken(Exception):
     """An invariant does not hold in this seed."""
 
-    def __init__(self, seed: int, invariant: str, what: str, at: float) -> None:
-        self.seed, self.invariant, self.what, self.at = seed, invariant, what, at
+    def __init__(self, seed: int, invariant: str, what: str, at: float, store: str = "") -> None:
+        self.seed, self.invariant, self.what, self.at, self.store = seed, invariant, what, at, store
         super().__init__(
             f"seed {seed} breaks the invariant: {invariant}\n  at {at:.3f} s: {what}\n"
-            f"  to see it: python -m simulation --seed {seed}"
+            f"  to see it: python -m simulation --seed {seed}{f' --store {store}' if store else ''}"
         )
 
     def __reduce__(self) -> Any:
-        return Broken, (self.seed, self.invariant, self.what, self.at)
+        return Broken, (self.seed, self.invariant, self.what, self.at, self.store)
 
 
 class _Errors(logging.Handler):

@@ -3,8 +3,8 @@
 
 Every call is a request that travels, is carried out at one moment, and whose answer travels back. Each of the three
 may go wrong: the database cannot be reached, the answer is lost although the request was carried out, the caller dies
-while either is on its way. The database itself is one ``MemoryStore`` for the whole world; the checker looks at it
-after every operation, so nothing can slip through between two of them.
+while either is on its way. The database itself is one ``MemoryStore`` for the whole world (perhaps with a
+``twin`` on SQL); the checker looks at it after every operation, so nothing can slip through between two of them.
 """
 
 from __future__ import annotations
@@ -132,11 +132,12 @@ class ProcessStore(Store):
 
     def _commit(self, ops: Sequence[Op]) -> list[Answer]:
         answers: list[Answer] = []
-        for op in ops:  # one moment for all of them; the checker wants to know which of them changed what
-            [answer] = at_once(self._database.commit([op]))
-            self._world.story(self._process, "commit", op, answer)
-            self._checker.operation(self._process, op, answer)
-            answers.append(answer)
+        with self._world.together(ops):
+            for op in ops:  # one moment for all of them; the checker wants to know which of them changed what
+                [answer] = at_once(self._database.commit([op]))
+                self._world.story(self._process, "commit", op, answer)
+                self._checker.operation(self._process, op, answer)
+                answers.append(answer)
         self._world.written(self._process)
         return answers
 

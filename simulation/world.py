@@ -4,6 +4,9 @@ At any moment there are processes with callbacks ready and events that are due (
 answer reaches its process, a pulse beats, a fault strikes). The seed chooses among them. When nothing is ready, time
 jumps to the next timer or event of anybody. So one seed is one interleaving, to the callback, and always the same one.
 
+The database is in memory. It may have a *twin* on SQL, which is asked whatever the database is asked, and must answer
+the same: see ``twin``.
+
 A world has two parts: while there is *chaos* faults happen; then everybody is resumed or replaced, and every run must
 end within a bounded time, with the result that its program must have.
 """
@@ -14,14 +17,15 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from holdfast.core.execution import current_execution
 from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import ForkRun, ReopenRun, Run
+from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run
 from holdfast.stores.queues import NewQueue
 from simulation import faults, network, people, workloads
 from simulation.endings import check_end, check_replay
@@ -31,7 +35,9 @@ from simulation.listening import Broken, listening
 from simulation.loop import EPOCH
 from simulation.plan import Plan, PlannedRun, draw_plan, draw_signals
 from simulation.process import DEFINITIONS, Process
+from simulation.sql_stores import Place
 from simulation.store import Request, at_once
+from simulation.twin import Twin
 
 PATIENCE = 60.0
 """Virtual seconds after the chaos, beside what the programs themselves take, after which a run is taken to be lost."""
@@ -43,22 +49,26 @@ BURST = 6
 class World(workloads.Watch):
     """A database, the processes on it, and time."""
 
-    def __init__(self, plan: Plan, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: Plan, tell: Callable[[str], None] | None = None, place: Place | None = None) -> None:
         self.plan = plan
         self.time = 0.0
         self.chance = random.Random(f"world {plan.seed}")
-        self.database = MemoryStore(clock=lambda: EPOCH + self.time)
+        self.counts: Counter[str] = Counter()
+        self.failure: Broken | None = None
+        self._store = "" if place is None else place.name
+        self._is_over = False
+        self._tell = tell
+        self._twin = None if place is None else Twin(self, self._now, place)
+        self.database = self._twin or MemoryStore(clock=self._now)
         if plan.places is not None:
             at_once(self.database.put_queues([NewQueue("default", QueueLimits(plan.places))]))
         self.checker = Checker(self, self.database)
-        self.counts: Counter[str] = Counter()
         self.processes: list[Process] = []
         self.in_chaos = True
         self.code = 0
         """Which of two versions of the code is deployed: they ask different questions, and take turns."""
         self.unreachable_until = 0.0
         self.cut_until: dict[Process, float] = {}
-        self.failure: Broken | None = None
         self.ended: dict[str, Run] = {}
         self.endings: dict[str, list[Run]] = {}
         """Every end that a run has come to; more than one only if a person reopened it."""
@@ -82,8 +92,6 @@ class World(workloads.Watch):
         self._occasions: Counter[str] = Counter()
         self._urgent: list[tuple[str, Process]] = []
         self._retried: Counter[str] = Counter()
-        self._is_over = False
-        self._tell = tell
 
     # Telling
 
@@ -100,10 +108,14 @@ class World(workloads.Watch):
     def fail(self, invariant: str, what: str) -> None:
         """Something that must never happen has happened."""
         if self.failure is None and not self._is_over:
-            self.failure = Broken(self.plan.seed, invariant, what, self.time)
+            self.failure = Broken(self.plan.seed, invariant, what, self.time, self._store)
             self.tell("!", invariant, "--", what)
 
     # What processes and the database tell
+
+    def together(self, ops: Sequence[Op]) -> AbstractContextManager[None]:
+        """These operations are carried out at one moment, in one commit."""
+        return nullcontext() if self._twin is None else self._twin.together(ops)
 
     def registered(self, process: Process, worker: int) -> None:
         """A worker has registered."""
@@ -245,6 +257,10 @@ class World(workloads.Watch):
 
     # Time and events
 
+    def _now(self) -> float:
+        """The database's clock."""
+        return EPOCH + self.time
+
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         """Let something happen in the world; what is due at one moment happens in an order drawn by the seed."""
         self._events_made += 1
@@ -298,6 +314,8 @@ class World(workloads.Watch):
             self._go_until(limit, self._all_ended)  # somebody may have reopened one meanwhile
         if self.failure is None:
             check_end(self)
+        if self._twin is not None:
+            self._twin.look()
         if self.failure is not None:
             raise self.failure
 
@@ -426,11 +444,13 @@ class World(workloads.Watch):
             process.executions.clear()
             process.loop.forget_everything()
         self._events.clear()
+        if self._twin is not None:
+            self._twin.end()
 
 
-def run_seed(seed: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
-    """Live through one seed, and return what was counted; raises ``Broken``."""
-    world = World(draw_plan(seed), tell)
+def run_seed(seed: int, tell: Callable[[str], None] | None = None, place: Place | None = None) -> Counter[str]:
+    """Live through one seed, and return what was counted; raises ``Broken``. ``place``: where it has a twin."""
+    world = World(draw_plan(seed), tell, place)
     with listening(world):
         try:
             world.live()

@@ -10,7 +10,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))  # the simulator lies beside the library, not in it
 
+STORES = Path(__file__).parents[1] / "stores"
+if str(STORES) not in sys.path:
+    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
+
 SEEDS = 2_000
+SHARE = 20
+"""Of so many seeds that are asked for, one is lived through on each store on SQL as well: it takes that much longer."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,5 +25,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def seeds(request: pytest.FixtureRequest) -> int:
+    return _asked_for(request) or SEEDS
+
+
+@pytest.fixture(scope="session")
+def twin_seeds(request: pytest.FixtureRequest) -> int:
+    """How many on each store on SQL; 0: nobody has asked for a number."""
+    return -(-_asked_for(request) // SHARE)
+
+
+def _asked_for(request: pytest.FixtureRequest) -> int:
     given = request.config.getoption("--simulation-seeds", default=None)
-    return given or int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", SEEDS))
+    return given or int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", 0))

@@ -14,6 +14,7 @@ from store_values import (
     do,
     finish,
     hold,
+    new_run,
     park,
     release,
     row,
@@ -25,7 +26,7 @@ from store_values import (
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Request, Store
-from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ResumeRun, Verdict
+from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ResumeRun, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 
@@ -119,6 +120,25 @@ async def test_a_cancel_can_be_meant_for_what_the_caller_has_started_itself(stor
     assert await do(store, CancelRun("r", AT, seed=b"another")) == [REFUSED]
     assert (await row(store)).cancel is Cancel.NO
     assert await do(store, CancelRun("r", AT, seed=run.seed)) == [DONE]
+
+
+async def test_what_is_started_can_be_cancelled_in_the_same_commit(store: Store):
+    """As by a parent that starts a run and gives it up at once: both are written together."""
+    worker = await store.register_worker(a_worker(), 10.0)
+    first = new_run("r", seed=b"mine")
+    begun = StartRun(new_run("s", seed=b"mine"), claim_as=worker)
+    answers = await store.commit(
+        [
+            StartRun(first),
+            CancelRun("r", AT, b"another"),
+            CancelRun("r", AT, b"mine"),
+            begun,
+            CancelRun("s", AT, b"mine"),
+        ]
+    )
+    assert [answers[1], answers[2], answers[4]] == [REFUSED, DONE, DONE]
+    assert await state_of(store, "r") is RunState.CANCELLED
+    assert (await row(store, "s")).cancel is Cancel.ASKED
 
 
 async def test_there_is_nothing_to_ask_of_a_run_that_ended_or_never_was(store: Store):

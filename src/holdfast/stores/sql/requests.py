@@ -74,7 +74,7 @@ class Requests(Transaction):
         fence = self._by_id.get(op.run_id)
         if fence is None:
             return Verdict.UNKNOWN_RUN
-        same_seed = op.seed is None or self._db.one(self._sql.SEED, fence.key) == (op.seed,)
+        same_seed = op.seed is None or self._has_seed(fence.key, op.seed)
         answer = rules.answer_to_cancel(fence.state, fence.cancel, paused=fence.paused, same_seed=same_seed)
         if answer is not Verdict.DONE:
             return answer
@@ -89,6 +89,10 @@ class Requests(Transaction):
         else:
             self._later("runs", self._sql.CANCEL_SLEEPING, fence.key, (self._now, fence.key))
         return Verdict.DONE
+
+    def _has_seed(self, key: int, seed: bytes) -> bool:
+        self._flush("runs")  # it may have been started in this transaction
+        return self._db.one(self._sql.SEED, key) == (seed,)
 
     def _pause(self, op: PauseRun) -> Verdict:
         fence = self._by_id.get(op.run_id)

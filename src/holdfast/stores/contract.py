@@ -21,6 +21,14 @@ where the kernel can tell (a file lock that the process held is free), else when
 puts its runs back to ``pending`` and counts one delivery for each; the count returns to 0 with the run's next record.
 A worker that retires in good order gives its runs back without counting.
 
+**Workers by lease.** A process elsewhere, that asks a server for work over HTTP, is a worker of which only the lease
+tells whether it lives. Servers renew it when they hear of the process (``keep_worker``), and only servers declare it
+dead: when all of them were down for a while, nobody could renew, and that is no reason to take its work away.
+
+**Runs by delivery.** A run that is not executed by an engine: its holder is handed what is recorded, and records what
+comes next as it likes. There is no code to be cancelled or to notice a deadline, so such a run is cancelled at once,
+and ``expire`` ends it when its deadline has passed; whoever held it is fenced from then on.
+
 **Links.** A run that waits for another one has a link to it, made in the transaction that starts the other or finds it
 unfinished. Whatever ends a run (its holder, ``reap``, a cancel before anybody has claimed it) puts a ``Signal`` with
 the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and marks the link as
@@ -58,6 +66,8 @@ however many answer it at the same time.
 **Notices.** See ``notices``: what is told of steps in flight. They are fenced like everything that a holder writes, and
 go with the record of their step, at the latest with the end of their run.
 
+**Documents, the audit log, spending.** See the modules of these names: what servers keep and tell.
+
 **Memories.** See ``memories``: they belong to no run. One that a step changes is changed with the step's record.
 
 **Transactional steps.** See ``transactions``: what a step does in the store's own database is committed together with
@@ -87,12 +97,15 @@ from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
 from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.auditing import Audit, NewAudit
+from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.spending import DayRuns, DayUsage
 from holdfast.stores.transactions import StepTransaction
 
 DEFAULT_NAMESPACE = "default"
@@ -115,6 +128,8 @@ class NewWorker:
     """The workflows it can execute, and which versions of them: as ``serving.served_name`` has them."""
     queues: tuple[str, ...] | None = None
     """The queues it serves; ``None``: all."""
+    by_lease: bool = False
+    """It is a process elsewhere, that a server speaks for: nobody here can tell whether it lives but by its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,7 @@ class Worker:
     lease_until: float
     beat_at: float = 0.0
     """When it last renewed its lease, or registered."""
+    by_lease: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +308,24 @@ class Store(ABC):
     async def retire_worker(self, worker: int) -> None:
         """The worker leaves in good order: whatever it still holds is released without counting a delivery."""
 
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        """Prolong the lease of a worker by lease, from any process, however long it is over.
+
+        A shorter lease than it has makes it end earlier. False: it has retired or been declared dead, and holds nothing
+        any more.
+        """
+        raise NotImplementedError
+
     @abstractmethod
-    async def reap(self, me: int | None = None) -> Reaped:
-        """Declare workers dead whose process is gone or whose lease has passed (never ``me``), and free their runs."""
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+        """Declare workers dead whose process is gone or whose lease has passed (never ``me``), and free their runs.
+
+        Workers by lease are left alone unless ``by_lease``.
+        """
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        """End runs by delivery whose deadline has passed, held or not, as ``failed``; tells their ids."""
+        raise NotImplementedError
 
     @abstractmethod
     async def workers(self, also: Collection[int] = ()) -> list[Worker]:
@@ -495,6 +526,51 @@ class Store(ABC):
     @abstractmethod
     async def delete_schedule(self, name: str) -> bool:
         """Forget a schedule. False: it is not there."""
+
+    # Documents
+
+    async def put_document(
+        self, kind: str, name: str, data: bytes, *, if_version: int | None = None
+    ) -> Document | None:
+        """Keep a document, in place of the one that is there, and tell it as it is then.
+
+        ``if_version``: only if that is its version now (0: only if there is none); ``None`` if it is not.
+        """
+        raise NotImplementedError
+
+    async def documents(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        """Documents of a kind, or those of these names, in the order of their names, those behind ``after``."""
+        raise NotImplementedError
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        """Forget a document. False: it is not there."""
+        raise NotImplementedError
+
+    # The audit log
+
+    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+        """Add entries to the audit log, durably."""
+        raise NotImplementedError
+
+    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+        """Entries of the audit log, the newest first; those with an id below ``before``."""
+        raise NotImplementedError
+
+    async def trim_audit(self, before: float, limit: int = 10_000) -> int:
+        """Delete entries that are older than this time, at most ``limit``, and tell how many."""
+        raise NotImplementedError
+
+    # Spending
+
+    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+        """What was used on the days from ``since`` to ``until``, both included: by day, workflow and model."""
+        raise NotImplementedError
+
+    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+        """How many runs were created on the days from ``since`` to ``until``, both included: by day and workflow."""
+        raise NotImplementedError
 
     # Pruning
 

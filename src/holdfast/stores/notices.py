@@ -36,8 +36,15 @@ REOPENED = "reopened"
 """The kind of the notice that ``ReopenRun`` leaves, at position -1: its data is the ``seq`` of the last record that was
 kept, or -1. The numbers of records behind it will be used again."""
 
-STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED})
-"""The kinds of notices that stay. They have the part ``""``, in which nobody else tells anything."""
+DELIVERED = "delivered"
+"""The kind of the notice that a run by delivery was handed to somebody, at position -1; its part is ``delivery``, its
+number the epoch; its data is JSON that servers make and read."""
+RETURNED = "returned"
+"""The same for one that its holder has given back."""
+
+STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED, DELIVERED, RETURNED})
+"""The kinds of notices that stay. Those that stores leave themselves have the part ``""``, in which nobody else tells
+anything."""
 
 
 @dataclass(frozen=True, slots=True)

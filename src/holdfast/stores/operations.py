@@ -102,6 +102,8 @@ class NewRun:
     put_off_most: float | None = None
     """With ``dedup``: until it has begun, a start that joins it replaces its inputs, and puts it off to its own time,
     but to no more than so many seconds after its creation."""
+    by_delivery: bool = False
+    """No engine executes it: see the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Run:
     queue_key: str = ""
     limited: bool = False
     """Its queue has limits, and lets it be taken or not: see ``queues``."""
+    by_delivery: bool = False
 
 
 class Link(NamedTuple):
@@ -226,6 +229,8 @@ class AppendRecord(NamedTuple):
     """What the step changes of what outlives runs, in the same transaction: once, however often this is repeated."""
     clear_notices: bool = False
     """There may be notices of this position, also of an earlier holder; delete those that do not stay."""
+    model: str = ""
+    """The model that ``used`` is of: see ``spending``."""
 
 
 class Notice(NamedTuple):
@@ -324,10 +329,15 @@ class ParkRun(NamedTuple):
 
 
 class ReleaseRun(NamedTuple):
-    """Give a held run back, claimable at once (unless it is paused); this never counts as a delivery."""
+    """Give a held run back, claimable at once (unless it is paused); this counts as a delivery only if it says so."""
 
     key: int
     epoch: int
+    wake_at: float | None = None
+    """Claimable from then on, not at once."""
+    error: bytes | None = None
+    """It counts as a delivery, since its holder has failed with this error; if that was the last one that the run may
+    have, it is ``dead`` with this error."""
 
 
 class SendSignal(NamedTuple):
@@ -345,7 +355,7 @@ class CancelRun(NamedTuple):
 
     Answered with ``DUPLICATE`` when that was asked before, also if the run has been cancelled since; but if it was
     paused after that, asking again lifts the pause. A pending run that nobody has ever claimed (epoch 0) is cancelled
-    at once.
+    at once, and so is a run by delivery, held or not.
     """
 
     run_id: str

@@ -78,6 +78,7 @@ def new_row(
         began_at=new.created_at if new.began_at is None else new.began_at, parent=new.parent,
         forked_from=new.forked_from, rewound=new.rewound, session=new.session, previous=previous,
         has_budget=has_budget, version=new.version, queue_key=new.queue_key, limited=limited,
+        by_delivery=new.by_delivery,
     )  # fmt: skip
 
 
@@ -117,9 +118,9 @@ def answer_to_cancel(state: str, cancel: str, *, paused: bool, same_seed: bool) 
     return Verdict.DUPLICATE if cancel != Cancel.NO and not paused else Verdict.DONE
 
 
-def is_cancelled_at_once(state: str, epoch: int) -> bool:
-    """Whether nobody has ever claimed the run, so that there is nothing to be undone by its code."""
-    return state == "pending" and epoch == 0
+def is_cancelled_at_once(state: str, epoch: int, *, by_delivery: bool = False) -> bool:
+    """Whether there is nothing to be undone by the run's code: nobody has ever claimed it, or it has none."""
+    return by_delivery or (state == "pending" and epoch == 0)
 
 
 def answer_to_pause(state: str, *, paused: bool, wanted: bool) -> Verdict:
@@ -301,6 +302,11 @@ def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
     return [found[position] for position in sorted(found)]
 
 
+def may_be_delivered_again(deliveries: int, most: int) -> bool:
+    """Whether a run that has failed with its holder so often before may be taken up once more."""
+    return deliveries + 1 < most
+
+
 def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice] = ()) -> bytes:
     """The encoded error of a run that took its worker down too often; ``told`` is what was told of its steps."""
     doing = in_flight(told)
@@ -315,6 +321,11 @@ def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice
     )
     attributes = {"run_id": run_id, "state": "dead", "error": ""}
     return _encoded("RunDead", message, attributes, worker=worker, in_flight=doing)
+
+
+def deadline_error(run_id: str) -> bytes:
+    """The encoded error of a run by delivery whose deadline has passed."""
+    return _encoded("RunTimedOut", f"run {run_id!r} did not end within its deadline", {})
 
 
 def corrupt_error(message: str) -> bytes:

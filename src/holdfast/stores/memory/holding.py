@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
 from holdfast.stores import rules
 from holdfast.stores.memory.asking import Asking
 from holdfast.stores.memory.queueing import Queueing
@@ -19,8 +20,10 @@ from holdfast.stores.operations import (
     ParkRun,
     ReleaseRun,
     ReserveUsage,
+    Run,
     Verdict,
 )
+from holdfast.stores.spending import day_of
 
 
 class Holding(Asking, Queueing):
@@ -55,12 +58,17 @@ class Holding(Asking, Queueing):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+            self._spend(held, op)
             self._charge(held, op.used.tokens)
         if op.memory is not None:
             self._remember(op.memory)
         if op.clear_notices:
             self._clear_notices(op.key, op.record.position)
         return Verdict.DONE
+
+    def _spend(self, run: Run, op: AppendRecord) -> None:
+        place = (day_of(op.record.at), run.workflow, op.model)
+        self._spent[place] = self._spent.get(place, Usage()) + (op.used or Usage())
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
         if self._held(op.key, op.epoch) is None:
@@ -116,5 +124,15 @@ class Holding(Asking, Queueing):
         run = self._held(op.key, op.epoch)
         if run is None:
             return Verdict.FENCED
-        self._free(run)
+        if op.error is None:
+            self._free(run)
+        elif not rules.may_be_delivered_again(run.deliveries, run.max_deliveries):
+            now = self._clock()
+            dead = replace(run, state=RunState.DEAD, deliveries=run.deliveries + 1, error=op.error, finished_at=now)
+            self._end(dead)
+            return Verdict.DONE
+        else:
+            self._free(replace(run, deliveries=run.deliveries + 1))
+        if op.wake_at is not None:
+            self._put(replace(self._runs[op.key], wake_at=op.wake_at))
         return Verdict.DONE

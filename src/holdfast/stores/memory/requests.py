@@ -51,7 +51,7 @@ class Requests(Tables):
         if answer is not Verdict.DONE:
             return answer
         asked = replace(run, cancel=run.cancel or Cancel.ASKED, paused_at=None)
-        if rules.is_cancelled_at_once(run.state, run.epoch):
+        if rules.is_cancelled_at_once(run.state, run.epoch, by_delivery=run.by_delivery):
             self._end(replace(asked, state=RunState.CANCELLED, finished_at=op.at))
         elif run.state is RunState.RUNNING:
             self._put(asked)

@@ -32,6 +32,7 @@ from holdfast.stores.contract import (
 )
 from holdfast.stores.memory.archives import Restoring
 from holdfast.stores.memory.holding import Holding
+from holdfast.stores.memory.keeping import Keeping
 from holdfast.stores.memory.pruning import Prunable
 from holdfast.stores.memory.requests import Requests
 from holdfast.stores.memory.schedules import Scheduling
@@ -49,7 +50,7 @@ TICK = 0.02
 _RECENT = 1.0
 
 
-class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, Carrier, Store):
+class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, Keeping, Carrier, Store):
     """Journals in dictionaries, gone with the process."""
 
     url = "memory://"
@@ -96,6 +97,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 now,
                 now + lease,
                 now,
+                worker.by_lease,
             )
         self._announce()
         return number
@@ -107,6 +109,9 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             now = self._clock()
             self._workers[worker] = replace(self._workers[worker], lease_until=now + lease, beat_at=now)
             return True
+
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        return self.renew_lease(worker, lease)
 
     async def retire_worker(self, worker: int) -> None:
         with self._lock:
@@ -123,7 +128,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 self._killed.add(worker)
         self._announce()
 
-    async def reap(self, me: int | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
         with self._lock:
             now = self._clock()
             gone = [
@@ -131,6 +136,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 for worker in self._workers.values()
                 if worker.state == "live"
                 and worker.id != me
+                and (by_lease or not worker.by_lease)
                 and (worker.id in self._killed or worker.lease_until < now)
             ]
             released = 0
@@ -149,13 +155,25 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
     def _outlives(self, run: Run, worker: Worker, now: float) -> bool:
         """Free a run whose worker is dead, or end it if that was once too often."""
         count = run.deliveries + 1
-        if count < run.max_deliveries:
+        if rules.may_be_delivered_again(run.deliveries, run.max_deliveries):
             self._free(replace(run, deliveries=count))
             return True
         who = rules.describe_worker(worker.name, worker.host, worker.pid)
         error = rules.death_error(run.id, count, who, self._notices.get(run.key, {}).values())
         self._end(replace(run, state=RunState.DEAD, deliveries=count, error=error, finished_at=now))
         return False
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        with self._lock:
+            now = self._clock()
+            runs = [self._runs[key] for key in sorted(self._unfinished)]
+            late = [run for run in runs if run.by_delivery and run.deadline is not None and run.deadline <= now][:limit]
+            for run in late:
+                error = rules.deadline_error(run.id)
+                self._end(replace(run, state=RunState.FAILED, error=error, finished_at=now))
+        if late:
+            self._announce()
+        return [run.id for run in late]
 
     def _held_by(self, worker: int) -> list[Run]:
         runs = (self._runs[key] for key in sorted(self._unfinished))

@@ -11,9 +11,12 @@ from typing import NamedTuple
 from holdfast.core.queues import QueueLimits, RateNumbers
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
+from holdfast.core.usage import Usage
 from holdfast.stores import rules
 from holdfast.stores.approvals import Approval, ApprovalState, is_answer
+from holdfast.stores.auditing import NewAudit
 from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.memory.accounts import MemoryAccounts
 from holdfast.stores.notices import STAYING
@@ -105,6 +108,12 @@ class Tables:
         """The same by run."""
         self._debounced: set[int] = set()
         """Those of them that lose it when they begin."""
+        self._documents: dict[tuple[str, str], Document] = {}
+        """By kind and name."""
+        self._audit: dict[int, NewAudit] = {}
+        self._last_audit = 0
+        self._spent: dict[tuple[str, str, str], Usage] = {}
+        """By day, workflow and model."""
         self._schedules: dict[str, Schedule] = {}
         self._announcers: dict[str, set[int]] = {}
         """The workers that have announced a schedule."""

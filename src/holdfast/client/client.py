@@ -65,6 +65,17 @@ class Client:
         """The connections over which the queue of these options was announced."""
         self._connection = Connections(target)
 
+    @classmethod
+    def over(cls, connections: Connections, url: str) -> Client:
+        """A client that shares the connections of somebody else, who closes them."""
+        client = object.__new__(cls)
+        client.url = shown_url(url)
+        client.max_value = LARGEST
+        client._options = StartOptions()
+        client._told = WeakSet()
+        client._connection = connections
+        return client
+
     def options(
         self,
         *,

@@ -1,0 +1,251 @@
+"""Endpoints: declared once, as functions with types, and what is made of the declarations.
+
+An endpoint is an async function of a ``Call``, of the parts of its path, and, if it wants them, of a ``body`` and a
+``query``, which are pydantic models. Its return type is the model of the answer; ``None`` is answered with 204, and a
+``Response`` of its own (a stream) with that. From the same declarations come the routes, the OpenAPI document, and the
+tests that ask of every endpoint who may call it.
+
+Paths are matched part by part, while they are still quoted, so that an id may hold anything, slashes included.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
+
+Handler = Callable[..., Awaitable[Any]]
+
+JSON_DEPTH = 64
+"""So deep may values be nested."""
+
+
+class Body(BaseModel):
+    """What comes in: unknown fields are an error, since a misspelt option must not be left out in silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing that can be asked for."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    """What the caller must be allowed; ``None``: anybody may ask."""
+    handler: Handler
+    status: int
+    body: type[BaseModel] | None
+    query: type[BaseModel] | None
+    answer: TypeAdapter[Any] | None
+    """``None``: it answers with a response of its own, or with nothing."""
+    streams: bool
+    on_address: bool
+    """The scope is for the address in the path alone."""
+    audited: bool
+    """It stands in the audit log."""
+    more: Mapping[int, str]
+    """Other statuses that it may answer with, and what they mean."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the OpenAPI document and the audit log."""
+        return self.handler.__name__
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its path, part by part; those with a name in braces stand for anything."""
+        return tuple(self.path.strip("/").split("/"))
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """The parts of its path that have names."""
+        return tuple(part[1:-1] for part in self.parts if part.startswith("{"))
+
+
+class Api:
+    """A collection of endpoints."""
+
+    def __init__(self) -> None:
+        self.endpoints: list[Endpoint] = []
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        *,
+        scope: Scope | None,
+        status: int = 200,
+        on_address: bool = False,
+        audited: bool | None = None,
+        more: Mapping[int, str] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Declare an endpoint. What changes something is audited unless it says otherwise."""
+
+        def declare(handler: Handler) -> Handler:
+            hints = get_type_hints(handler)
+            returns = hints.get("return", type(None))
+            streams = inspect.isclass(returns) and issubclass(returns, Response)
+            self.endpoints.append(
+                Endpoint(
+                    method=method,
+                    path=path,
+                    scope=scope,
+                    handler=handler,
+                    status=204 if returns is type(None) else status,
+                    body=hints.get("body"),
+                    query=hints.get("query"),
+                    answer=None if streams or returns is type(None) else TypeAdapter(returns),
+                    streams=streams,
+                    on_address=on_address,
+                    audited=(method != "GET") if audited is None else audited,
+                    more=more or {},
+                )
+            )
+            return handler
+
+        return declare
+
+
+# Routing
+
+
+class Routes:
+    """Finds the endpoint of a path."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._by_length: dict[int, list[Endpoint]] = {}
+        for one in endpoints:
+            self._by_length.setdefault(len(one.parts), []).append(one)
+        for found in self._by_length.values():  # those without names first: `/v1/runs/batch` is no run
+            found.sort(key=lambda one: [part.startswith("{") for part in one.parts])
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
+        """The endpoint, and the parts of the path that have names. Raises ``Problem``."""
+        parts = raw_path.partition(b"?")[0].decode("latin-1").removeprefix("/").split("/")
+        allowed: list[str] = []
+        for one in self._by_length.get(len(parts), ()):
+            values = _match(one.parts, parts)
+            if values is None:
+                continue
+            if one.method == method or (method == "HEAD" and one.method == "GET"):
+                return one, values
+            allowed.append(one.method)
+        if allowed:
+            names = ", ".join(sorted(set(allowed)))
+            raise Problem(
+                405,
+                "no-such-method",
+                "The path does not take that method",
+                f"It takes {names}.",
+                headers={"Allow": names},
+            )
+        raise Problem(404, "no-such-path", "There is nothing at that path", "GET /v1/openapi.json tells what there is.")
+
+
+def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
+    values: dict[str, str] = {}
+    for wanted, part in zip(pattern, parts, strict=True):
+        if wanted.startswith("{"):
+            try:
+                value = unquote(part, errors="strict")
+            except UnicodeDecodeError:
+                return None
+            if not value:
+                return None
+            values[wanted[1:-1]] = value
+        elif wanted != part:
+            return None
+    return values
+
+
+# What comes in and goes out
+
+
+async def arguments_of(endpoint: Endpoint, request: Request, path: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments that an endpoint takes, beside the call. Raises ``Problem``."""
+    arguments: dict[str, Any] = dict(path)
+    if endpoint.query is not None:
+        arguments["query"] = _checked(endpoint.query, _query(endpoint.query, request), "query")
+    if endpoint.body is not None:
+        arguments["body"] = _parsed(endpoint.body, await request.body(), request.headers.get("content-type", ""))
+    return arguments
+
+
+def answer_of(endpoint: Endpoint, value: Any, status: int | None = None) -> Response:
+    """What is sent back."""
+    if isinstance(value, Response):
+        return value
+    if endpoint.answer is None or (value is None and status == 204):
+        return Response(status_code=status or endpoint.status)
+    return JSONResponse(endpoint.answer.dump_python(value, mode="json"), status or endpoint.status)
+
+
+def _query(model: type[BaseModel], request: Request) -> dict[str, Any]:
+    """Values of the query by name; those that the model wants several of as lists."""
+    several = {name for name, field in model.model_fields.items() if _is_list(field.annotation)}
+    names = dict.fromkeys(request.query_params.keys())
+    return {
+        name: request.query_params.getlist(name) if name in several else request.query_params[name] for name in names
+    }
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) in (list, tuple)
+
+
+def _parsed(model: type[BaseModel], data: bytes, media_type: str) -> BaseModel:
+    is_empty = not data.strip()
+    if not is_empty and media_type.partition(";")[0].strip().lower() != "application/json":
+        raise Problem(
+            415, "not-json", "The body must be JSON", "Send it with the header Content-Type: application/json."
+        )
+    if depth_of(data) > JSON_DEPTH:
+        raise Problem(422, "too-deep", "The body is nested too deeply", f"At most {JSON_DEPTH} levels are taken.")
+    try:
+        return model.model_validate({}) if is_empty else model.model_validate_json(data)
+    except ValidationError as error:
+        raise _invalid(error, "body") from None
+
+
+def _checked(model: type[BaseModel], values: Mapping[str, Any], where: str) -> BaseModel:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _invalid(error, where) from None
+
+
+def _invalid(error: ValidationError, where: str) -> Problem:
+    faults = [
+        {"where": ".".join([where, *map(str, fault["loc"])]), "why": fault["msg"]}
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    detail = "; ".join(f"{fault['where']}: {fault['why']}" for fault in faults[:5])
+    return Problem(422, "bad-input", "The values do not fit", detail, faults=faults[:50])
+
+
+def depth_of(data: bytes) -> int:
+    """How deeply JSON is nested, without reading it: brackets, except in strings."""
+    depth = deepest = 0
+    for token in _BRACKETS.finditer(data):
+        found = token[0]
+        if found in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found in b"]}":
+            depth -= 1
+    return deepest
+
+
+_BRACKETS: Final = re.compile(rb'[\[{\]}]|"(?:[^"\\]|\\.)*"?', re.DOTALL)

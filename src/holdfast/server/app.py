@@ -1,0 +1,214 @@
+"""The ASGI application: the way of a request, from the guard to the endpoint and back.
+
+Whatever goes wrong on the way is answered as a problem. A fault of the server's own is told by a number only, which
+stands in the log with the traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.errors import HoldfastError
+from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
+from holdfast.server.auditing import Auditor
+from holdfast.server.calls import Call, not_allowed
+from holdfast.server.guard import LOCAL_HOSTS, Guard
+from holdfast.server.keys import Caller, Keys
+from holdfast.server.problems import Problem, problem_of, server_fault
+from holdfast.server.rates import Rates
+from holdfast.server.tenants import Tenant, Tenants
+from holdfast.stores.auditing import NewAudit
+
+log = logging.getLogger("holdfast.server")
+
+AUTHENTICATE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server behaves."""
+
+    hosts: tuple[str, ...] = LOCAL_HOSTS
+    """The names that it answers under; ``*``: any."""
+    max_body: int = 16 * 1024 * 1024
+    """Bytes of a request's body."""
+    rate: float = 500.0
+    """Requests a second of one key; twice as many at once."""
+    keep_audit: float = 90 * 86400.0
+    """Seconds after which entries of the audit log are deleted."""
+    allow_webhooks_to: tuple[str, ...] = ()
+    """Hosts that webhooks may be sent to although they are in a private network."""
+    clock: Callable[[], float] = field(default=time.time, compare=False)
+
+
+class Platform:
+    """What a server's requests share. All that lasts is in the stores."""
+
+    def __init__(self, tenants: Tenants, settings: Settings) -> None:
+        self.tenants = tenants
+        self.settings = settings
+        self.keys = Keys(tenants, tenants.namespace, settings.clock)
+        self.started_at = settings.clock()
+        self.closing = asyncio.Event()
+        """Set when the server is about to stop: whoever waits ends."""
+        self._auditors: dict[str, Auditor] = {}
+
+    async def auditor(self, namespace: str) -> Auditor:
+        """Whoever writes the audit log of a namespace."""
+        found = self._auditors.get(namespace)
+        if found is None:
+            store = await (await self.tenants.tenant(namespace)).store()
+            found = self._auditors.setdefault(namespace, Auditor(store))
+        return found
+
+
+Helper = Callable[[Platform], AsyncGenerator[None]]
+"""Something that runs beside the requests, from its first step to its second."""
+
+
+class App:
+    """Takes requests in."""
+
+    def __init__(self, platform: Platform, endpoints: Sequence[Endpoint], helpers: Sequence[Helper] = ()) -> None:
+        self.platform = platform
+        self.endpoints = endpoints
+        self._routes = Routes(endpoints)
+        self._helpers = helpers
+        settings = platform.settings
+        self._rates = Rates(settings.rate, 2 * settings.rate, settings.clock)
+        self._strangers = Rates(1.0, 20.0, settings.clock)
+        """By network address, of those whose key is not known."""
+        self._guarded: ASGIApp = Guard(self._http, hosts=settings.hosts, max_body=settings.max_body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the life of the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._guarded(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            async with self.running():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except HoldfastError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Connected, with all that runs beside the requests."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.platform.tenants.close)
+            await self.platform.tenants.home()
+            await self.platform.tenants.tenant(self.platform.tenants.namespace)
+            for helper in self._helpers:
+                await stack.enter_async_context(asynccontextmanager(helper)(self.platform))
+            stack.callback(self.platform.closing.set)
+            yield
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await self._answered(request)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response | None:
+        try:
+            return await self._answer(request)
+        except Problem as problem:
+            return problem.response()
+        except HoldfastError as error:
+            problem = problem_of(error)
+            if problem is not None:
+                return problem.response()
+            return self._fault(request, error)
+        except ClientDisconnect:
+            return None
+        except Exception as error:
+            return self._fault(request, error)
+
+    def _fault(self, request: Request, error: Exception) -> Response:
+        number = secrets.token_hex(4)
+        log.error("fault %s: %s %s", number, request.method, request.url.path, exc_info=error)
+        return server_fault(number).response()
+
+    async def _answer(self, request: Request) -> Response:
+        endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
+        caller, tenant = await self._admit(endpoint, path, request)
+        call = Call(request, self.platform, caller, tenant)
+        arguments = await arguments_of(endpoint, request, path)
+        return answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+
+    async def _admit(self, endpoint: Endpoint, path: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
+        remote = request.client.host if request.client is not None else ""
+        if endpoint.scope is None:
+            caller = Caller("", "", self.platform.tenants.namespace, (), remote)
+            return caller, await self.platform.tenants.tenant(caller.namespace)
+        found = await self._caller(request, remote)
+        caller = replace(found, remote=remote)
+        self._rates.take(caller.key or remote)
+        address = path[endpoint.path_names[0]] if endpoint.on_address else None
+        is_allowed = caller.may(endpoint.scope, address)
+        if endpoint.audited:
+            target = "/".join(path.values())
+            auditor = await self.platform.auditor(caller.namespace)
+            entry = NewAudit(
+                at=self.platform.settings.clock(),
+                who=caller.key,
+                name=caller.name,
+                action=endpoint.name,
+                target=target[:400],
+                outcome="allowed" if is_allowed else "denied",
+                remote=remote,
+            )
+            await auditor.note(entry)
+        if not is_allowed:
+            raise not_allowed(f"listen:{address}" if address is not None else endpoint.scope)
+        return caller, await self.platform.tenants.tenant(caller.namespace)
+
+    async def _caller(self, request: Request, remote: str) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else None
+        caller = await self.platform.keys.caller(given)
+        if caller is not None:
+            return caller
+        self._strangers.take(remote)
+        if given is None:
+            detail = "Send a key as the header Authorization: Bearer hf_…; `holdfast keys create` makes one."
+        else:
+            detail = "The key is not known here, was revoked, or has expired."
+        raise Problem(401, "no-valid-key", "A valid API key is needed", detail, headers=AUTHENTICATE)
+
+
+def create_app(
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    settings: Settings | None = None,
+) -> App:
+    """The whole platform over a store, as an ASGI application for any server of that kind.
+
+    Args:
+        url: the store, as for ``Client``.
+        namespace: of whoever needs no key.
+        settings: how it behaves.
+    """
+    from holdfast.server.endpoints import ENDPOINTS, HELPERS
+
+    return App(Platform(Tenants(url, namespace), settings or Settings()), ENDPOINTS, HELPERS)

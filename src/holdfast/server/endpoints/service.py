@@ -1,0 +1,58 @@
+"""What the server tells of itself, and of the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from holdfast import __version__
+from holdfast.server.api import Api
+from holdfast.server.calls import Call
+from holdfast.server.openapi import document
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class ServerHealth(BaseModel):
+    """That the server answers, and its store."""
+
+    ok: bool
+    version: str
+
+
+class WhoAmI(BaseModel):
+    """Who the server takes the caller for."""
+
+    key: str | None
+    name: str
+    namespace: str
+    scopes: list[str]
+
+
+@api("GET", "/v1/health", scope=None)
+async def health(call: Call) -> ServerHealth:
+    """Whether the server answers, and its store.
+
+    For load balancers: 503 while the store cannot be reached.
+    """
+    await (await call.store()).documents("key", limit=1)
+    return ServerHealth(ok=True, version=__version__)
+
+
+@api("GET", "/v1/openapi.json", scope=None)
+async def openapi(call: Call) -> dict[str, Any]:
+    """This API, as an OpenAPI document."""
+    from holdfast.server.endpoints import ENDPOINTS
+
+    return document(ENDPOINTS, version=__version__)
+
+
+@api("GET", "/v1/whoami", scope=Scope.READ)
+async def whoami(call: Call) -> WhoAmI:
+    """Who the server takes the caller for."""
+    caller = call.caller
+    return WhoAmI(
+        key=caller.key or None, name=caller.name, namespace=caller.namespace, scopes=sorted(map(str, caller.scopes))
+    )

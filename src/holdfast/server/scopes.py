@@ -1,0 +1,57 @@
+"""What a key may do.
+
+``read`` sees runs and everything about them; ``submit`` starts runs, sends to addresses and sends signals; ``operate``
+changes runs of others, schedules, queues, memories and addresses, and answers questions; ``admin`` makes and revokes
+keys, sets policies and deletes. ``listen:<address>`` takes the deliveries of one address, ``listen:*`` of all.
+``operate`` may read as well, and ``admin`` may do everything but listen: whoever takes work must be meant to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from enum import StrEnum
+
+from holdfast.errors import UsageError
+
+_LISTEN = re.compile(r"listen:(\*|\S+)")
+
+
+class Scope(StrEnum):
+    """What is asked of a key."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    LISTEN = "listen"
+    LISTEN_TO_ALL = "listen:*"
+    ADMIN = "admin"
+
+
+_IMPLIED = {
+    Scope.READ: {Scope.READ, Scope.OPERATE, Scope.ADMIN},
+    Scope.SUBMIT: {Scope.SUBMIT, Scope.ADMIN},
+    Scope.OPERATE: {Scope.OPERATE, Scope.ADMIN},
+    Scope.ADMIN: {Scope.ADMIN},
+}
+
+
+def checked_scopes(scopes: Collection[str]) -> tuple[str, ...]:
+    """Scopes as they are kept: sorted, each once. Raises ``UsageError`` for what is none."""
+    if not scopes:
+        raise UsageError("a key without a scope may do nothing: give at least one, as in --scope submit --scope read")
+    for scope in scopes:
+        if scope not in _IMPLIED and not _LISTEN.fullmatch(scope):
+            raise UsageError(
+                f"{scope!r} is no scope. There are: read, submit, operate, admin, listen:<address> and listen:*"
+            )
+    return tuple(sorted(set(scopes)))
+
+
+def allows(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:
+    """Whether a key with these scopes may do what asks for ``wanted``; to listen, on which address (``None``: any)."""
+    if wanted is Scope.LISTEN:
+        if address is None:
+            return any(scope.startswith("listen:") for scope in scopes)
+        return bool({Scope.LISTEN_TO_ALL, f"listen:{address}"} & set(scopes))
+    return bool(_IMPLIED[wanted] & set(scopes))

@@ -1,0 +1,64 @@
+"""Server-sent events: a stream that a reader can come back to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+MEDIA_TYPE = "text/event-stream"
+QUIET = 15.0
+"""Seconds after which a comment is sent, so that whoever stands between does not take the stream for dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One event."""
+
+    data: Any
+    """JSON data."""
+    event: str = ""
+    id: str = ""
+    """What a reader hands in as ``Last-Event-ID`` to go on behind it."""
+
+    def encoded(self) -> bytes:
+        """As it is sent."""
+        lines = [f"id: {self.id}"] if self.id else []
+        lines += [f"event: {self.event}"] if self.event else []
+        lines.append(f"data: {json.dumps(self.data, ensure_ascii=False, separators=(',', ':'))}")
+        return "\n".join([*lines, "", ""]).encode()
+
+
+def event_stream(events: AsyncGenerator[Sent]) -> StreamingResponse:
+    """A response that sends events as they come, until there are no more or the reader is gone."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_with_comments(events), media_type=MEDIA_TYPE, headers=headers)
+
+
+async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
+    yield b": welcome\n\n"  # so that the reader knows at once that it is heard
+    following: asyncio.Task[Sent | None] | None = None
+    try:
+        while True:
+            following = following or asyncio.create_task(_next(events))
+            done, _ = await asyncio.wait([following], timeout=QUIET)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            event, following = following.result(), None
+            if event is None:
+                return
+            yield event.encoded()
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await events.aclose()
+
+
+async def _next(events: AsyncGenerator[Sent]) -> Sent | None:
+    return await anext(events, None)

@@ -82,6 +82,7 @@ async def fork_run(
         budget=None if usage is None else usage.budget,
         previous=source.previous,
         version=source.version,
+        by_delivery=source.by_delivery,
     )
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
     if _waits_for_budget([one for one in history.records if one.seq < keep]):

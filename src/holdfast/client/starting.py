@@ -154,6 +154,7 @@ def new_run(
         queue_key=key_in(options.queue, options.key, spec, inputs, defaults or {}),
         dedup=dedup_in_store(spec.name, options.dedup),
         put_off_most=options.debounce_most,
+        by_delivery=spec.by_delivery,
     )
 
 

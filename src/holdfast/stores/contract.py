@@ -170,6 +170,8 @@ class WorkflowSpec:
     version: str = ""
     queue_key: str | None = None
     """A template for the key that its runs have in its queue: see ``queues``."""
+    by_delivery: bool = False
+    """It has no code, and its runs are by delivery: it is an address (see ``client.addresses``)."""
     serves: tuple[str, ...] = field(default=(), compare=False)
     """Other versions whose runs the same code executes; they are kept with the worker only."""
     announced_at: float = field(default=0.0, compare=False)
@@ -317,10 +319,11 @@ class Store(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         """Declare workers dead whose process is gone or whose lease has passed (never ``me``), and free their runs.
 
-        Workers by lease are left alone unless ``by_lease``.
+        Workers by lease are left alone unless ``by_lease`` says since when there is a server that could renew their
+        leases: they count from then, or from their last renewal, whichever is later.
         """
 
     async def expire(self, limit: int = 100) -> list[str]:

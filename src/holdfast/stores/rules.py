@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from enum import Enum, IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.records import Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
@@ -17,6 +17,9 @@ from holdfast.errors import WorkflowSwitchedOff
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, Run, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.stores.contract import Worker
 
 REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 
@@ -300,6 +303,13 @@ def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return [found[position] for position in sorted(found)]
+
+
+def lease_has_passed(worker: Worker, now: float, by_lease: float | None) -> bool:
+    """Whether a worker counts as dead by its lease; ``by_lease`` as in ``Store.reap``."""
+    if not worker.by_lease:
+        return worker.lease_until < now
+    return by_lease is not None and max(worker.beat_at, by_lease) + worker.lease_until - worker.beat_at < now
 
 
 def may_be_delivered_again(deliveries: int, most: int) -> bool:

@@ -128,7 +128,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 self._killed.add(worker)
         self._announce()
 
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         with self._lock:
             now = self._clock()
             gone = [
@@ -136,8 +136,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 for worker in self._workers.values()
                 if worker.state == "live"
                 and worker.id != me
-                and (by_lease or not worker.by_lease)
-                and (worker.id in self._killed or worker.lease_until < now)
+                and (worker.id in self._killed or rules.lease_has_passed(worker, now, by_lease))
             ]
             released = 0
             dead: list[str] = []

@@ -1,0 +1,144 @@
+"""Addresses: names that work is sent to, and that processes elsewhere take it from.
+
+An address is a workflow without code. What is sent to it is a run like any other, with a journal, a state and a result;
+only that no engine executes it: whoever listens on the address is handed the payload with the steps that are recorded
+so far, and records the next ones (see ``server.delivering``). So all that can be done with runs can be done with these.
+
+An address is there as soon as somebody sends to it or listens on it. Its settings are a document of the store.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.documents import Document
+from holdfast.stores.operations import MAX_DELIVERIES
+from holdfast.stores.serving import announced
+
+KIND = "address"
+"""The kind of document that holds an address's settings."""
+PAYLOAD = "payload"
+"""The one input of its runs."""
+LONGEST_NAME = 150
+LEASE = 30.0
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AddressInfo:
+    """An address and its settings."""
+
+    name: str
+    max_deliveries: int = MAX_DELIVERIES
+    """How often in a row a delivery may fail, or take its listener down, without a new step: then the run is dead."""
+    deadline: float | None = None
+    """Seconds that a run has from its beginning until it must have ended, unless its sender says otherwise."""
+    lease: float = LEASE
+    """Seconds of silence after which a listener counts as dead."""
+    webhook: str | None = None
+    """Where deliveries are sent to, if nobody fetches them."""
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """The workflow that it is."""
+        return WorkflowSpec(
+            self.name,
+            (PAYLOAD,),
+            timeout=self.deadline,
+            max_deliveries=self.max_deliveries,
+            by_delivery=True,
+        )
+
+
+def checked_address(name: object) -> str:
+    """A name that an address may have."""
+    is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable() and "@" not in name
+    if not isinstance(name, str) or not is_proper or len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"an address is a text of 1 to {LONGEST_NAME} printable characters without '@', not {repr(name)[:60]}"
+        )
+    return name
+
+
+def checked(address: AddressInfo) -> AddressInfo:
+    """The same, if its settings make sense. Raises ``UsageError``."""
+    where = f"address {checked_address(address.name)!r}"
+    if address.max_deliveries < 1:
+        raise UsageError(f"{where}: max_deliveries={address.max_deliveries} must be 1 or more")
+    if address.deadline is not None and not 0 < address.deadline < float("inf"):
+        raise UsageError(f"{where}: deadline={address.deadline} must be a number of seconds above 0")
+    if not SHORTEST_LEASE <= address.lease <= LONGEST_LEASE:
+        raise UsageError(f"{where}: lease={address.lease} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
+    return address
+
+
+async def find_address(store: Store, name: str) -> AddressInfo | None:
+    """An address that was declared."""
+    found = await store.documents(KIND, [name])
+    return _address(found[0]) if found else None
+
+
+async def list_addresses(store: Store) -> list[AddressInfo]:
+    """All of them, in the order of their names."""
+    found: list[AddressInfo] = []
+    after = ""
+    while page := await store.documents(KIND, after=after):
+        found += map(_address, page)
+        after = page[-1].name
+    return found
+
+
+async def declare_address(store: Store, name: str) -> AddressInfo:
+    """The address of this name, which is declared if nobody has done so. Raises ``UsageError`` if it cannot be one."""
+    found = await find_address(store, checked_address(name))
+    if found is not None:
+        return found
+    new = AddressInfo(name)
+    await _refuse_code(store, name)
+    if await store.put_document(KIND, name, _packed(new), if_version=0) is None:
+        return await declare_address(store, name)  # somebody else was quicker
+    await store.publish([new.spec])
+    return new
+
+
+async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
+    """Change settings of an address, or declare it with them; what is not named stays. Raises ``UsageError``."""
+    checked_address(name)
+    while True:
+        found = await store.documents(KIND, [name])
+        if not found:
+            await _refuse_code(store, name)
+        address = checked(replace(_address(found[0]) if found else AddressInfo(name), **settings))
+        version = found[0].version if found else 0
+        if await store.put_document(KIND, name, _packed(address), if_version=version) is not None:
+            await store.publish([address.spec])
+            return address
+
+
+async def delete_address(store: Store, name: str) -> bool:
+    """Forget the settings of an address. Its runs stay, and it is back as soon as somebody uses it."""
+    return await store.delete_document(KIND, name)
+
+
+async def _refuse_code(store: Store, name: str) -> None:
+    if any(not spec.by_delivery for spec in announced(name, await store.specs())):
+        raise UsageError(
+            f"{name!r} is the name of a workflow with code, which workers execute: start it, or choose another name "
+            f"for the address"
+        )
+
+
+def _packed(address: AddressInfo) -> bytes:
+    settings = asdict(address)
+    del settings["name"]
+    return json.dumps(settings).encode()
+
+
+def _address(document: Document) -> AddressInfo:
+    kept: dict[str, Any] = json.loads(document.data)
+    known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
+    return AddressInfo(document.name, **known)

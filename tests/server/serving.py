@@ -34,7 +34,7 @@ class Served:
     async def key(self, *scopes: str, namespace: str = "default", name: str = "test", **more: Any) -> str:
         """The token of a new key."""
         store = await self.app.platform.tenants.home()
-        now = self.app.platform.settings.clock()
+        now = self.app.platform.settings.now()
         _, token = await create_key(store, name, scopes, namespace, now=now, **more)
         return token
 

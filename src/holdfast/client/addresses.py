@@ -13,10 +13,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.codec import LARGEST, bind_by_name
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
-from holdfast.stores.operations import MAX_DELIVERIES
+from holdfast.stores.operations import MAX_DELIVERIES, Run, Started, StartRun
 from holdfast.stores.serving import announced
 
 KIND = "address"
@@ -117,6 +119,33 @@ async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
         if await store.put_document(KIND, name, _packed(address), if_version=version) is not None:
             await store.publish([address.spec])
             return address
+
+
+async def send_to(
+    store: Store,
+    name: str,
+    payload: Any,
+    options: StartOptions,
+    *,
+    deadline: float | None = None,
+    max_value: int = LARGEST,
+) -> tuple[Run, bool]:
+    """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
+
+    Args:
+        store: where.
+        name: the address, which is declared if nobody has done so.
+        payload: what is sent.
+        options: of the run, as for a workflow.
+        deadline: seconds that it has; what the address says unless given.
+        max_value: the largest payload, in bytes.
+    """
+    address = await declare_address(store, name)
+    spec = address.spec if deadline is None else replace(address.spec, timeout=deadline)
+    inputs = bind_by_name(name, spec.parameters, (payload,), {})
+    new = new_run(spec, inputs, options, now=store.now(), max_value=max_value)
+    [answer] = await store.commit([StartRun(new)])
+    return accept(answer, new), isinstance(answer, Started) and answer.created
 
 
 async def delete_address(store: Store, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.client.events import POLL
@@ -21,8 +21,9 @@ from holdfast.stores.urls import open_store, shown_url
 class Connections:
     """A connection for each event loop that the client is used under: a thread may bring one of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, opener: Callable[[str], Store] = open_store) -> None:
         self._url = url
+        self._opener = opener
         self._by_loop: dict[asyncio.AbstractEventLoop, Connection] = {}
 
     def _here(self) -> Connection:
@@ -31,7 +32,7 @@ class Connections:
         if connection is None:
             for other in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(other).abandon()
-            connection = self._by_loop[loop] = Connection(self._url)
+            connection = self._by_loop[loop] = Connection(self._url, self._opener)
         return connection
 
     async def store(self) -> Store:
@@ -80,8 +81,9 @@ class Connections:
 class Connection:
     """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, opener: Callable[[str], Store] = open_store) -> None:
         self._url = url
+        self._opener = opener
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._arrivals = Arrivals()
@@ -92,7 +94,7 @@ class Connection:
         """The store, open."""
         async with self._opening:
             if self._store is None:
-                store = open_store(self._url)
+                store = self._opener(self._url)
                 await store.open()
                 self._store = store
         return self._store

@@ -38,7 +38,7 @@ from holdfast.errors import CodecError, RunNotFound, StoreUnavailable, UsageErro
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import Store
 from holdfast.stores.news import Bell, News
-from holdfast.stores.notices import ASKED, BEGUN, REMINDED, REOPENED, TEXT, WITHDRAWN, Feed
+from holdfast.stores.notices import ASKED, BEGUN, DELIVERED, REMINDED, REOPENED, RETURNED, TEXT, WITHDRAWN, Feed
 from holdfast.stores.operations import Notice, Run
 
 POLL = 0.5
@@ -62,8 +62,8 @@ class Event:
     """Where to go on behind this event: hand it to ``events(after=...)``. Keep it as it is."""
     kind: str
     """``begun``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
-    ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``reopened`` or
-    ``ended``."""
+    ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``delivered``,
+    ``returned``, ``reopened`` or ``ended``."""
     at: datetime
     run_id: str
     step: int | None = None
@@ -237,6 +237,8 @@ class Reader:
             yield self._event("approval", at, position, "approval", {"state": notice.kind, "id": data})
         elif notice.kind == REMINDED:
             yield self._event("approval", at, position, "approval", {"state": notice.kind, **data})
+        elif notice.kind in (DELIVERED, RETURNED):
+            yield self._event(notice.kind, at, None, "", data)
         elif notice.kind == REOPENED:
             self.cursor.ended = False
             self.cursor.seq = min(self.cursor.seq, data)

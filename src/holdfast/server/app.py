@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -22,12 +23,17 @@ from holdfast.errors import HoldfastError
 from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
 from holdfast.server.auditing import Auditor
 from holdfast.server.calls import Call, not_allowed
+from holdfast.server.delivering.deliveries import HeldNow
+from holdfast.server.delivering.desk import Desks
+from holdfast.server.delivering.listeners import Listeners
 from holdfast.server.guard import LOCAL_HOSTS, Guard
 from holdfast.server.keys import Caller, Keys
 from holdfast.server.problems import Problem, problem_of, server_fault
 from holdfast.server.rates import Rates
+from holdfast.server.switches import Switches
 from holdfast.server.tenants import Tenant, Tenants
 from holdfast.stores.auditing import NewAudit
+from holdfast.stores.urls import open_store
 
 log = logging.getLogger("holdfast.server")
 
@@ -48,7 +54,12 @@ class Settings:
     """Seconds after which entries of the audit log are deleted."""
     allow_webhooks_to: tuple[str, ...] = ()
     """Hosts that webhooks may be sent to although they are in a private network."""
-    clock: Callable[[], float] = field(default=time.time, compare=False)
+    clock: Callable[[], float] | None = field(default=None, compare=False)
+    """What tells the time, for tests; each store's own clock unless given."""
+
+    def now(self) -> float:
+        """The time."""
+        return time.time() if self.clock is None else self.clock()
 
 
 class Platform:
@@ -57,10 +68,14 @@ class Platform:
     def __init__(self, tenants: Tenants, settings: Settings) -> None:
         self.tenants = tenants
         self.settings = settings
-        self.keys = Keys(tenants, tenants.namespace, settings.clock)
-        self.started_at = settings.clock()
+        self.keys = Keys(tenants, tenants.namespace, settings.now)
+        self.started_at = settings.now()
         self.closing = asyncio.Event()
         """Set when the server is about to stop: whoever waits ends."""
+        self.switches = Switches()
+        self.listeners = Listeners(tenants)
+        self.desks = Desks()
+        self.held = HeldNow()
         self._auditors: dict[str, Auditor] = {}
 
     async def auditor(self, namespace: str) -> Auditor:
@@ -85,8 +100,8 @@ class App:
         self._routes = Routes(endpoints)
         self._helpers = helpers
         settings = platform.settings
-        self._rates = Rates(settings.rate, 2 * settings.rate, settings.clock)
-        self._strangers = Rates(1.0, 20.0, settings.clock)
+        self._rates = Rates(settings.rate, 2 * settings.rate, settings.now)
+        self._strangers = Rates(1.0, 20.0, settings.now)
         """By network address, of those whose key is not known."""
         self._guarded: ASGIApp = Guard(self._http, hosts=settings.hosts, max_body=settings.max_body)
 
@@ -169,7 +184,7 @@ class App:
             target = "/".join(path.values())
             auditor = await self.platform.auditor(caller.namespace)
             entry = NewAudit(
-                at=self.platform.settings.clock(),
+                at=self.platform.settings.now(),
                 who=caller.key,
                 name=caller.name,
                 action=endpoint.name,
@@ -211,4 +226,6 @@ def create_app(
     """
     from holdfast.server.endpoints import ENDPOINTS, HELPERS
 
-    return App(Platform(Tenants(url, namespace), settings or Settings()), ENDPOINTS, HELPERS)
+    chosen = settings or Settings()
+    opener = partial(open_store, clock=chosen.clock)
+    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, HELPERS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from holdfast.client.client import Client
+from holdfast.client.handle import RunInfo
 from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
 from holdfast.server.keys import Caller
 from holdfast.server.problems import Problem
@@ -58,6 +59,10 @@ class Call:
     def taken(self, data: Any, what: str = "the value") -> Any:
         """A value that the caller has sent."""
         return from_wire(data, what) if self.is_tagged else data
+
+    def run_out(self, run: RunInfo) -> RunInfo:
+        """A run as the caller wants its values."""
+        return replace(run, inputs=self.out(run.inputs), output=self.out(run.output))
 
     # Who may do what
 

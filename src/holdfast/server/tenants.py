@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from holdfast.client.client import Client
 from holdfast.client.connections import Connections
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
-from holdfast.stores.urls import in_namespace, shown_url, split_namespace, store_url
+from holdfast.stores.urls import in_namespace, open_store, shown_url, split_namespace, store_url
 
 
 class Tenant:
     """A namespace: its store, and a client over it."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, opener: Callable[[str], Store] = open_store) -> None:
         self.namespace = namespace
-        self.connection = Connections(url)
+        self.connection = Connections(url, opener)
         self.client = Client.over(self.connection, url)
 
     async def store(self) -> Store:
@@ -26,7 +27,10 @@ class Tenant:
 class Tenants:
     """All of them, over one database."""
 
-    def __init__(self, url: str | None = None, namespace: str | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, namespace: str | None = None, opener: Callable[[str], Store] = open_store
+    ) -> None:
+        self._opener = opener
         plain, own = split_namespace(store_url(url, namespace))
         self._url = plain
         self.namespace = own or DEFAULT_NAMESPACE
@@ -42,7 +46,7 @@ class Tenants:
             async with self._opening:
                 found = self._open.get(namespace)
                 if found is None:
-                    found = Tenant(in_namespace(self._url, namespace), namespace)
+                    found = Tenant(in_namespace(self._url, namespace), namespace, self._opener)
                     await found.store()
                     self._open[namespace] = found
         return found

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Helper
-from holdfast.server.endpoints import service
+from holdfast.server.delivering.sweeping import sweeper
+from holdfast.server.endpoints import addresses, deliveries, service
 
-ENDPOINTS: Sequence[Endpoint] = [*service.api.endpoints]
+ENDPOINTS: Sequence[Endpoint] = [
+    *service.api.endpoints,
+    *addresses.api.endpoints,
+    *deliveries.api.endpoints,
+]
 
-HELPERS: Sequence[Helper] = []
+HELPERS: Sequence[Helper] = [sweeper]

@@ -1,0 +1,197 @@
+"""The desk: where listeners wait, and are handed runs.
+
+All who wait on an address through this server stand in one line, and one task looks for work for them: however many
+listen, a change in the store costs one look per address. A look asks first whether anything is due, and claims only
+then, for one listener at a time. A listener that has gone meanwhile gives the run back, and that counts for nothing.
+
+The store tells when somebody else has written; what goes through this server is told by a nudge; and now and then the
+desk looks for itself, since runs become due by the clock as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.errors import StoreError
+from holdfast.server.delivering.deliveries import Held
+from holdfast.server.tenants import Tenant
+from holdfast.stores.contract import Store
+from holdfast.stores.news import Bell
+from holdfast.stores.notices import DELIVERED
+from holdfast.stores.operations import Notice, ReleaseRun, Run, TellNotices
+from holdfast.stores.serving import served_name
+
+log = logging.getLogger("holdfast.server")
+
+LOOK = 1.0
+"""Seconds after which the desk looks for itself."""
+GATHER = 0.01
+"""Seconds between two looks: on a busy store something is new all the time."""
+HELD_UP = 0.1
+"""Seconds until the next look when something is due, and yet nothing could be claimed: its queue is full."""
+
+
+class Taken(NamedTuple):
+    """What a listener gets."""
+
+    worker: int
+    held: Held
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A listener that waits."""
+
+    worker: Callable[[], Awaitable[int | None]]
+    """Its number in the store, registered when there is something for it; ``None``: it is gone."""
+    shown: str
+    remote: str
+    got: asyncio.Future[Taken] = field(default_factory=asyncio.Future[Taken])
+
+
+class Desk:
+    """Where listeners of one namespace wait."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self._lines: dict[str, deque[Waiting]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._bells: dict[str, set[Bell]] = {}
+
+    def nudge(self, address: str | None = None) -> None:
+        """There may be something to take, or a delivery may be over; ``None``: on any address."""
+        for name, bells in self._bells.items():
+            if address in (None, name):
+                for bell in bells:
+                    bell.ring()
+
+    @contextmanager
+    def bell(self, address: str) -> Generator[Bell]:
+        """A bell that rings at a nudge of this address, and whenever something is new in the store."""
+        with self._tenant.connection.listen(f"address {address}") as bell:
+            self._bells.setdefault(address, set()).add(bell)
+            try:
+                yield bell
+            finally:
+                self._bells[address].discard(bell)
+                if not self._bells[address]:
+                    del self._bells[address]
+
+    async def next(self, address: str, waiting: Waiting) -> Taken:
+        """The next run for this listener, whenever there is one."""
+        line = self._lines.setdefault(address, deque())
+        line.append(waiting)
+        task = self._tasks.get(address)
+        if task is None or task.done():
+            self._tasks[address] = asyncio.create_task(self._serve(address))
+        else:
+            self.nudge(address)
+        try:
+            return await waiting.got
+        except asyncio.CancelledError:
+            if waiting.got.done() and not waiting.got.cancelled():  # it was handed something, and cannot take it
+                await self._give_back(waiting.got.result().held.run)
+            raise
+        finally:
+            if waiting in line:
+                line.remove(waiting)
+
+    async def close(self) -> None:
+        """Nobody waits any more."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def _serve(self, address: str) -> None:
+        """Look for work as long as somebody waits for it."""
+        loop = asyncio.get_running_loop()
+        with self.bell(address) as bell:
+            while line := self._lines.get(address):
+                bell.clear()
+                looked = loop.time()
+                try:
+                    wait = await self._look(address, line)
+                except StoreError as error:
+                    log.warning("address %r: the store cannot be asked for work: %s", address, error)
+                    wait = LOOK
+                await bell.wait(min(wait, LOOK))
+                await asyncio.sleep(max(0.0, GATHER - (loop.time() - looked)))
+            self._lines.pop(address, None)
+
+    async def _look(self, address: str, line: deque[Waiting]) -> float:
+        """Hand out what there is; seconds until the next look makes sense."""
+        store, served = await self._tenant.store(), [served_name(address, "")]
+        while line:
+            if line[0].got.done():
+                line.popleft()
+                continue
+            due = await store.next_wake(workflows=served, queues=None)
+            if due is None:
+                return LOOK
+            if due > store.now():
+                return min(LOOK, due - store.now())
+            waiting = line[0]
+            worker = await waiting.worker()
+            if worker is None:
+                _withdraw(line, waiting)
+                continue
+            claimed = await store.claim(worker, workflows=served, queues=None, limit=1)
+            if not claimed:
+                return HELD_UP
+            _withdraw(line, waiting)
+            await self._hand_over(store, waiting, worker, claimed[0])
+        return LOOK
+
+    async def _hand_over(self, store: Store, waiting: Waiting, worker: int, run: Run) -> None:
+        try:
+            [history] = await store.histories([run.key])
+            data = json.dumps({"listener": waiting.shown, "remote": waiting.remote, "number": run.epoch})
+            notice = Notice(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
+            await store.commit([TellNotices(run.key, run.epoch, (notice,))])
+        except BaseException:
+            await self._give_back(run)
+            raise
+        if waiting.got.done():
+            await self._give_back(run)
+        else:
+            waiting.got.set_result(Taken(worker, Held(run, history)))
+
+    async def _give_back(self, run: Run) -> None:
+        """Nobody is there to take it after all."""
+        try:
+            await (await self._tenant.store()).commit([ReleaseRun(run.key, run.epoch)])
+        except StoreError:
+            log.warning("run %r could not be given back: it is delivered again when the lease is over", run.id)
+        self.nudge(run.workflow)
+
+
+def _withdraw(line: deque[Waiting], waiting: Waiting) -> None:
+    if waiting in line:
+        line.remove(waiting)
+
+
+class Desks:
+    """A desk for each namespace."""
+
+    def __init__(self) -> None:
+        self._desks: dict[str, Desk] = {}
+
+    def of(self, tenant: Tenant) -> Desk:
+        """The desk of a namespace."""
+        found = self._desks.get(tenant.namespace)
+        if found is None:
+            found = self._desks[tenant.namespace] = Desk(tenant)
+        return found
+
+    async def close(self) -> None:
+        """Nobody waits any more."""
+        for desk in self._desks.values():
+            await desk.close()

@@ -1,0 +1,123 @@
+"""Listeners: processes elsewhere that take deliveries, as the store knows them, and whether they live.
+
+A listener is registered when it connects, or when there is something for it to take. It is given an id that it hands in
+with everything it asks for from then on: a process that is started anew has none, and so cannot keep alive what its
+predecessor held. The id is signed, so that nobody can speak for a listener of another address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+
+from holdfast.client.addresses import LEASE, AddressInfo, find_address
+from holdfast.server.calls import Call
+from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.operations import Run
+from holdfast.stores.serving import served_name
+
+if TYPE_CHECKING:
+    from holdfast.server.tenants import Tenant, Tenants
+
+GRACE = 3.0
+"""Seconds that a listener has to come back when its connection breaks, before its deliveries go to others."""
+RENEWED_AFTER = 1 / 6
+"""Part of a lease after which it is renewed: not every call on a delivery is worth a write."""
+LONGEST_NAME = 100
+KNOWN_FOR = 2.0
+"""Seconds for which the settings of an address need not be read again."""
+_SECRET = ("secret", "listeners")
+
+
+class Listeners:
+    """What a server knows of them. All of it may be forgotten."""
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+        self._secret: bytes | None = None
+        self._renewed: dict[tuple[str, int], float] = {}
+        """When this server has last renewed the lease of a listener."""
+        self._leases: dict[tuple[str, str], tuple[float, float]] = {}
+        """By namespace and address: the lease, and until when that is known."""
+
+    # Names
+
+    async def name(self, tenant: Tenant, address: str, worker: int) -> str:
+        """What a listener is called."""
+        return f"{worker}.{self._signature(await self._key(), tenant.namespace, address, worker)}"
+
+    async def read(self, tenant: Tenant, address: str, name: str | None) -> int | None:
+        """The worker that is called so; ``None``: it is none of this address."""
+        number, _, signature = (name or "").partition(".")
+        if not (number.isascii() and number.isdigit() and len(number) < 16):
+            return None
+        expected = self._signature(await self._key(), tenant.namespace, address, int(number))
+        return int(number) if hmac.compare_digest(signature.encode(), expected.encode()) else None
+
+    @staticmethod
+    def _signature(key: bytes, namespace: str, address: str, worker: int) -> str:
+        told = "\0".join((namespace, address, str(worker))).encode()
+        return hmac.new(key, told, hashlib.sha256).hexdigest()[:32]
+
+    async def _key(self) -> bytes:
+        """All servers of a database have the same, so that each understands the names that others have given."""
+        if self._secret is None:
+            home = await self._tenants.home()
+            await home.put_document(*_SECRET, f'"{secrets.token_hex(32)}"'.encode(), if_version=0)
+            [kept] = await home.documents(_SECRET[0], [_SECRET[1]])
+            self._secret = bytes.fromhex(kept.data.decode().strip('"'))
+        return self._secret
+
+    # Life
+
+    async def register(self, call: Call, store: Store, address: AddressInfo, name: str) -> int:
+        """A new listener, which lives for the lease of its address from now."""
+        shown = "".join(character for character in name if character.isprintable())[:LONGEST_NAME]
+        worker = NewWorker(
+            name=shown or call.caller.name or "listener",
+            host=call.caller.remote,
+            pid=0,
+            workflows=(served_name(address.name, ""),),
+            by_lease=True,
+        )
+        number = await store.register_worker(worker, address.lease)
+        self._renewed[call.tenant.namespace, number] = store.now()
+        return number
+
+    async def keep(self, tenant: Tenant, store: Store, worker: int, lease: float) -> bool:
+        """The listener lives; false when it was declared dead before. Not every time is written down."""
+        place, now = (tenant.namespace, worker), store.now()
+        if now - self._renewed.get(place, float("-inf")) < lease * RENEWED_AFTER:
+            return True
+        if not await store.keep_worker(worker, lease):
+            self._renewed.pop(place, None)
+            return False
+        if len(self._renewed) > 100_000:
+            self._renewed.clear()
+        self._renewed[place] = now
+        return True
+
+    async def shorten(self, tenant: Tenant, store: Store, worker: int) -> None:
+        """The connection to a listener is broken: it has a few seconds to be heard of again."""
+        self._renewed.pop((tenant.namespace, worker), None)
+        await store.keep_worker(worker, GRACE)
+
+    async def lease_of(self, tenant: Tenant, address: str) -> float:
+        """The lease of an address, as it was a moment ago."""
+        store, place = await tenant.store(), (tenant.namespace, address)
+        known, now = self._leases.get(place), store.now()
+        if known is None or known[1] < now:
+            found = await find_address(store, address)
+            known = self._leases[place] = (LEASE if found is None else found.lease, now + KNOWN_FOR)
+        return known[0]
+
+
+async def hear_of(call: Call, run: Run) -> float:
+    """Whoever holds this run lives: for how long that is believed."""
+    listeners, tenant = call.platform.listeners, call.tenant
+    lease = await listeners.lease_of(tenant, run.workflow)
+    if run.owner is not None:
+        await listeners.keep(tenant, await call.store(), run.owner, lease)
+    return lease

@@ -1,0 +1,216 @@
+"""Addresses: what is sent to them, who takes it, and their settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import StreamingResponse
+
+from holdfast.client.addresses import (
+    AddressInfo,
+    delete_address,
+    find_address,
+    list_addresses,
+    put_address,
+    send_to,
+)
+from holdfast.client.handle import RunInfo
+from holdfast.client.starting import start_options
+from holdfast.core.usage import Budget
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import LONGEST_WAIT, Call
+from holdfast.server.delivering.deliveries import Delivery
+from holdfast.server.delivering.taking import listen, take
+from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
+from holdfast.server.streams import event_stream
+
+api = Api()
+
+Seconds = float
+
+
+class BudgetBody(Body):
+    """What a run may use; what is not given is not limited."""
+
+    usd: float | None = Field(None, gt=0)
+    tokens: int | None = Field(None, gt=0)
+    turns: int | None = Field(None, gt=0)
+    seconds: float | None = Field(None, gt=0)
+
+
+class SendBody(Body):
+    """Work for an address."""
+
+    payload: Any = None
+    id: str | None = Field(None, min_length=1, max_length=200)
+    """The run's id: sending again under the same id is the same run."""
+    deadline: Seconds | None = Field(None, gt=0, le=10 * 366 * 86400)
+    """Seconds until the run must have ended; what the address says unless given."""
+    queue: str | None = None
+    key: str | None = None
+    dedup: str | None = None
+    delay: Seconds = Field(0.0, ge=0, le=10 * 366 * 86400)
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    tags: list[str] = Field(default_factory=list)
+    max_deliveries: int | None = Field(None, ge=1, le=10_000)
+    budget: BudgetBody | None = None
+
+
+class AddressBody(Body):
+    """Settings of an address; what is left out stays as it is."""
+
+    max_deliveries: int = Field(3, ge=1, le=10_000)
+    deadline: Seconds | None = Field(None, gt=0, le=10 * 366 * 86400)
+    lease: Seconds = Field(30.0, ge=1, le=86400)
+    webhook: str | None = Field(None, max_length=2000)
+
+
+class TakeBody(Body):
+    """Who wants a delivery."""
+
+    listener: str | None = Field(None, max_length=200)
+    """What the process was called in an earlier delivery."""
+    name: str = Field("", max_length=200)
+    """What people call it."""
+    holding: list[str] = Field(default_factory=list, max_length=1000)
+    """The ids of the deliveries that it works on."""
+
+
+class WaitQuery(Body):
+    """How long to wait."""
+
+    wait: Seconds = Field(0.0, ge=0, le=LONGEST_WAIT)
+
+
+class ListenQuery(Body):
+    """Who listens."""
+
+    listener: str | None = Field(None, max_length=200)
+    name: str = Field("", max_length=200)
+    holding: list[str] = Field(default_factory=list, max_length=1000)
+    at_once: int = Field(1, ge=1, le=1000)
+    """How many deliveries it can hold at once."""
+
+
+class AddressPage(BaseModel):
+    """Addresses."""
+
+    items: list[AddressInfo]
+
+
+class Changed(BaseModel):
+    """Whether anything was changed by the request."""
+
+    changed: bool
+
+
+@api("GET", "/v1/addresses", scope=Scope.READ)
+async def list_all_addresses(call: Call) -> AddressPage:
+    """All addresses, with their settings."""
+    return AddressPage(items=await list_addresses(await call.store()))
+
+
+@api("GET", "/v1/addresses/{address}", scope=Scope.READ)
+async def get_address(call: Call, address: str) -> AddressInfo:
+    """One address, with its settings."""
+    found = await find_address(await call.store(), address)
+    if found is None:
+        raise Problem(
+            404,
+            "unknown-address",
+            "There is no such address",
+            f"Nobody has sent to {address!r}, or listened on it, and it has no settings.",
+        )
+    return found
+
+
+@api("PUT", "/v1/addresses/{address}", scope=Scope.OPERATE)
+async def set_address(call: Call, address: str, body: AddressBody) -> AddressInfo:
+    """Set the settings of an address: how often it is delivered, how long it may take, how long a listener is waited
+    for.
+    """
+    settings = {name: getattr(body, name) for name in body.model_fields_set}
+    return await put_address(await call.store(), address, **settings)
+
+
+@api("DELETE", "/v1/addresses/{address}", scope=Scope.OPERATE)
+async def forget_address(call: Call, address: str) -> Changed:
+    """Forget the settings of an address.
+
+    Its runs stay, and it is back as soon as somebody uses it.
+    """
+    return Changed(changed=await delete_address(await call.store(), address))
+
+
+@api(
+    "POST",
+    "/v1/addresses/{address}/send",
+    scope=Scope.SUBMIT,
+    status=201,
+    more={200: "The run was there already."},
+)
+async def send(call: Call, address: str, body: SendBody) -> RunInfo:
+    """Send work to an address: it is a run, which goes to whoever listens there.
+
+    With an `id` or an `Idempotency-Key`, sending it again is the same run.
+    """
+    options = start_options(
+        f"address {address!r}: ",
+        id=body.id or (None if body.dedup is not None else call.derived_id("send")),
+        queue=body.queue,
+        key=body.key,
+        dedup=body.dedup,
+        delay=body.delay,
+        priority=body.priority,
+        tags=body.tags,
+        budget=None if body.budget is None else Budget(**body.budget.model_dump()),
+        max_deliveries=body.max_deliveries,
+    )
+    payload = call.taken(body.payload, "the payload")
+    run, is_new = await send_to(
+        await call.store(), address, payload, options, deadline=body.deadline, max_value=call.client.max_value
+    )
+    call.platform.desks.of(call.tenant).nudge(address)
+    call.status = 201 if is_new else 200
+    return call.run_out(await call.client.get(run.id))
+
+
+@api(
+    "POST",
+    "/v1/addresses/{address}/take",
+    scope=Scope.LISTEN,
+    on_address=True,
+    audited=False,
+    more={204: "There is nothing to take."},
+)
+async def take_delivery(call: Call, address: str, body: TakeBody, query: WaitQuery) -> Delivery | None:
+    """Take the next delivery, or wait for one.
+
+    A delivery is the caller's until it is completed, failed, released or parked, or until the caller was not heard of
+    for longer than the lease: every call on it counts, and `heartbeat` is there for the time between.
+    """
+    found = await take(call, address, listener=body.listener, name=body.name, holding=body.holding, wait=query.wait)
+    if found is None:
+        call.status = 204
+    return found
+
+
+@api("GET", "/v1/addresses/{address}/listen", scope=Scope.LISTEN, on_address=True)
+async def listen_to_address(call: Call, address: str, query: ListenQuery) -> StreamingResponse:
+    """Deliveries as they come, as server-sent events.
+
+    First an event `listener`, with the id of the listener; then an event `delivery` for each. While the stream is open
+    the listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
+    """
+    return event_stream(
+        listen(
+            call,
+            address,
+            listener=query.listener,
+            name=query.name,
+            holding=query.holding,
+            at_once=query.at_once,
+        )
+    )

@@ -1,0 +1,62 @@
+"""A server in the test's own process, on a port of its own: for streams, and for clients that need a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from holdfast.server.app import App, Settings, create_app
+
+
+@dataclass
+class Live:
+    """A server on a port."""
+
+    app: App
+    address: str
+    """As in ``http://127.0.0.1:54321``."""
+
+    @asynccontextmanager
+    async def stream(self, path: str, **params: Any) -> AsyncGenerator[AsyncGenerator[tuple[str, Any]]]:
+        """The events of a stream, each with its name."""
+        async with (
+            httpx2.AsyncClient(base_url=self.address, timeout=30) as client,
+            client.stream("GET", path, params=params) as answer,
+        ):
+            assert answer.status_code == 200, await answer.aread()
+            yield _events(answer)
+
+
+async def _events(answer: httpx2.Response) -> AsyncGenerator[tuple[str, Any]]:
+    name = ""
+    async for line in answer.aiter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+@asynccontextmanager
+async def live(url: str = "memory://", settings: Settings | None = None, port: int = 0) -> AsyncGenerator[Live]:
+    """A server over the store at ``url``."""
+    app = create_app(url, settings=settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=3))
+    task = asyncio.create_task(server._serve())  # `serve` would take the process's signal handlers
+    while not server.started:
+        await asyncio.sleep(0.01)
+        if task.done():
+            task.result()
+    address = server.servers[0].sockets[0].getsockname()
+    try:
+        yield Live(app, f"http://{address[0]}:{address[1]}")
+    finally:
+        app.platform.closing.set()
+        server.should_exit = True
+        await task

@@ -1,0 +1,336 @@
+"""Deliveries: work for processes elsewhere, that keep nothing themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from serving import Served, serving
+
+from holdfast.server.app import Settings
+from holdfast.server.delivering.sweeping import sweep
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class World:
+    served: Served
+    clock: Clock
+    http: httpx2.AsyncClient
+    _since: dict[str, float] = field(default_factory=dict)
+
+    async def post(self, path: str, body: Any = None, *, status: int = 200, **params: Any) -> Any:
+        answer = await self.http.post(path, json={} if body is None else body, params=params)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        answer = await self.http.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def send(self, address: str, payload: Any = None, **more: Any) -> str:
+        return (await self.post(f"/v1/addresses/{address}/send", {"payload": payload, **more}, status=201))["id"]
+
+    async def take(self, address: str, **more: Any) -> Any:
+        return await self.post(f"/v1/addresses/{address}/take", more, wait=5)
+
+    async def on(self, delivery: Any, what: str, body: Any = None, status: int = 200) -> Any:
+        return await self.post(f"/v1/deliveries/{delivery['id']}/{what}", body, status=status)
+
+    async def passes(self, seconds: float) -> None:
+        """Time passes, and the server looks around."""
+        tenant = await self.served.app.platform.tenants.tenant("default")
+        self._since.setdefault("default", self.clock.now)
+        self.clock.now += seconds
+        await sweep(self.served.app.platform, tenant, self._since, trims=True)
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncGenerator[World]:
+    clock = Clock()
+    async with serving(settings=Settings(clock=clock)) as served:
+        yield World(served, clock, served.caller())
+
+
+async def test_a_run_goes_to_whoever_listens_and_ends_with_what_they_say(world: World):
+    run = await world.send("pipeline", {"rows": 3}, tags=["nightly"])
+    delivery = await world.take("pipeline", name="box-1")
+    assert (delivery["run_id"], delivery["payload"], delivery["number"]) == (run, {"rows": 3}, 1)
+    assert (delivery["steps"], delivery["tags"]) == ([], ["nightly"])
+    step = await world.on(delivery, "steps", {"name": "extract", "output": [1, 2]})
+    assert (step["recorded"], step["output"]) == (True, [1, 2])
+    again = await world.on(delivery, "steps", {"name": "extract", "output": "something else"})
+    assert (again["recorded"], again["output"]) == (False, [1, 2])
+    assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
+    assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
+    assert await world.served.app.platform.tenants.known()[0].client.wait(run) == "done"
+    [told] = (await world.get(f"/v1/runs/{run}/deliveries"))["items"]
+    assert (told["listener"], told["state"], told["steps"]) == ("box-1", "completed", ["extract"])
+
+
+async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world: World):
+    await world.send("pipeline")
+    first = await world.take("pipeline")
+    await world.on(first, "steps", {"name": "extract", "output": 7})
+    await world.on(first, "attempts", {"name": "charge", "once": True, "progress": {"at": 2}}, status=204)
+    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    await world.passes(20)
+    await world.on(first, "heartbeat")
+    await world.passes(20)
+    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    await world.passes(31)
+    second = await world.take("pipeline")
+    assert (second["run_id"], second["number"], second["failures"]) == (first["run_id"], 2, 1)
+    assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
+    [begun] = second["in_flight"]
+    assert (begun["name"], begun["once"], begun["progress"]) == ("charge", True, {"at": 2})
+    for what, body in (
+        ("steps", {"name": "late", "output": 1}),
+        ("heartbeat", {}),
+        ("attempts", {"name": "late"}),
+        ("complete", {"output": 1}),
+        ("fail", {"error": {"message": "late"}}),
+        ("fail", {"error": {"message": "late"}, "retry": False}),
+        ("release", {}),
+        ("ask", {"name": "q", "question": "?"}),
+        ("wait", {"name": "w", "seconds": 1}),
+    ):
+        told = await world.on(first, what, body, status=409)
+        assert (told["type"], told["reason"]) == ("delivery-lost", "taken-over"), what
+    await world.on(second, "complete", {"output": 8})
+    history = (await world.get(f"/v1/runs/{first['run_id']}/deliveries"))["items"]
+    assert [(one["state"], one["steps"]) for one in history] == [("lost", ["extract"]), ("completed", [])]
+
+
+async def test_a_server_that_was_down_takes_nobody_for_dead_at_once(world: World):
+    await world.send("pipeline")
+    delivery = await world.take("pipeline")
+    world.clock.now += 3600  # nobody could renew meanwhile
+    await world.passes(0)
+    await world.passes(29)
+    await world.on(delivery, "heartbeat")
+    await world.passes(29)
+    assert (await world.on(delivery, "steps", {"name": "a", "output": 1}))["recorded"] is True
+    await world.passes(31)
+    await world.on(delivery, "heartbeat", status=409)
+
+
+async def test_an_answer_that_was_lost_on_the_way_is_given_again_and_counts_nothing(world: World):
+    await world.send("pipeline", 1)
+    await world.send("pipeline", 2)
+    first = await world.take("pipeline")
+    again = await world.take("pipeline", listener=first["listener"])
+    assert (again["id"], again["failures"]) == (first["id"], 0)
+    other = await world.take("pipeline", listener=first["listener"], holding=[first["id"]])
+    assert (other["payload"], other["listener"]) == (2, first["listener"])
+    stranger = await world.http.post("/v1/addresses/elsewhere/take", json={"listener": first["listener"]})
+    assert stranger.status_code == 204  # the id of a listener means nothing on another address
+
+
+async def test_a_run_that_fails_too_often_is_dead_and_progress_counts(world: World):
+    await world.http.put("/v1/addresses/brittle", json={"max_deliveries": 2})
+    run = await world.send("brittle")
+    first = await world.take("brittle")
+    assert await world.on(first, "fail", {"error": {"type": "Oops", "message": "no"}}) == {"state": "pending"}
+    assert (await world.http.post("/v1/addresses/brittle/take", json={})).status_code == 204  # it waits for a while
+    await world.passes(2)
+    second = await world.take("brittle")
+    await world.on(second, "steps", {"name": "a", "output": 1})
+    assert await world.on(second, "fail", {"error": {"message": "no"}, "delay": 0}) == {"state": "pending"}
+    third = await world.take("brittle")
+    assert third["failures"] == 1
+    assert await world.on(third, "fail", {"error": {"type": "Oops", "message": "no"}, "delay": 0}) == {"state": "dead"}
+    info = await world.served.app.platform.tenants.known()[0].client.get(run)
+    assert (info.state, info.error) == ("dead", "Oops: no")
+    reasons = [one["reason"] for one in (await world.get(f"/v1/runs/{run}/deliveries"))["items"]]
+    assert reasons == ["failed: Oops: no", "failed: Error: no", "failed: Oops: no"]
+
+
+async def test_a_failure_for_good_ends_the_run(world: World):
+    run = await world.send("brittle")
+    delivery = await world.take("brittle")
+    failed = {"error": {"type": "ValueError", "message": "bad rows"}, "retry": False}
+    assert await world.on(delivery, "fail", failed) == {"state": "failed"}
+    info = await world.served.app.platform.tenants.known()[0].client.get(run)
+    assert (info.state, info.error) == ("failed", "ValueError: bad rows")
+
+
+async def test_what_is_released_goes_to_the_next_and_counts_nothing(world: World):
+    await world.send("pipeline")
+    for number in (1, 2, 3, 4):
+        delivery = await world.take("pipeline")
+        assert (delivery["number"], delivery["failures"]) == (number, 0)
+        assert await world.on(delivery, "release", {"reason": "deploy"}) == {"state": "pending"}
+
+
+@pytest.mark.parametrize("state", ["pending", "held", "parked"])
+async def test_a_cancel_takes_effect_at_once_whoever_has_the_run(world: World, state: str):
+    run = await world.send("pipeline")
+    client = world.served.app.platform.tenants.known()[0].client
+    delivery = None if state == "pending" else await world.take("pipeline")
+    if state == "parked":
+        await world.on(delivery, "ask", {"name": "ok", "question": "Go on?"}, status=202)
+    assert await client.cancel(run) is True
+    assert (await client.get(run)).state == "cancelled"
+    if delivery is not None:
+        told = await world.on(delivery, "steps", {"name": "late", "output": 1}, status=409)
+        assert told["reason"] == "cancelled"
+    assert await client.approvals(run) == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_deadline_ends_the_run_whoever_has_it(world: World, held: bool):
+    await world.http.put("/v1/addresses/pipeline", json={"deadline": 100, "lease": 1000})
+    run = await world.send("pipeline")
+    own = await world.send("pipeline", deadline=50)
+    delivery = await world.take("pipeline") if held else None
+    await world.passes(60)
+    client = world.served.app.platform.tenants.known()[0].client
+    assert [(await client.get(one)).state for one in (run, own)] == ["running" if held else "pending", "failed"]
+    if delivery is not None:
+        await world.on(delivery, "heartbeat", status=200)
+    await world.passes(41)
+    assert (await client.get(run)).error == f"holdfast.errors.RunTimedOut: run {run!r} did not end within its deadline"
+    if delivery is not None:
+        assert (await world.on(delivery, "heartbeat", status=409))["reason"] == "expired"
+
+
+async def test_a_run_waits_for_a_person_without_a_listener(world: World):
+    run = await world.send("pipeline")
+    first = await world.take("pipeline")
+    await world.on(first, "steps", {"name": "plan", "output": "all of it"})
+    question = {"name": "ok", "question": "Delete all of it?", "asked_of": "alice"}
+    assert (await world.on(first, "ask", question, status=202))["parked"] is True
+    assert (await world.on(first, "ask", question, status=409))["reason"] == "parked"
+    client = world.served.app.platform.tenants.known()[0].client
+    [asked] = await client.approvals(run)
+    assert (asked.question, asked.asked_of) == ("Delete all of it?", "alice")
+    assert (await client.get(run)).waits_for == "answer: Delete all of it?"
+    await client.approve(asked.id, by="alice", reason="fine")
+    second = await world.take("pipeline")
+    assert [step["name"] for step in second["steps"]] == ["plan"]
+    assert second["in_flight"] == []
+    for _ in range(2):
+        answer = await world.on(second, "ask", question)
+        assert (answer["kind"], answer["output"]["approved"], answer["output"]["by"]) == ("approval", True, "alice")
+    await world.on(second, "complete")
+
+
+async def test_nobody_answers_in_time(world: World):
+    run = await world.send("pipeline")
+    delivery = await world.take("pipeline")
+    question = {"name": "ok", "question": "Go on?", "timeout": 60}
+    await world.on(delivery, "ask", question, status=202)
+    await world.passes(59)
+    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    await world.passes(2)
+    delivery = await world.take("pipeline")
+    answer = await world.on(delivery, "ask", question)
+    assert (answer["parked"], answer["output"]) == (False, None)
+    assert await world.served.app.platform.tenants.known()[0].client.approvals(run) == []
+
+
+async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
+    run = await world.send("pipeline")
+    client = world.served.app.platform.tenants.known()[0].client
+    delivery = await world.take("pipeline")
+    await world.on(delivery, "wait", {"name": "go", "signal": "go"}, status=202)
+    await client.signal(run, "other", 1)
+    await client.signal(run, "go", {"by": "bob"})
+    delivery = await world.take("pipeline")
+    assert (await world.on(delivery, "wait", {"name": "go", "signal": "go"}))["output"] == {"by": "bob"}
+    await world.on(delivery, "wait", {"name": "nap", "seconds": 600}, status=202)
+    await world.passes(599)
+    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    await world.passes(2)
+    delivery = await world.take("pipeline")
+    assert (await world.on(delivery, "wait", {"name": "nap", "seconds": 600}))["output"] is None
+    assert (await world.on(delivery, "wait", {"name": "other", "signal": "other", "seconds": 5}))["output"] == 1
+    assert [step["name"] for step in (await world.get(f"/v1/deliveries/{delivery['id']}"))["steps"]] == [
+        "go",
+        "nap",
+        "other",
+    ]
+
+
+@pytest.mark.parametrize("how", ["paused", "switched-off"])
+async def test_what_is_stopped_is_taken_back_with_its_steps_and_goes_on_later(world: World, how: str):
+    run = await world.send("pipeline")
+    client = world.served.app.platform.tenants.known()[0].client
+    delivery = await world.take("pipeline")
+    await (client.pause(run) if how == "paused" else client.switch_off("pipeline"))
+    await world.on(delivery, "steps", {"name": "a", "output": 1})  # it is done, so it is kept
+    world.clock.now += 2
+    assert (await world.on(delivery, "heartbeat", status=409))["reason"] == how
+    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    await (client.resume(run) if how == "paused" else client.switch_on("pipeline"))
+    again = await world.take("pipeline")
+    assert ([step["name"] for step in again["steps"]], again["failures"]) == (["a"], 0)
+
+
+async def test_steps_side_by_side_are_all_recorded_also_through_several_servers(world: World):
+    await world.send("pipeline")
+    delivery = await world.take("pipeline")
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(20):
+            tasks.create_task(world.on(delivery, "steps", {"name": f"s{number}", "output": number}))
+            if number % 5 == 4:  # as if the next ones went through another server
+                world.served.app.platform.held.forget("default", delivery["id"])
+    steps = (await world.get(f"/v1/deliveries/{delivery['id']}"))["steps"]
+    assert sorted((step["name"], step["output"]) for step in steps) == sorted((f"s{n}", n) for n in range(20))
+
+
+async def test_usage_that_a_step_tells_of_is_counted(world: World):
+    run = await world.send("pipeline")
+    delivery = await world.take("pipeline")
+    usage = {"input_tokens": 100, "output_tokens": 10, "usd": 0.25, "model": "acme:large"}
+    for _ in range(2):
+        await world.on(delivery, "steps", {"name": "think", "output": 1, "usage": usage})
+    tenant = world.served.app.platform.tenants.known()[0]
+    assert (await tenant.client.usage(run)).cost == pytest.approx(0.25)
+    [day] = await (await tenant.store()).usage_by_day("1970-01-01", "1970-12-31")
+    assert (day.workflow, day.model, day.used.tokens) == ("pipeline", "acme:large", 110)
+
+
+async def test_sending_again_is_the_same_run(world: World):
+    headers = {"idempotency-key": "order-17"}
+    sent = [world.http.post("/v1/addresses/pipeline/send", json={"payload": 1}, headers=headers) for _ in range(5)]
+    answers = await asyncio.gather(*sent)
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 200, 201]
+    other = await world.http.post("/v1/addresses/pipeline/send", json={"payload": 2}, headers=headers)
+    assert (other.status_code, other.json()["type"]) == (409, "run-conflict")
+
+
+async def test_one_submission_wakes_one_of_many_who_wait(world: World):
+    waiting = [asyncio.create_task(world.take("pipeline", name=f"box-{n}")) for n in range(20)]
+    await asyncio.sleep(0.05)
+    runs = {await world.send("pipeline", n) for n in range(20)}
+    got = await asyncio.gather(*waiting)
+    assert {delivery["run_id"] for delivery in got} == runs
+    assert all(delivery["number"] == 1 for delivery in got)
+
+
+async def test_whoever_goes_away_while_waiting_leaves_nothing_behind(world: World):
+    waiting = asyncio.create_task(world.take("pipeline"))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await world.send("pipeline")
+    delivery = await world.take("pipeline")
+    assert (delivery["number"], delivery["failures"]) in ((1, 0), (2, 0))

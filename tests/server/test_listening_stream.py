@@ -1,0 +1,85 @@
+"""Deliveries over a stream: as many as the listener can hold, and what happens when the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+from live import Live, live
+
+from holdfast.server.delivering import listeners
+
+pytestmark = pytest.mark.asyncio
+
+
+async def post(server: Live, path: str, body: Any, status: int = 200) -> Any:
+    async with httpx2.AsyncClient(base_url=server.address, timeout=30) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def send(server: Live, payload: Any) -> str:
+    return (await post(server, "/v1/addresses/stream/send", {"payload": payload}, status=201))["id"]
+
+
+async def test_deliveries_come_as_many_as_the_listener_can_hold():
+    async with live() as server:
+        for number in range(4):
+            await send(server, number)
+        async with server.stream("/v1/addresses/stream/listen", at_once=2, name="box") as events:
+            kind, hello = await anext(events)
+            assert (kind, hello["lease"]) == ("listener", 30.0)
+            held = [(await anext(events))[1] for _ in range(2)]
+            assert [one["payload"] for one in held] == [0, 1]
+            third = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.2)
+            assert not third.done()
+            await post(server, f"/v1/deliveries/{held[0]['id']}/complete", {})
+            async with asyncio.timeout(5):
+                assert (await third)[1]["payload"] == 2
+
+
+async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listeners, "GRACE", 0.2)
+    async with live() as server:
+        run = await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            first = (await anext(events))[1]
+        async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            second = (await anext(events))[1]
+        assert (first["run_id"], second["run_id"], second["number"]) == (run, run, 2)
+
+
+async def test_whoever_comes_back_in_time_keeps_what_it_holds():
+    async with live() as server:
+        await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener"]
+            first = (await anext(events))[1]
+        async with server.stream(
+            "/v1/addresses/stream/listen", listener=name, holding=[first["id"]], at_once=2
+        ) as events:
+            assert (await anext(events))[1]["listener"] == name
+            await send(server, 2)
+            assert (await anext(events))[1]["payload"] == 2
+            recorded = await post(server, f"/v1/deliveries/{first['id']}/steps", {"name": "a", "output": 1})
+            assert recorded["recorded"] is True
+        async with server.stream("/v1/addresses/stream/listen", listener=name, at_once=2) as events:
+            await anext(events)
+            assert [(await anext(events))[1]["payload"] for _ in range(2)] == [1, 2]  # it has forgotten both
+
+
+async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():
+    async with live() as server:
+        async with server.stream("/v1/addresses/stream/listen", name="box") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.tenant("default")).store()
+            assert [worker.name for worker in await store.workers()] == ["box"]
+        async with asyncio.timeout(5):
+            while await store.workers():
+                await store.changed(0.1)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Helper
 from holdfast.server.delivering.sweeping import sweeper
-from holdfast.server.endpoints import addresses, deliveries, service
+from holdfast.server.endpoints import addresses, deliveries, policies, service
+from holdfast.server.policing import policeman
 
 ENDPOINTS: Sequence[Endpoint] = [
     *service.api.endpoints,
     *addresses.api.endpoints,
     *deliveries.api.endpoints,
+    *policies.api.endpoints,
 ]
 
-HELPERS: Sequence[Helper] = [sweeper]
+HELPERS: Sequence[Helper] = [sweeper, policeman]

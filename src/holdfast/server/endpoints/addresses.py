@@ -22,6 +22,7 @@ from holdfast.server.api import Api, Body
 from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import listen, take
+from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 from holdfast.server.streams import event_stream
@@ -169,6 +170,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
         max_deliveries=body.max_deliveries,
     )
     payload = call.taken(body.payload, "the payload")
+    await refuse_starts(await call.store(), address)
     run, is_new = await send_to(
         await call.store(), address, payload, options, deadline=body.deadline, max_value=call.client.max_value
     )

@@ -1,0 +1,67 @@
+"""Policies of agents, workflows and addresses: limits per day, and what happens when one is reached."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, list_policies, put_policy, read_policy
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class PolicyBody(Body):
+    """What may be used up in a day; what is left out is not limited."""
+
+    runs_per_day: int | None = Field(None, ge=0, lt=2**53)
+    usd_per_day: float | None = Field(None, ge=0, le=1e9)
+    on_breach: OnBreach = "refuse"
+
+
+class Policies(BaseModel):
+    """All policies, and how the day is for each."""
+
+    items: list[PolicyInfo]
+
+
+class PolicyChanged(BaseModel):
+    """Whether anything was changed by the request."""
+
+    changed: bool
+
+
+@api("GET", "/v1/policies", scope=Scope.READ)
+async def list_all_policies(call: Call) -> Policies:
+    """All policies, and how the day is for each."""
+    store = await call.store()
+    found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
+    return Policies(items=[info for info in found if info is not None])
+
+
+@api("GET", "/v1/agents/{agent}/policy", scope=Scope.READ)
+async def get_policy(call: Call, agent: str) -> PolicyInfo:
+    """The policy of an agent, a workflow or an address, and how the day is."""
+    found = await read_policy(await call.store(), agent)
+    if found is None:
+        raise Problem(404, "no-policy", "There is no policy", f"{agent!r} has no policy: its days are not limited.")
+    return found
+
+
+@api("PUT", "/v1/agents/{agent}/policy", scope=Scope.ADMIN)
+async def set_policy(call: Call, agent: str, body: PolicyBody) -> PolicyInfo:
+    """Limit the runs and the cost of a day, and say what happens when a limit is reached.
+
+    `notify` only tells; `refuse` starts no more runs until the day (of UTC) is over; `pause` switches it off until the
+    day is over; `kill` until somebody lifts that.
+    """
+    await put_policy(await call.store(), agent, Policy(body.runs_per_day, body.usd_per_day, body.on_breach))
+    return await get_policy(call, agent)
+
+
+@api("DELETE", "/v1/agents/{agent}/policy", scope=Scope.ADMIN)
+async def forget_policy(call: Call, agent: str) -> PolicyChanged:
+    """Let it have no policy. What the policy has switched off for the day is lifted."""
+    return PolicyChanged(changed=await delete_policy(await call.store(), agent))

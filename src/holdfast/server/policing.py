@@ -1,0 +1,130 @@
+"""Keeping policies: a look at every one of them about once a second, and what is done about a breach.
+
+Several servers may look at the same time: whoever notes a breach first acts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from holdfast.client.policies import (
+    Breach,
+    PolicyInfo,
+    end_of_day,
+    lift,
+    list_policies,
+    note_breach,
+    read_breach,
+    read_policy,
+)
+from holdfast.errors import HoldfastError
+from holdfast.server.problems import Problem
+from holdfast.server.tenants import Tenant
+from holdfast.stores.auditing import NewAudit
+from holdfast.stores.contract import Store
+
+if TYPE_CHECKING:
+    from holdfast.server.app import Platform
+
+log = logging.getLogger("holdfast.server")
+
+EVERY = 1.0
+"""Seconds between two looks."""
+
+
+async def policeman(platform: Platform) -> AsyncGenerator[None]:
+    """Keeps the policies of all namespaces that the server speaks for, as long as it runs."""
+    task = asyncio.create_task(_keep_for_ever(platform))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _keep_for_ever(platform: Platform) -> None:
+    while True:
+        for tenant in platform.tenants.known():
+            try:
+                await keep_policies(tenant)
+            except HoldfastError as error:
+                log.warning("the policies of namespace %r could not be looked at: %s", tenant.namespace, error)
+        await asyncio.sleep(EVERY)
+
+
+async def keep_policies(tenant: Tenant) -> None:
+    """One look at the policies of a namespace."""
+    store = await tenant.store()
+    for name in await list_policies(store):
+        info = await read_policy(store, name)
+        if info is not None:
+            await _keep(store, info)
+
+
+async def _keep(store: Store, info: PolicyInfo) -> None:
+    known = await read_breach(store, info.name)
+    if known is not None and known[0].day != info.day:
+        await lift(store, info.name)  # another day
+        known = None
+    if known is not None or info.reached is None:
+        return
+    now = store.now()
+    on_breach = info.policy.on_breach
+    breach = Breach(info.day, info.reached, on_breach, datetime.fromtimestamp(now, UTC))
+    if not await note_breach(store, breach, info.name, 0):
+        return
+    if on_breach in ("pause", "kill"):
+        await store.switch_off(info.name)
+    entry = NewAudit(now, "", "policy", f"policy_{on_breach}", info.name, "allowed", "")
+    await store.note_audit([entry])
+    log.warning(
+        "%r has reached its limit of %s for %s: %s", info.name, _limit_in_words(info), info.day, _DONE[on_breach]
+    )
+
+
+_DONE = {
+    "notify": "its policy only says so",
+    "refuse": "no more runs of it are started through servers until the day is over",
+    "pause": "it is switched off until the day is over",
+    "kill": "it is switched off until somebody lifts that",
+}
+
+
+def _limit_in_words(info: PolicyInfo) -> str:
+    policy = info.policy
+    return f"{policy.runs_per_day} runs" if info.reached == "runs" else f"${policy.usd_per_day:g}"
+
+
+async def refuse_starts(store: Store, name: str, starts: int = 1) -> None:
+    """Refuse to start runs of what has reached a limit, and whose policy says so. Raises ``Problem``."""
+    info = await read_policy(store, name)
+    if info is None or info.policy.on_breach != "refuse":
+        return
+    most = info.policy.runs_per_day
+    is_over = info.reached is not None or (most is not None and info.runs + starts > most)
+    if not is_over:
+        return
+    until = end_of_day(info.day)
+    wait = max(1, round(until.timestamp() - store.now()))
+    raise Problem(
+        429,
+        "policy-limit",
+        "The policy allows no more today",
+        f"{name!r} has {info.runs} runs and has spent ${info.usd:.2f} on {info.day} (UTC), and its policy allows "
+        f"{_allowed(info)} a day. Try again at {until:%Y-%m-%d %H:%M} UTC, or have an admin change the policy.",
+        headers={"Retry-After": str(wait)},
+        limit=info.reached or "runs",
+    )
+
+
+def _allowed(info: PolicyInfo) -> str:
+    policy = info.policy
+    parts = [
+        *([] if policy.runs_per_day is None else [f"{policy.runs_per_day} runs"]),
+        *([] if policy.usd_per_day is None else [f"${policy.usd_per_day:g}"]),
+    ]
+    return " and ".join(parts)

@@ -1,0 +1,139 @@
+"""Policies: what an agent may use up in a day, and what happens when that is reached."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from serving import Served, serving
+
+from holdfast.server.app import Settings
+from holdfast.server.policing import keep_policies
+
+pytestmark = pytest.mark.asyncio
+
+NOON = 20_000 * 86400.0 + 43_200
+
+
+class Clock:
+    now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    def __init__(self, served: Served, clock: Clock) -> None:
+        self.served, self.clock = served, clock
+        self.http = served.caller()
+
+    async def limit(self, **policy: Any) -> None:
+        answer = await self.http.put("/v1/agents/spender/policy", json=policy)
+        assert answer.status_code == 200, answer.text
+
+    async def send(self, status: int = 201) -> Any:
+        answer = await self.http.post("/v1/addresses/spender/send", json={})
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def spend(self, usd: float) -> None:
+        """A run that costs so much."""
+        run = await self.send()
+        taken = (await self.http.post("/v1/addresses/spender/take?wait=5", json={})).json()
+        step = {"name": "think", "output": 1, "usage": {"usd": usd}}
+        assert (await self.http.post(f"/v1/deliveries/{taken['id']}/steps", json=step)).status_code == 200
+        await self.http.post(f"/v1/deliveries/{taken['id']}/complete", json={})
+        assert taken["run_id"] == run["id"]
+
+    async def look(self, seconds: float = 0) -> Any:
+        """Time passes, the server looks, and tells what it sees."""
+        self.clock.now += seconds
+        await keep_policies(await self.served.app.platform.tenants.tenant("default"))
+        return (await self.http.get("/v1/agents/spender/policy")).json()
+
+    async def is_off(self) -> bool:
+        tenant = await self.served.app.platform.tenants.tenant("default")
+        return "spender" in await (await tenant.store()).switched_off()
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncGenerator[World]:
+    clock = Clock()
+    async with serving(settings=Settings(clock=clock)) as served:
+        yield World(served, clock)
+
+
+async def test_runs_of_a_day_are_refused_above_the_limit_until_the_next_day(world: World):
+    await world.limit(runs_per_day=2)
+    await world.send()
+    await world.send()
+    told = await world.send(429)
+    assert (told["type"], told["limit"]) == ("policy-limit", "runs")
+    seen = await world.look()
+    assert (seen["runs"], seen["breach"]["limit"], await world.is_off()) == (2, "runs", False)
+    await world.look(43_199)
+    await world.send(429)
+    await world.look(2)
+    await world.send()
+
+
+async def test_money_of_a_day_switches_it_off_until_the_day_is_over(world: World):
+    await world.limit(usd_per_day=1.0, on_breach="pause")
+    await world.spend(0.6)
+    assert (await world.look())["breach"] is None
+    await world.spend(0.5)
+    seen = await world.look()
+    assert (seen["usd"], seen["breach"]["limit"], await world.is_off()) == (pytest.approx(1.1), "usd", True)
+    await world.send(409)
+    assert (await world.look(43_201))["breach"] is None
+    assert not await world.is_off()
+    await world.send()
+
+
+async def test_who_lifts_it_by_hand_has_the_last_word_for_the_day(world: World):
+    await world.limit(usd_per_day=1.0, on_breach="pause")
+    await world.spend(2)
+    await world.look()
+    tenant = await world.served.app.platform.tenants.tenant("default")
+    await tenant.client.switch_on("spender")
+    await world.look(1)
+    assert not await world.is_off()
+    await world.look(86_400)
+    await world.spend(2)
+    await world.look()
+    assert await world.is_off()
+
+
+async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(world: World):
+    await world.limit(usd_per_day=1.0, on_breach="kill")
+    await world.spend(2)
+    await world.look()
+    await world.look(86_400)
+    assert await world.is_off()
+    tenant = await world.served.app.platform.tenants.tenant("default")
+    noted = [entry.what for entry in await (await tenant.store()).audit() if entry.what.name == "policy"]
+    assert [(one.action, one.target) for one in noted] == [("policy_kill", "spender")]
+
+
+async def test_who_is_only_notified_is_not_stopped(world: World):
+    await world.limit(runs_per_day=1, on_breach="notify")
+    await world.send()
+    await world.send()
+    seen = await world.look()
+    assert (seen["runs"], seen["breach"]["on_breach"], await world.is_off()) == (2, "notify", False)
+
+
+async def test_a_policy_that_limits_nothing_is_refused(world: World):
+    answer = await world.http.put("/v1/agents/spender/policy", json={})
+    assert (answer.status_code, answer.json()["type"]) == (422, "bad-request")
+    assert (await world.http.get("/v1/agents/spender/policy")).status_code == 404
+
+
+async def test_without_its_policy_it_is_on_again(world: World):
+    await world.limit(usd_per_day=1.0, on_breach="pause")
+    await world.spend(2)
+    await world.look()
+    assert (await world.http.delete("/v1/agents/spender/policy")).json() == {"changed": True}
+    assert not await world.is_off()

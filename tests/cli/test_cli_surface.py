@@ -6,9 +6,9 @@ from cli_project import Project
 import holdfast
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
-READING = ["runs", "show", "agents", "approvals", "schedules", "queues"]
+READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "addresses", "policies"]
 KEEPING = ["dead", "prune", "export", "import"]
-COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, "replay", "check", "doctor"]
+COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, "send", "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.commands import changing, keeping, looking, people, proving, queueing, scheduling, working
+from holdfast.cli.commands import changing, keeping, looking, people, proving, queueing, scheduling, sending, working
 from holdfast.cli.declaring import Group
 
 
@@ -48,6 +48,9 @@ for _command in (  # in the order in which one meets them
     changing.kill,
     scheduling.schedules,
     queueing.queues,
+    sending.send,
+    sending.addresses,
+    sending.policies,
     proving.export,
     proving.import_,
     proving.replay,

@@ -1,0 +1,84 @@
+"""``holdfast policies``: what agents may use up in a day, how the day is, and what people do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.cli.opening import existing_store
+from holdfast.cli.tables import print_table
+from holdfast.cli.wording import console, echo_json, jsonable, one_line, printable
+from holdfast.client.policies import Policy, PolicyInfo, delete_policy, list_policies, put_policy, read_policy
+
+_DOES = {
+    "notify": "only tells",
+    "refuse": "refuses new runs",
+    "pause": "switches off for the day",
+    "kill": "switches off",
+}
+
+
+def show_policies(url: str | None, *, as_json: bool) -> None:
+    """Print all policies, and how the day is for each."""
+    found = asyncio.run(_read(url))
+    if as_json:
+        echo_json(jsonable([asdict(one) for one in found]))
+        return
+    if not found:
+        console().print(
+            "there is no policy yet: `holdfast policies set AGENT --usd 20 --on-breach pause` makes one", soft_wrap=True
+        )
+        return
+    rows = [
+        (
+            one_line(one.name),
+            _of(str(one.runs), one.policy.runs_per_day),
+            _of(f"${one.usd:.2f}", None if one.policy.usd_per_day is None else f"${one.policy.usd_per_day:g}"),
+            _DOES[one.policy.on_breach],
+            "within its limits" if one.breach is None else f"has reached its {one.breach.limit}",
+        )
+        for one in found
+    ]
+    print_table(("agent", "runs today", "spent today", "on breach", "now"), rows)
+
+
+def _of(used: str, most: object) -> str:
+    return used if most is None else f"{used} of {most}"
+
+
+async def _read(url: str | None) -> list[PolicyInfo]:
+    async with existing_store(url) as store:
+        found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
+    return [one for one in found if one is not None]
+
+
+def set_policy(
+    url: str | None, name: str, runs: int | None, usd: float | None, on_breach: Any, *, as_json: bool
+) -> None:
+    """Give an agent a policy, and say what that means."""
+    asyncio.run(_set(url, name, Policy(runs, usd, on_breach)))
+    limits = [*([] if runs is None else [f"{runs} runs"]), *([] if usd is None else [f"${usd:g}"])]
+    message = (
+        f"{name!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy {_DOES[on_breach]}. "
+        f"Servers see to it: one must be running (`holdfast serve`)"
+    )
+    print(json.dumps({"name": name, "changed": True, "message": message}) if as_json else printable(message))
+
+
+async def _set(url: str | None, name: str, policy: Policy) -> None:
+    async with existing_store(url) as store:
+        await put_policy(store, name, policy)
+
+
+def forget_policy(url: str | None, name: str, *, as_json: bool) -> None:
+    """Take a policy away, and say so."""
+    changed = asyncio.run(_forget(url, name))
+    message = f"{name!r} has no policy any more" if changed else f"{name!r} had no policy: nothing changed"
+    print(json.dumps({"name": name, "changed": changed, "message": message}) if as_json else printable(message))
+
+
+async def _forget(url: str | None, name: str) -> bool:
+    async with existing_store(url) as store:
+        return await delete_policy(store, name)

@@ -1,0 +1,92 @@
+"""``holdfast send`` and ``holdfast addresses``: work for processes elsewhere, and the settings of where it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.cli.opening import existing_store
+from holdfast.cli.tables import print_table
+from holdfast.cli.wording import console, duration, echo_json, one_line, printable
+from holdfast.client.addresses import AddressInfo, find_address, list_addresses, put_address, send_to
+from holdfast.client.starting import start_options
+from holdfast.errors import UsageError
+
+
+def send(
+    url: str | None, address: str, value: str | None, *, id: str | None, deadline: float | None, as_json: bool
+) -> None:
+    """Send work to an address, and say what its run is called."""
+    try:
+        payload: Any = None if value is None else json.loads(value)
+    except ValueError:
+        payload = value
+    asyncio.run(_send(url, address, payload, id, deadline, as_json))
+
+
+async def _send(
+    url: str | None, address: str, payload: Any, id: str | None, deadline: float | None, as_json: bool
+) -> None:
+    async with existing_store(url) as store:
+        run, is_new = await send_to(store, address, payload, start_options("", id=id), deadline=deadline)
+    if as_json:
+        echo_json({"id": run.id, "address": address, "state": run.state.value, "created": is_new})
+        return
+    said = f"sent to {address!r} as run {run.id!r}" if is_new else f"run {run.id!r} was sent before: it is {run.state}"
+    print(printable(said))
+
+
+def show_addresses(url: str | None, *, as_json: bool) -> None:
+    """Print all addresses."""
+    found = asyncio.run(_read(url))
+    if as_json:
+        echo_json([asdict(one) for one in found])
+        return
+    if not found:
+        console().print(
+            "there is no address yet: one is there as soon as somebody sends to it (`holdfast send NAME`) or listens "
+            "on it",
+            soft_wrap=True,
+        )
+        return
+    rows = [
+        (
+            one_line(one.name),
+            str(one.max_deliveries),
+            "none" if one.deadline is None else duration(one.deadline),
+            duration(one.lease),
+            one_line(one.webhook or "fetched by listeners"),
+        )
+        for one in found
+    ]
+    print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, numbers=(1,))
+
+
+async def _read(url: str | None) -> list[AddressInfo]:
+    async with existing_store(url) as store:
+        return await list_addresses(store)
+
+
+def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json: bool) -> None:
+    """Change settings of an address, and say which it has now."""
+    before, now = asyncio.run(_set(url, name, settings))
+    if as_json:
+        echo_json({**asdict(now), "changed": before != now})
+        return
+    deadline = "no deadline" if now.deadline is None else f"a deadline of {duration(now.deadline)}"
+    said = "has these settings now" if before != now else "had these settings before: nothing changed"
+    print(
+        printable(
+            f"address {name!r} {said}: at most {now.max_deliveries} deliveries in a row without a new step, "
+            f"{deadline}, and listeners count as dead after {duration(now.lease)} of silence"
+        )
+    )
+
+
+async def _set(url: str | None, name: str, settings: dict[str, Any]) -> tuple[AddressInfo | None, AddressInfo]:
+    if not settings:
+        raise UsageError(f"what is to be set of address {name!r}? Give --max-deliveries, --deadline or --lease")
+    async with existing_store(url) as store:
+        return await find_address(store, name), await put_address(store, name, **settings)

@@ -61,8 +61,8 @@ def set_policy(
     asyncio.run(_set(url, name, Policy(runs, usd, on_breach)))
     limits = [*([] if runs is None else [f"{runs} runs"]), *([] if usd is None else [f"${usd:g}"])]
     message = (
-        f"{name!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy {_DOES[on_breach]}. "
-        f"Servers see to it: one must be running (`holdfast serve`)"
+        f"{name!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy "
+        f"{_DOES[on_breach]}. Servers see to it: one must be running (`holdfast serve`)"
     )
     print(json.dumps({"name": name, "changed": True, "message": message}) if as_json else printable(message))
 

@@ -116,6 +116,7 @@ SELECT 'n' || k % 10, 'k' || k, 1, 1, '1', 'tea', 2 FROM generate_series(1, {RUN
 INSERT INTO holdfast.memory_words (word, space, memory, times) SELECT 'w' || k % 50, int8send(k % 10), k, 1
 FROM generate_series(1, {RUNS}) k;
 INSERT INTO holdfast.blobs (hash, size, data) SELECT int8send(k), 1, '1' FROM generate_series(1, {RUNS}) k;
+UPDATE holdfast.runs SET by_delivery = 1, deadline = key WHERE key % 5 = 0;
 UPDATE holdfast.runs SET queue = 'q' || key % 3, queue_key = 'c' || key % 100, due_as = 3, turn = key / 100,
     dedup = 'd' || key, ready = CASE WHEN ready = 1 THEN 2 + key / 8 % 5 ELSE ready END WHERE key % 8 < 4;
 INSERT INTO holdfast.queues (name, limits, by_hand, concurrency, key_concurrency, counts_tokens, turns, used, open_at,
@@ -133,7 +134,7 @@ LARGE = {
 }  # fmt: skip
 READ_WHOLE = {"COUNT_RUNS", "COUNT_UNFINISHED", "LIST_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
-BY_ORDER = {"KNOWN_WORKFLOWS", "SHORT"}
+BY_ORDER = {"KNOWN_WORKFLOWS", "SHORT", "FORGET_LISTENERS"}
 """What takes the first row of an index, or has an index of its own."""
 OF_QUEUES = {"runs_queued", "runs_of_keys", "runs_executed", "queue_keys_aside"}
 INDEXES = {
@@ -191,6 +192,10 @@ INDEXES = {
     "LIMITED_RUNS": {"runs_limited", "runs_pkey"},
     "OLD_TURNS": {"queue_turns_old", "runs_limited"},
     "OLD_KEYS": {"queue_keys_old", "runs_of_keys"},
+    "OVERDUE": {"runs_expiring"},
+    "STILL_OVERDUE": {"runs_pkey"},
+    "DELIVERIES": {"runs_pkey"},
+    "FORGET_LISTENERS": {"runs_delivered", "runs_started"},
 }
 
 

@@ -16,6 +16,7 @@ from holdfast.client.stalls import (
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Worker
 from holdfast.stores.operations import Cancel, Run
+from holdfast.stores.rules import place_of_worker
 
 __all__ = [
     "Stall",
@@ -26,6 +27,7 @@ __all__ = [
     "is_held",
     "is_paused",
     "is_short",
+    "kind_of",
     "look_around",
     "place_of",
     "stall_of",
@@ -38,9 +40,13 @@ _HIGHER_BUDGET = "a higher budget"
 
 
 def place_of(worker: Worker) -> str:
-    """``host:pid``, after the worker's name if it has another one."""
-    place = f"{worker.host}:{worker.pid}"
-    return place if worker.name in ("", place) else f"{worker.name} at {place}"
+    """``host:pid``, after the worker's name if it has another one; a listener's process is not known."""
+    return place_of_worker(worker.name, worker.host, worker.pid, by_lease=worker.by_lease)
+
+
+def kind_of(worker: Worker | None) -> str:
+    """What to call it: a worker by lease is a process elsewhere, that listens to a server."""
+    return "listener" if worker is not None and worker.by_lease else "worker"
 
 
 def is_cancelling(run: Run) -> bool:

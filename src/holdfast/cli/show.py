@@ -9,7 +9,7 @@ from rich.text import Text
 
 from holdfast.cli.approvals import tell_question
 from holdfast.cli.budgets import how_to_go_on
-from holdfast.cli.liveness import is_held, is_paused, is_short, place_of
+from holdfast.cli.liveness import is_held, is_paused, is_short, kind_of, place_of
 from holdfast.cli.opening import existing_store
 from holdfast.cli.plans import plan_as_json, tell_plan
 from holdfast.cli.recorded import (
@@ -175,11 +175,11 @@ def _tell_whereabouts(out: Console, story: Story) -> None:
     run, now = story.run, story.now
     if run.owner is not None and run.state is RunState.RUNNING:
         worker = story.workers.get(run.owner)
-        who = f"worker {run.owner}" + ("" if worker is None else f" ({place_of(worker)})")
+        who = f"{kind_of(worker)} {run.owner}" + ("" if worker is None else f" ({place_of(worker)})")
         if story.is_alive(run.owner):
             _field(out, "held by", f"{who}, alive")
         else:
-            _field(out, "held by", f"{who}, which is dead: the next worker takes it over", "yellow")
+            _field(out, "held by", f"{who}, which is dead: the next {kind_of(worker)} takes it over", "yellow")
     if story.refusal is not None:
         _prose(out, "waits for", f"a higher budget: {reason_of(story.refusal)}", "yellow")
     elif story.asks_again:
@@ -284,10 +284,14 @@ def _tell_workers(out: Console, story: Story) -> None:
         worker = story.workers.get(number)
         recorded = sum(record.worker == number for record in story.history.records)
         alive = ("alive", "green") if story.is_alive(number) else (_end_of(worker), "dim")
-        place = "" if worker is None else f"{place_of(worker)}, "
+        place = "" if worker is None else f"{_listener(worker)}{place_of(worker)}, "
         out.print(
             Text.assemble(f"{number:>4}  {place}", alive, f", {counted(recorded, 'record')}"), soft_wrap=True
         )  # fmt: skip
+
+
+def _listener(worker: Worker) -> str:
+    return "listener " if worker.by_lease else ""
 
 
 def _end_of(worker: Worker | None) -> str:

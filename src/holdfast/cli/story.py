@@ -231,7 +231,8 @@ def story_as_json(story: Story) -> dict[str, Any]:
                 "id": worker.id,
                 "name": worker.name,
                 "host": worker.host,
-                "pid": worker.pid,
+                "pid": None if worker.by_lease else worker.pid,
+                "by_lease": worker.by_lease,
                 "alive": story.is_alive(worker.id),
             }
             for worker in story.workers.values()

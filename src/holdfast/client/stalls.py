@@ -1,7 +1,8 @@
 """Which workers are alive, and whether anything keeps a run from going on.
 
 A worker is registered as ``live`` until somebody finds it dead, and only workers look. So whoever only reads looks for
-itself, without changing anything: a lease that has passed, or a process on this machine that is gone.
+itself, without changing anything: a lease that has passed, or a process on this machine that is gone. Of a worker by
+lease there is only the lease, wherever it says that it runs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def is_alive(worker: Worker, now: float) -> bool:
     """Whether a worker can still be expected to do something."""
     if worker.state != "live" or worker.lease_until < now:
         return False
-    return worker.host != socket.gethostname() or _has_process(worker.pid)
+    return worker.by_lease or worker.host != socket.gethostname() or _has_process(worker.pid)
 
 
 def _has_process(pid: int) -> bool:

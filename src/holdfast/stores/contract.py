@@ -310,13 +310,13 @@ class Store(ABC):
     async def retire_worker(self, worker: int) -> None:
         """The worker leaves in good order: whatever it still holds is released without counting a delivery."""
 
+    @abstractmethod
     async def keep_worker(self, worker: int, lease: float) -> bool:
         """Prolong the lease of a worker by lease, from any process, however long it is over.
 
         A shorter lease than it has makes it end earlier. False: it has retired or been declared dead, and holds nothing
-        any more.
+        any more; or it is no worker by lease.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
@@ -326,9 +326,12 @@ class Store(ABC):
         leases: they count from then, or from their last renewal, whichever is later.
         """
 
+    @abstractmethod
     async def expire(self, limit: int = 100) -> list[str]:
-        """End runs by delivery whose deadline has passed, held or not, as ``failed``; tells their ids."""
-        raise NotImplementedError
+        """End runs by delivery whose deadline has passed, held or not, as ``failed``; tells their ids.
+
+        At most ``limit``, those that are overdue for the longest time first.
+        """
 
     @abstractmethod
     async def workers(self, also: Collection[int] = ()) -> list[Worker]:
@@ -587,7 +590,10 @@ class Store(ABC):
 
     @abstractmethod
     async def sweep(self, limit: int = 2000) -> Swept:
-        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own."""
+        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
+
+        Also the rows of workers by lease that were live before the oldest run by delivery was created, and are no more.
+        """
 
     # Archives
 

@@ -274,10 +274,29 @@ def joined(workflows: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*workflows, *more)))
 
 
-def describe_worker(name: str, host: str, pid: int) -> str:
+def place_of_worker(name: str, host: str, pid: int, *, by_lease: bool = False) -> str:
+    """``host:pid``, after the worker's name if it has another one; one by lease has no process that we know of."""
+    place = host if by_lease else f"{host}:{pid}"
+    return place if name in ("", place) else f"{name} at {place}" if place else name
+
+
+def describe_worker(name: str, host: str, pid: int, *, by_lease: bool = False) -> str:
     """A worker in words."""
-    place = f"{host}:{pid}"
-    return place if name in ("", place) else f"{name} at {place}"
+    place = place_of_worker(name, host, pid, by_lease=by_lease)
+    return f"listener {place}".rstrip() if by_lease else place
+
+
+LISTENERS_KEPT = 24 * 3600.0
+"""Seconds for which a worker by lease that has left or is dead is known at least."""
+
+
+def listeners_kept_from(oldest: float | None, now: float) -> float:
+    """Workers by lease whose lease ended before this time are forgotten, once they are live no more.
+
+    ``oldest`` is when the oldest run by delivery was created. Whoever was gone before that has recorded nothing of any
+    that is still there: whatever a server hears of a worker by lease prolongs its lease.
+    """
+    return min(now - LISTENERS_KEPT, now if oldest is None else oldest)
 
 
 # Errors that a store writes itself, and how they are searched

@@ -109,7 +109,15 @@ class Prunable(Tables):
         return Pruned(tuple(one.id for family in going for one in family.members), kept, records, size, place)
 
     async def sweep(self, limit: int = 2000) -> Swept:
-        """There is nothing left."""
+        """Of runs there is nothing left."""
+        with self._lock:
+            oldest = min((run.created_at for run in self._runs.values() if run.by_delivery), default=None)
+            before = rules.listeners_kept_from(oldest, self._clock())
+            starters = {self._runs[key].starter for key in self._unfinished}
+            for worker in [*self._workers.values()]:
+                is_over = worker.by_lease and worker.state != "live" and worker.lease_until < before
+                if is_over and worker.id not in starters:
+                    del self._workers[worker.id]
         return Swept()
 
     def _next(self, what: Pruning, after: Place, limit: int) -> tuple[list[int], Place | None]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.stores import rules
+from holdfast.stores.archives import HELD_BACK
 from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import (
     DEFAULT_NAMESPACE,
@@ -85,7 +86,8 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
 
     async def register_worker(self, worker: NewWorker, lease: float) -> int:
         with self._lock:
-            number, now = len(self._workers) + 1, self._clock()
+            self._last_worker += 1
+            number, now = self._last_worker, self._clock()
             self._workers[number] = Worker(
                 number,
                 worker.name,
@@ -111,7 +113,9 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             return True
 
     async def keep_worker(self, worker: int, lease: float) -> bool:
-        return self.renew_lease(worker, lease)
+        with self._lock:
+            known = self._workers.get(worker)
+            return known is not None and known.by_lease and self.renew_lease(worker, lease)
 
     async def retire_worker(self, worker: int) -> None:
         with self._lock:
@@ -157,7 +161,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
         if rules.may_be_delivered_again(run.deliveries, run.max_deliveries):
             self._free(replace(run, deliveries=count))
             return True
-        who = rules.describe_worker(worker.name, worker.host, worker.pid)
+        who = rules.describe_worker(worker.name, worker.host, worker.pid, by_lease=worker.by_lease)
         error = rules.death_error(run.id, count, who, self._notices.get(run.key, {}).values())
         self._end(replace(run, state=RunState.DEAD, deliveries=count, error=error, finished_at=now))
         return False
@@ -165,8 +169,12 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
     async def expire(self, limit: int = 100) -> list[str]:
         with self._lock:
             now = self._clock()
-            runs = [self._runs[key] for key in sorted(self._unfinished)]
-            late = [run for run in runs if run.by_delivery and run.deadline is not None and run.deadline <= now][:limit]
+            late = [
+                run
+                for run in (self._runs[key] for key in self._unfinished)
+                if run.by_delivery and run.deadline is not None and run.deadline <= now and run.paused_at != HELD_BACK
+            ]
+            late = sorted(late, key=lambda run: (run.deadline, run.key))[:limit]
             for run in late:
                 error = rules.deadline_error(run.id)
                 self._end(replace(run, state=RunState.FAILED, error=error, finished_at=now))

@@ -96,6 +96,7 @@ class Tables:
         self._sessions: dict[tuple[str, str], str] = {}
         """The newest run of a workflow and session."""
         self._workers: dict[int, Worker] = {}
+        self._last_worker = 0
         self._killed: set[int] = set()
         self._specs: dict[str, WorkflowSpec] = {}
         self._switches: dict[str, float] = {}

@@ -44,6 +44,7 @@ class Migration(NamedTuple):
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(versions.INITIAL, 1),
     Migration(versions.QUEUES, 1, versions.QUEUES_INDEXES),
+    Migration(versions.DELIVERIES, 1, versions.DELIVERIES_INDEXES),
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1; version 0 is a schema without tables, or none."""
 

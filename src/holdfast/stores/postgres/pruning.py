@@ -100,4 +100,12 @@ PRUNING: Final[dict[str, str]] = {
         ),
     ),
     "FORGET_BLOB": delete("blobs", "hash:b", "hash = q.hash"),
+    "FORGET_LISTENERS": (
+        "DELETE FROM {s}.workers WHERE id = ANY(ARRAY(SELECT w.id FROM (SELECT id, lease_until FROM {s}.workers "
+        "WHERE by_lease = 1 AND state <> 'live' ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) w "
+        "WHERE w.lease_until < least(%s::float8, "
+        "coalesce((SELECT min(created_at) FROM {s}.runs WHERE by_delivery + 0 = 1), %s::float8)) "
+        "AND (SELECT 1 FROM {s}.runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL LIMIT 1) "
+        "IS NULL))"
+    ),
 }

@@ -56,7 +56,7 @@ happens. The values are those of the other statements about claims."""
 
 _QUEUE = "name, limits, turns, used, open_at, extract(epoch FROM clock_timestamp())::float8"
 _KEPT = "name, limits, declared, by_hand, paused_at, settled, used"
-_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget, (due_as > 1)::int"
+_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget, (due_as > 1)::int, by_delivery"
 _REFERENCE = "CASE WHEN octet_length(inputs) = 33 THEN inputs END"
 _CANDIDATE = "key, queue_key, priority, turn, ready"
 _TAKEN_IN_TURN = "FOR NO KEY UPDATE SKIP LOCKED"

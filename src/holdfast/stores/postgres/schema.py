@@ -10,6 +10,8 @@ reference instead of a large payload), with these differences:
   on a new place. Pages of ``runs`` are filled in part only: then that place is on the same page, and PostgreSQL clears
   out the old ones as it goes. The rows of ``usages`` and ``workers`` change often, and in no column that is indexed.
 - Tables that are filled and emptied all the time are vacuumed by the number of dead rows, and not by their share.
+- The condition of ``runs_delivered`` is written in such a way that only who asks in the same words is answered by it:
+  whoever looks for runs that are overdue has a better index.
 - ``signals.xid`` is the transaction that sent a signal. Numbers of a sequence are given out before the commit, so a
   smaller one may come to light later; whoever has seen everything up to some transaction has missed nothing.
 - A memory's words are rows of ``memory_words``, and what is needed of all memories together for their ranking is kept
@@ -70,7 +72,8 @@ CREATE TABLE {schema}.runs (
     due_as         smallint NOT NULL DEFAULT 1, -- what ``ready`` is when it is due: 1, or in a limited queue 2 or 3
     turn           bigint NOT NULL DEFAULT 0,
     dedup          text COLLATE "C" NOT NULL DEFAULT '',
-    debounced      smallint NOT NULL DEFAULT 0
+    debounced      smallint NOT NULL DEFAULT 0,
+    by_delivery    smallint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02);
 ALTER TABLE {schema}.runs ALTER inputs SET STORAGE EXTERNAL, ALTER output SET STORAGE EXTERNAL,
     ALTER error SET STORAGE EXTERNAL;
@@ -93,6 +96,9 @@ CREATE INDEX runs_of_keys ON {schema}.runs (queue, queue_key, ready, workflow, v
 CREATE INDEX runs_executed ON {schema}.runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
 CREATE INDEX runs_limited ON {schema}.runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
 CREATE UNIQUE INDEX runs_dedup ON {schema}.runs (queue, dedup) WHERE dedup <> '' AND finished_at IS NULL;
+CREATE INDEX runs_expiring ON {schema}.runs (deadline, key)
+    WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_delivered ON {schema}.runs (created_at) WHERE by_delivery + 0 = 1;
 
 CREATE TABLE {schema}.run_tags (         -- runs.tags once more, to list runs by one
     run bigint NOT NULL,
@@ -291,9 +297,11 @@ CREATE TABLE {schema}.workers (
     started_at     double precision NOT NULL,
     lease_until    double precision NOT NULL,
     beat_at        double precision NOT NULL,
-    server_started double precision      -- the start of the server on which it has its lock; NULL: it has none
+    server_started double precision,     -- the start of the server on which it has its lock; NULL: it has none
+    by_lease       smallint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX workers_live ON {schema}.workers (id) WHERE state = 'live';
+CREATE INDEX workers_gone ON {schema}.workers (id) WHERE by_lease = 1 AND state <> 'live';
 
 CREATE TABLE {schema}.workflows (
     name        text COLLATE "C" PRIMARY KEY, -- with the version: serving.served_name

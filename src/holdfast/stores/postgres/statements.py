@@ -44,7 +44,8 @@ PLANNING: Final[Mapping[str, str]] = {
 _RUN = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
+    "by_delivery"
 )
 _RECORD = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 _RECORD_VALUES = (
@@ -54,7 +55,7 @@ _RECORD_COLUMNS = ", ".join(value.split(":")[0] for value in _RECORD_VALUES.spli
 _SUMS = "calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced, seconds"
 _ACCOUNT = f"above, {_SUMS}, reserved_calls, reserved_tokens, reserved_nano_usd, budget, short"
 _MEMORY = "namespace, key, value, text, created_at, updated_at"
-_WORKER = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at"
+_WORKER = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at, by_lease"
 
 # Whoever started a run with a made-up id is there to take its result when it ends, unless it was taken down before.
 _CLAIMED = (
@@ -64,6 +65,9 @@ _CLAIMED = (
 _NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
 _FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
+
+# Those that are still being restored are let alone.
+_OVERDUE = "by_delivery = 1 AND deadline <= %s AND finished_at IS NULL AND paused_at IS DISTINCT FROM 0"
 
 # As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
 _TAKEN = (
@@ -96,15 +100,15 @@ _RUNS: Final[dict[str, str]] = {
         "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready:i wake_at:f "
         "priority:i deadline:f unclaimed:i python:t created_at:f began_at:f parent:t forked_from:t rewound:t digest:b "
         "seed:b tags:t inputs:b session:t previous:t has_budget:i version:t queue_key:t due_as:i turn:i dedup:t "
-        "debounced:i",
+        "debounced:i by_delivery:i",
         "INSERT INTO {s}.runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, "
         "ready, wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, "
         "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, "
-        "turn, dedup, debounced) "
+        "turn, dedup, debounced, by_delivery) "
         "SELECT key, id, workflow, queue, state, epoch, owner, starter, 0, max_deliveries, "
         "ready, wake_at, '', priority, deadline, unclaimed, '', python, created_at, began_at, parent, "
         "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, "
-        "turn, dedup, debounced FROM {q} ORDER BY id",
+        "turn, dedup, debounced, by_delivery FROM {q} ORDER BY id",
     ),
     "TAG_RUN": insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING"),
     "RESET_DELIVERIES": update("key:i", "deliveries = 0"),
@@ -118,6 +122,12 @@ _RUNS: Final[dict[str, str]] = {
         "state = 'waiting', owner = NULL, ready = q.ready, wake_at = q.wake_at, waits_for = q.waits_for",
     ),
     "RELEASE_RUN": update("wake_at:f key:i", f"{_FREED}, wake_at = q.wake_at"),
+    "RELEASE_LATER": update(
+        "wake_at:f counted:i key:i",
+        "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 0 END, wake_at = q.wake_at, "
+        "deliveries = deliveries + q.counted",
+    ),
+    "DELIVERIES": questions("key:i", "SELECT deliveries, max_deliveries FROM {s}.runs WHERE key = q.key"),
     "WAKE_RUN": update(
         "wake_at:f key:i",
         f"ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = q.wake_at",  # set aside: stays so
@@ -166,6 +176,13 @@ _RUNS: Final[dict[str, str]] = {
         "workflow:t session:t",
         "SELECT id FROM {s}.runs WHERE workflow = q.workflow AND session = q.session AND session <> '' "
         "ORDER BY key DESC LIMIT 1",
+    ),
+    "OVERDUE": f"SELECT key FROM {{s}}.runs WHERE {_OVERDUE} ORDER BY deadline, key LIMIT %s",
+    "STILL_OVERDUE": (
+        "SELECT r.key, r.id FROM (SELECT %s::float8 AS now, %s::bigint[] AS keys) t CROSS JOIN unnest(t.keys) q (key) "
+        "CROSS JOIN LATERAL (SELECT key, id, deadline FROM {s}.runs WHERE key = q.key AND by_delivery + 0 = 1 "
+        "AND deadline <= t.now AND finished_at IS NULL AND paused_at IS DISTINCT FROM 0 OFFSET 0) r "
+        "ORDER BY r.deadline, r.key"
     ),
     "REQUESTS": (
         "SELECT key, cancel = 'asked', paused_at IS NOT NULL FROM {s}.runs WHERE owner = %s AND owner IS NOT NULL "
@@ -471,7 +488,7 @@ _WORKERS: Final[dict[str, str]] = {
 
 # What ``database`` does in its own way
 
-_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget, (due_as > 1)::int"
+_FENCE = "key, id, epoch, state, cancel, (paused_at IS NOT NULL)::int, 1, has_budget, (due_as > 1)::int, by_delivery"
 _ABOVE = (
     "WITH RECURSIVE above (run, parent) AS ("
     "SELECT r.key, r.parent FROM unnest(%s::bigint[]) q (key) "

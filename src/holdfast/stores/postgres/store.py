@@ -312,6 +312,19 @@ class PgStore(SqlStore):
         self._limited.update(run.key for run in runs if run.limited)
         return runs
 
+    async def get(self, run_id: str) -> Run | None:
+        run = await super().get(run_id)
+        if run is not None and run.by_delivery and run.limited and run.state is RunState.RUNNING:
+            self._limited.add(run.key)  # taken through another server, perhaps, and given back through this one
+        return run
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        ended = await super().expire(limit)
+        if ended:
+            for channel in self._channels:
+                self._keeper.notify(channel)
+        return ended
+
     def _tell_of_runs(self) -> None:
         """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
         loop = asyncio.get_running_loop()
@@ -379,9 +392,11 @@ class PgStore(SqlStore):
     # Workers
 
     async def register_worker(self, worker: NewWorker, lease: float) -> int:
+        token = secrets.token_hex(8)
+        if worker.by_lease:  # it is none of this process's: there is nothing to lock, and to look for
+            return await self._write(lambda db: self._looker.register(db, worker, token, self._time, lease))
         while self._lost:
             await self._keeper.let_go(self._lost.pop())
-        token = secrets.token_hex(8)
         number = await self._write(lambda db: self._looker.register(db, worker, token, self._time, lease))
         self._mine.add(number)
         began = await self._keeper.hold(number)
@@ -395,6 +410,9 @@ class PgStore(SqlStore):
         """The keeper has locks again, or has got them late."""
         for worker in workers:
             self._looker.note_server(db, worker, began)
+
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        return await self._keeper.do(lambda db: self._looker.keep(db, worker, self._time, lease))
 
     def renew_lease(self, worker: int, lease: float) -> bool:
         held = self._keeper.run(lambda db: self._looker.renew(db, worker, self._time, lease))
@@ -410,10 +428,13 @@ class PgStore(SqlStore):
         with suppress(StoreUnavailable):  # then it is free already
             await self._keeper.let_go(worker)
 
-    async def reap(self, me: int | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
         if self._looking is None or not self._has_looked:
             await self._look(me)
         suspects, self._suspects = self._suspects, []
+        if by_lease:
+            listeners = await self._read(lambda db: self._looker.listeners_over(db, self._time))
+            suspects = [*suspects, *(one for one in listeners if one.id != me)]
         reaped = Reaped()
         for suspect in suspects:
             try:
@@ -430,7 +451,9 @@ class PgStore(SqlStore):
         """Bury a worker, unless somebody holds what that needs: commits must not have to wait for long behind it."""
 
         def is_dead(suspect: Suspect, lease_until: float) -> bool:
-            return lease_until < self._looker.clock(db, self._time) or self._looker.has_lost_its_lock(db, suspect)
+            if lease_until < self._looker.clock(db, self._time):
+                return True
+            return not suspect.by_lease and self._looker.has_lost_its_lock(db, suspect)
 
         db.patience = BURYING_PATIENCE
         try:

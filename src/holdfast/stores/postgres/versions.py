@@ -365,3 +365,14 @@ CREATE INDEX runs_executed ON {schema}.runs (queue, queue_key) WHERE state = 'ru
 CREATE INDEX runs_limited ON {schema}.runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
 CREATE UNIQUE INDEX runs_dedup ON {schema}.runs (queue, dedup) WHERE dedup <> '' AND finished_at IS NULL;
 """
+
+DELIVERIES = r"""
+ALTER TABLE {schema}.runs ADD COLUMN by_delivery smallint NOT NULL DEFAULT 0;
+ALTER TABLE {schema}.workers ADD COLUMN by_lease smallint NOT NULL DEFAULT 0;
+CREATE INDEX workers_gone ON {schema}.workers (id) WHERE by_lease = 1 AND state <> 'live';
+"""
+DELIVERIES_INDEXES = r"""
+CREATE INDEX runs_expiring ON {schema}.runs (deadline, key)
+    WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_delivered ON {schema}.runs (created_at) WHERE by_delivery + 0 = 1;
+"""

@@ -5,7 +5,8 @@ lock is free as soon as the process or its connection is gone: then the worker i
 connection was cut; a worker that lives takes its lock again in a moment. So a suspect is looked at twice.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
-database's clock.
+database's clock. A worker by lease never has one, and is nobody's suspect: only those who are asked to look for such
+(``reap`` with ``by_lease``) ask for those whose lease has passed.
 
 **One look for everything.** A worker that has nothing to do asks one question now and then, about all that might have
 become its business without anybody having told it: workers that seem to be dead, runs that are due, signals and
@@ -62,13 +63,18 @@ class Looker:
         workers, signals, runs, switches = (f"{schema}.{name}" for name in ("workers", "signals", "runs", "switches"))
         self._register = (
             f"INSERT INTO {workers} "
-            f"(token, name, host, pid, workflows, queues, state, started_at, lease_until, beat_at) "
-            f"SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, %(queues)s, 'live', t.now, "
+            f"(token, name, host, pid, workflows, queues, by_lease, state, started_at, lease_until, beat_at) "
+            f"SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, %(queues)s, %(by_lease)s, 'live', t.now, "
             f"t.now + %(lease)s, t.now FROM (SELECT {_TIME} AS now) t RETURNING id"
         )
         self._renew = (
             f"UPDATE {workers} SET lease_until = t.now + %(lease)s, beat_at = t.now "
             f"FROM (SELECT {_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
+        )
+        self._keep = f"{self._renew} AND by_lease = 1"
+        self._listeners_over = (
+            f"SELECT id, name, host, pid FROM {workers} "
+            f"WHERE state = 'live' AND by_lease = 1 AND lease_until < {_TIME} ORDER BY id"
         )
         self._note_server = f"UPDATE {workers} SET server_started = %s WHERE id = %s AND state = 'live'"
         held = (
@@ -82,7 +88,7 @@ class Looker:
         self._look = (
             f"WITH held (id) AS MATERIALIZED ({held}) SELECT "
             f"(SELECT json_agg(json_build_array(id, name, host, pid)) FROM {workers} WHERE state = 'live' "
-            f"AND id <> %(me)s AND (lease_until < {_TIME} OR (server_started = {SERVER_BEGAN} "
+            f"AND by_lease = 0 AND id <> %(me)s AND (lease_until < {_TIME} OR (server_started = {SERVER_BEGAN} "
             f"AND id NOT IN (SELECT id FROM held)))), "
             f"({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
@@ -94,7 +100,7 @@ class Looker:
 
     def register(self, db: Database, worker: NewWorker, token: str, now: float | None, lease: float) -> int:
         """Write a worker's row. Its lease decides whether it lives, until its lock is noted."""
-        names = ("token", "name", "host", "pid", "workflows", "queues")
+        names = ("token", "name", "host", "pid", "workflows", "queues", "by_lease")
         values = dict(zip(names, worker_row(worker, token), strict=True))
         [(number,)] = db.ask(self._register, {**values, "time": now, "lease": lease})
         return number
@@ -102,6 +108,14 @@ class Looker:
     def renew(self, db: Database, worker: int, now: float | None, lease: float) -> bool:
         """Prolong a lease. False: the worker is live no more."""
         return db.change(self._renew, {"worker": worker, "time": now, "lease": lease}) == 1
+
+    def keep(self, db: Database, worker: int, now: float | None, lease: float) -> bool:
+        """The same for a worker by lease; false as well if it is none."""
+        return db.change(self._keep, {"worker": worker, "time": now, "lease": lease}) == 1
+
+    def listeners_over(self, db: Database, now: float | None) -> list[Suspect]:
+        """Workers by lease whose lease has passed."""
+        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, {"time": now})]
 
     def note_server(self, db: Database, worker: int, began: float) -> None:
         """A worker has its lock, on a server that has begun then."""

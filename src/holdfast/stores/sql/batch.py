@@ -101,6 +101,7 @@ class Batch(Holding, Requests, Starting, Asking, Carrier):
         self._keys = deque()
         self._newest_of = {}
         self._noted_keys = set()
+        self._recorded = set()
         self._turns = Turns(db, now)
         self._dedups = {}
 
@@ -172,7 +173,12 @@ class _Ahead:
             case ReserveUsage():
                 self.keys.add(op.key)
                 self.accounts.add(op.key)
-            case NoteAttempt() | ReleaseRun() | TellNotices() | AskApproval() | RemindApproval() | WithdrawApproval():
+            case ReleaseRun():
+                self.keys.add(op.key)
+                if op.error is not None:
+                    self.ending.add(op.key)
+                    self._ask(self._sql.DELIVERIES, op.key)
+            case NoteAttempt() | TellNotices() | AskApproval() | RemindApproval() | WithdrawApproval():
                 self.keys.add(op.key)
             case StartRun() | ForkRun():
                 self._start(op)

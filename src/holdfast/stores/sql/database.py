@@ -103,7 +103,7 @@ class Database(ABC):
 
     @abstractmethod
     def fences(self, keys: Collection[int], ids: Collection[str] = (), ending: Collection[int] = ()) -> Iterable[Row]:
-        """``(key, id, epoch, state, cancel, is paused, may be awaited, has_budget, is limited)`` of runs.
+        """``(key, id, epoch, state, cancel, is paused, may be awaited, has_budget, is limited, by_delivery)`` of runs.
 
         They stay so until the commit, as far as others are concerned. Also locked, and perhaps returned, are those that
         wait for the ones that are likely to be ``ending``.

@@ -17,13 +17,15 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.sql.rows import attempt_row, record_row, rewind_text
-from holdfast.stores.sql.transaction import Transaction
+from holdfast.stores.sql.transaction import Fence, Transaction
 
 
 class Holding(Transaction):
     """What the holder of a run can do to it."""
 
     _careful = False
+    _recorded: set[int]
+    """The runs whose count of deliveries this transaction has set back to 0."""
 
     def _append(self, op: AppendRecord) -> Verdict:
         held = self._held(op.key, op.record.epoch)
@@ -47,6 +49,7 @@ class Holding(Transaction):
             self._later("attempts", self._sql.CLEAR_ATTEMPT, op.key, (op.key, op.record.position))
         if op.reset_deliveries:
             self._later("runs", self._sql.RESET_DELIVERIES, op.key, (op.key,))
+            self._recorded.add(op.key)
         if op.record.kind is Kind.CANCEL:
             self._later("runs", self._sql.CANCEL_RECORDED, op.key, (op.key,))
             held.cancel = Cancel.RECORDED
@@ -121,7 +124,32 @@ class Holding(Transaction):
         fence = self._held(op.key, op.epoch)
         if fence is None:
             return Verdict.FENCED
-        self._later("runs", self._sql.RELEASE_RUN, op.key, (self._now, op.key))
+        wake_at = self._now if op.wake_at is None else op.wake_at
+        counted = op.error is not None
+        deliveries = 0
+        if op.error is not None:
+            deliveries, most = self._deliveries(op.key)
+            if not rules.may_be_delivered_again(deliveries, most):
+                return self._give_up(fence, deliveries + 1, op.error)
+        if wake_at > self._now:
+            self._later("runs", self._sql.RELEASE_LATER, op.key, (wake_at, 1 if counted else 0, op.key))
+        elif counted:
+            self._later("runs", self._sql.FREE_RUN, op.key, (wake_at, deliveries + 1, op.key))
+        else:
+            self._later("runs", self._sql.RELEASE_RUN, op.key, (wake_at, op.key))
         self.freed(fence.key)
         fence.state = RunState.PENDING
+        return Verdict.DONE
+
+    def _deliveries(self, key: int) -> tuple[int, int]:
+        """How often a run has failed with its holders in a row, and how often it may."""
+        [(deliveries, most)] = self._db.lookup(self._sql.DELIVERIES, key)
+        return 0 if key in self._recorded else deliveries, most
+
+    def _give_up(self, fence: Fence, deliveries: int, error: bytes) -> Verdict:
+        """End a run that its holders have failed with too often. The error stays in its row, however large it is."""
+        self._later("runs", self._sql.KILL_RUN, fence.key, (deliveries, error, self._now, fence.key))
+        fence.state = RunState.DEAD
+        fence.paused = False
+        self.ended(fence.key, fence.state, rules.end_payload(None, error), self._now)
         return Verdict.DONE

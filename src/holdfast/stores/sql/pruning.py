@@ -217,7 +217,7 @@ def _sizes(db: Database, going: Sequence[Family]) -> tuple[int, int]:
 
 
 def sweep(db: Database, limit: int, now: float) -> Swept:
-    """Delete about ``limit`` records, and what else is left, of runs that are deleted; and keys of queues."""
+    """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; listeners."""
     db.begin()
     records = size = 0
     references: set[bytes] = set()
@@ -242,6 +242,7 @@ def sweep(db: Database, limit: int, now: float) -> Swept:
             db.write(getattr(db.sql, name), swept)
     count, freed = _collect(db, references)
     forget_keys(db, now, limit)
+    db.write(db.sql.FORGET_LISTENERS, [(limit, rules.listeners_kept_from(None, now), now)])
     db.commit()
     return Swept(records, count, size + freed, is_done=len(swept) == len(noted) < most)
 

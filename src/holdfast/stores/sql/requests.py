@@ -80,7 +80,7 @@ class Requests(Transaction):
             return answer
         fence.cancel = fence.cancel or Cancel.ASKED
         fence.paused = False
-        if rules.is_cancelled_at_once(fence.state, fence.epoch):
+        if rules.is_cancelled_at_once(fence.state, fence.epoch, by_delivery=fence.by_delivery):
             self._later("runs", self._sql.CANCEL_AT_ONCE, fence.key, (op.at, fence.key))
             fence.state = RunState.CANCELLED
             self.ended(fence.key, fence.state, rules.end_payload(None, None), op.at)

@@ -78,7 +78,7 @@ def run_row(
         new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
         new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
         new.session, previous, 1 if has_budget else 0, new.version, new.queue_key, place.due_as, place.turn,
-        place.dedup, 1 if place.is_debounced else 0,
+        place.dedup, 1 if place.is_debounced else 0, 1 if new.by_delivery else 0,
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ class Reader:
         values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
         return Run(
             *values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
-            limited=row[35] > 1,
+            limited=row[35] > 1, by_delivery=row[36] == 1,
         )  # fmt: skip
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
@@ -174,7 +174,7 @@ class Reader:
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
         return Run(
             *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1,
-            version=row[33], queue_key=row[34], limited=row[35] > 1,
+            version=row[33], queue_key=row[34], limited=row[35] > 1, by_delivery=row[36] == 1,
         )  # fmt: skip
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
@@ -228,7 +228,7 @@ class Reader:
         """A row of ``statements.WORKER_COLUMNS``."""
         where = f"worker {row[0]}"
         queues = None if row[6] is None else self._names(row[6], where)
-        values: Row = (*row[:5], self._names(row[5], where), queues, *row[7:])
+        values: Row = (*row[:5], self._names(row[5], where), queues, *row[7:10], row[10] == 1)
         return Worker(*values)
 
     def spec(self, row: Row) -> WorkflowSpec:

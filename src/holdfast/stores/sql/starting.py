@@ -91,7 +91,9 @@ class Starting(Placing):
         run = rules.new_row(new, key, owner, self._now, previous, has_budget, place.due_as > 1)
         for tag in run.tags:
             self._later("tags", self._sql.TAG_RUN, key, (tag, key))
-        fence = Fence(key, run.epoch, run.state, has_budget=has_budget, limited=run.limited)
+        fence = Fence(
+            key, run.epoch, run.state, has_budget=has_budget, limited=run.limited, by_delivery=run.by_delivery
+        )
         self._by_key[key] = self._by_id[run.id] = fence
         if place.dedup:
             self._note_dedup(new, place, run)

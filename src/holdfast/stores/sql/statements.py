@@ -46,6 +46,7 @@ class Statements:
     RESERVATIONS: str  # run -> position, calls, tokens, nano_usd
     LEFTOVERS: str  # -> whether there are notices that do not stay, and open questions (or may be), of any run
     SWITCHES: str  # -> workflow, off_since
+    DELIVERIES: str  # run -> deliveries, max_deliveries
 
     # Writes: records, attempts, signals, links
 
@@ -68,6 +69,7 @@ class Statements:
     FINISH_RUN: str  # state, output, error, finished_at, rewind, key
     PARK_RUN: str  # ready, wake_at, waits_for, key
     RELEASE_RUN: str  # wake_at, key
+    RELEASE_LATER: str  # wake_at, by how much deliveries rise, key: due then
     WAKE_RUN: str  # wake_at, key: if it waits and is not paused
     CANCEL_HELD: str  # key
     CANCEL_SLEEPING: str  # wake_at, key
@@ -101,6 +103,11 @@ class Statements:
     SWITCH_OFF: str  # workflow, off_since
     SWITCH_ON: str  # workflow
     FIND_ORPHAN: str  # workflow, digest, version -> RUN; nobody else finds it until the commit
+
+    # Runs by delivery whose deadline has passed
+
+    OVERDUE: str  # now, limit -> key, the one that is overdue for the longest time first
+    STILL_OVERDUE: str  # now, list of keys -> key, id: in the same order
 
     # Reopening; ``taken`` is a mapping with run, first, failed (a list), positions, timers
 
@@ -209,6 +216,9 @@ class Statements:
     LOCK_BLOB: str  # lookup: hash -> bytes; nobody refers to it anew until the commit
     IS_REFERRED_TO: str  # lookup: reference -> 1, if it stands in a column
     FORGET_BLOB: str  # write: hash
+    # write: at most so many, time, now: workers by lease that are live no more, whose lease ended before this time, and
+    # before the oldest run by delivery (or now) was created
+    FORGET_LISTENERS: str
 
     # Schedules
 

@@ -36,7 +36,19 @@ from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
-from holdfast.stores.sql import archives, asking, blobs, claims, feeds, listing, payloads, pruning, queries, workers
+from holdfast.stores.sql import (
+    archives,
+    asking,
+    blobs,
+    claims,
+    expiring,
+    feeds,
+    listing,
+    payloads,
+    pruning,
+    queries,
+    workers,
+)
 from holdfast.stores.sql import queues as limiting
 from holdfast.stores.sql import schedules as scheduling
 from holdfast.stores.sql.batch import carry_out
@@ -108,6 +120,11 @@ class SqlStore(Store):
     def _time_at(self, theirs: float | None) -> float:
         """What time it is, if this is what the database has just said."""
         return self.now()
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        if not await self._read(lambda db: db.ask(db.sql.OVERDUE, (self.now(), 1)), slow=False):
+            return []
+        return await self._write(lambda db: expiring.expire(db, self.now(), limit), limit)
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:

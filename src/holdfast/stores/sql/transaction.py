@@ -27,7 +27,9 @@ from holdfast.stores.sql.database import Database, Row
 class Fence:
     """What a transaction knows of a run: its row, and what earlier operations have made of it."""
 
-    __slots__ = ("awaited", "cancel", "epoch", "has_budget", "key", "limited", "paused", "state", "woken")
+    __slots__ = (
+        "awaited", "by_delivery", "cancel", "epoch", "has_budget", "key", "limited", "paused", "state", "woken",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Fence:
         awaited: bool = False,
         has_budget: bool = False,
         limited: bool = False,
+        by_delivery: bool = False,
     ) -> None:
         self.key = key
         self.epoch = epoch
@@ -51,6 +54,7 @@ class Fence:
         """Something may be reserved for it."""
         self.limited = limited
         """What it uses may be charged to its queue."""
+        self.by_delivery = by_delivery
         self.woken = False
         """It was parked, and something in this transaction has woken it."""
 
@@ -130,9 +134,11 @@ class Transaction:
 
     def _know(self, row: Row) -> Fence:
         """The run of a row of ``Database.fences``."""
-        key, run_id, epoch, state, cancel, paused, awaited, budget, limited = row
+        key, run_id, epoch, state, cancel, paused, awaited, budget, limited, by_delivery = row
         if key not in self._by_key:
-            fence = Fence(key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1, limited == 1)
+            fence = Fence(
+                key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1, limited == 1, by_delivery == 1
+            )
             self._by_key[key] = self._by_id[run_id] = fence
         return self._by_key[key]
 

@@ -29,12 +29,14 @@ class Suspect(NamedTuple):
     name: str
     host: str
     pid: int
+    by_lease: bool = False
 
 
 def worker_row(worker: NewWorker, token: str) -> Row:
-    """What a worker tells of itself: token, name, host, pid, workflows, queues."""
+    """What a worker tells of itself: token, name, host, pid, workflows, queues, by_lease."""
     queues = None if worker.queues is None else names_text(worker.queues)
-    return (token, worker.name, worker.host, worker.pid, names_text(worker.workflows), queues)
+    by_lease = 1 if worker.by_lease else 0
+    return (token, worker.name, worker.host, worker.pid, names_text(worker.workflows), queues, by_lease)
 
 
 def retire(db: Database, worker: int, now: float) -> None:
@@ -89,8 +91,8 @@ def bury(db: Database, suspects: Sequence[Suspect], is_dead: Callable[[Suspect, 
         dead_workers.append(suspect.id)
         for key, run_id, deliveries, most in db.ask(db.sql.HELD_RUNS, (suspect.id,)):
             count = deliveries + 1
-            if count >= most:
-                who = rules.describe_worker(suspect.name, suspect.host, suspect.pid)
+            if not rules.may_be_delivered_again(deliveries, most):
+                who = rules.describe_worker(suspect.name, suspect.host, suspect.pid, by_lease=suspect.by_lease)
                 told = [Notice(*row[1:]) for row in db.ask(db.sql.NEW_NOTICES, (key, 0, _MOST_TOLD))]
                 error = rules.death_error(run_id, count, who, told)
                 db.write(db.sql.KILL_RUN, [(count, error, now, key)])

@@ -401,6 +401,15 @@ CREATE TABLE queue_charges (
 CREATE INDEX queue_charges_of ON queue_charges (queue);
 """
 
+_7_DELIVERIES = """
+ALTER TABLE runs ADD COLUMN by_delivery INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_expiring ON runs (deadline) WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_delivered ON runs (created_at) WHERE by_delivery = 1;
+
+ALTER TABLE workers ADD COLUMN by_lease INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX workers_gone ON workers (id) WHERE by_lease = 1 AND state != 'live';
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _1_INITIAL,
     _2_LINKS_AND_REQUESTS,
@@ -408,6 +417,7 @@ MIGRATIONS: tuple[str, ...] = (
     _4_PEOPLE_AND_MEMORIES,
     _5_FLEETS,
     _6_QUEUES,
+    _7_DELIVERIES,
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 

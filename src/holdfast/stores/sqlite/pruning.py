@@ -76,4 +76,10 @@ PRUNING: Final[dict[str, str]] = {
     )
     + " LIMIT 1",
     "FORGET_BLOB": "DELETE FROM blobs WHERE hash = ?",
+    "FORGET_LISTENERS": (
+        "DELETE FROM workers WHERE id IN (SELECT id FROM (SELECT id, lease_until FROM workers INDEXED BY workers_gone "
+        "WHERE by_lease = 1 AND state != 'live' ORDER BY id LIMIT ?) w WHERE lease_until < min(?, coalesce("
+        "(SELECT min(created_at) FROM runs INDEXED BY runs_delivered WHERE by_delivery = 1), ?)) "
+        "AND NOT EXISTS (SELECT 1 FROM runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL))"
+    ),
 }

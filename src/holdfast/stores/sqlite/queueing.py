@@ -94,9 +94,9 @@ QUEUEING: Final[dict[str, str]] = {
         "ON CONFLICT (queue, priority, key) DO UPDATE SET turn = excluded.turn, at = excluded.at"
     ),
     "DEDUP": (
-        "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, 1, has_budget, due_as > 1, debounced, workflow, "
-        "created_at, CASE WHEN length(inputs) = 33 THEN inputs END FROM runs INDEXED BY runs_dedup "
-        "WHERE queue = ? AND dedup = ? AND dedup != '' AND finished_at IS NULL"
+        "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, 1, has_budget, due_as > 1, by_delivery, "
+        "debounced, workflow, created_at, CASE WHEN length(inputs) = 33 THEN inputs END "
+        "FROM runs INDEXED BY runs_dedup WHERE queue = ? AND dedup = ? AND dedup != '' AND finished_at IS NULL"
     ),
     "REPLACE_INPUTS": (
         "UPDATE runs SET inputs = ?1, digest = ?2, version = ?3, deadline = ?4, wake_at = ?5, "

@@ -66,7 +66,8 @@ CREATE TABLE runs (
     due_as         INTEGER NOT NULL DEFAULT 1, -- what ``ready`` is when it is due: 1, or in a limited queue 2 or 3
     turn           INTEGER NOT NULL DEFAULT 0,
     dedup          TEXT NOT NULL DEFAULT '',
-    debounced      INTEGER NOT NULL DEFAULT 0
+    debounced      INTEGER NOT NULL DEFAULT 0,
+    by_delivery    INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX runs_due ON runs (workflow, version, priority DESC, key, queue) WHERE ready = 1;
 CREATE INDEX runs_waking ON runs (workflow, version, wake_at, queue) WHERE ready = 0;
@@ -85,6 +86,8 @@ CREATE INDEX runs_of_keys ON runs (queue, queue_key, ready, workflow, version, p
 CREATE INDEX runs_executed ON runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
 CREATE INDEX runs_limited ON runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
 CREATE UNIQUE INDEX runs_dedup ON runs (queue, dedup) WHERE dedup != '' AND finished_at IS NULL;
+CREATE INDEX runs_expiring ON runs (deadline) WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_delivered ON runs (created_at) WHERE by_delivery = 1;
 
 CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
     tag TEXT NOT NULL,
@@ -255,7 +258,7 @@ CREATE TABLE switches (                  -- workflows that are switched off
 
 CREATE TABLE workers (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    token       TEXT NOT NULL,           -- names its lock file
+    token       TEXT NOT NULL,           -- names its lock file, if it has one
     name        TEXT NOT NULL,
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
@@ -264,9 +267,11 @@ CREATE TABLE workers (
     queues      TEXT,                    -- a JSON list; NULL: all
     started_at  REAL NOT NULL,
     lease_until REAL NOT NULL,
-    beat_at     REAL NOT NULL DEFAULT 0
+    beat_at     REAL NOT NULL DEFAULT 0,
+    by_lease    INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
+CREATE INDEX workers_gone ON workers (id) WHERE by_lease = 1 AND state != 'live';
 
 CREATE TABLE workflows (
     name        TEXT PRIMARY KEY,        -- with the version: serving.served_name

@@ -20,7 +20,8 @@ AT_ONCE = 50
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as"
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
+    "by_delivery"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
@@ -35,7 +36,7 @@ SEED = "SELECT seed FROM runs WHERE key = ?"
 _PIECE = f"(?{', ?' * (AT_ONCE - 1)})"
 _FENCE = (
     "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget, due_as > 1 FROM runs"
+    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget, due_as > 1, by_delivery FROM runs"
 )
 FENCES_BY_KEY = f"{_FENCE} WHERE key IN {_PIECE}"
 FENCE = f"{_FENCE} WHERE key = ?"
@@ -116,8 +117,8 @@ START_RUN = (
     "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready, "
     "wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, forked_from, "
     "rewound, digest, seed, tags, inputs, session, previous, has_budget, version, queue_key, due_as, turn, dedup, "
-    "debounced) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "debounced, by_delivery) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Also behind those that are deleted: no key is ever used again.
 LAST_KEY = (
@@ -143,6 +144,11 @@ FINISH_RUN = f"UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?
 PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
 _FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
 RELEASE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE key = ?"
+RELEASE_LATER = (
+    "UPDATE runs SET state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 0 END, wake_at = ?, "
+    "deliveries = deliveries + ? WHERE key = ?"
+)
+DELIVERIES = "SELECT deliveries, max_deliveries FROM runs WHERE key = ?"
 WAKE_RUN = (  # one that is set aside stays so
     f"UPDATE runs SET ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = ? "
     "WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
@@ -166,6 +172,14 @@ REQUESTS = (
     "SELECT key, cancel = 'asked', paused_at IS NOT NULL FROM runs INDEXED BY runs_asked "
     "WHERE owner = ? AND owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL) AND state = 'running' "
     "ORDER BY key"
+)
+
+# Runs by delivery whose deadline has passed (those that are still being restored are let alone)
+
+_OVERDUE = "by_delivery = 1 AND deadline <= ? AND finished_at IS NULL AND paused_at IS NOT 0"
+OVERDUE = f"SELECT key FROM runs INDEXED BY runs_expiring WHERE {_OVERDUE} ORDER BY deadline, key LIMIT ?"
+STILL_OVERDUE = (
+    f"SELECT key, id FROM runs WHERE {_OVERDUE} AND key IN (SELECT value FROM json_each(?)) ORDER BY deadline, key"
 )
 
 # Reopening
@@ -404,16 +418,18 @@ COUNT_UNFINISHED = "SELECT workflow, version, count(*) FROM runs WHERE finished_
 
 # Workers
 
-WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at"
+WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at, by_lease"
 REGISTER_WORKER = (
-    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at) "
-    "VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?) RETURNING id"
+    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, by_lease, started_at, lease_until, "
+    "beat_at) VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?, ?) RETURNING id"
 )
 WORKER = f"SELECT {WORKER_COLUMNS} FROM workers WHERE id = ?"
 SERVE = "UPDATE workers SET workflows = ? WHERE id = ?"
 RENEW_LEASE = "UPDATE workers SET lease_until = ?, beat_at = ? WHERE id = ? AND state = 'live'"
+KEEP_WORKER = f"{RENEW_LEASE} AND by_lease = 1"
 IS_LIVE = "SELECT 1 FROM workers WHERE id = ? AND state = 'live'"
-LIVE_WORKERS = "SELECT id, token, name, host, pid, lease_until FROM workers WHERE state = 'live'"
+LIVE_WORKERS = "SELECT id, token, name, host, pid, lease_until FROM workers WHERE state = 'live' AND by_lease = 0"
+LISTENERS_OVER = "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND by_lease = 1 AND lease_until < ?"
 END_WORKER = "UPDATE workers SET state = ? WHERE id = ? AND state = 'live'"
 LEASE = "SELECT lease_until FROM workers WHERE id = ? AND state = 'live'"
 WORKERS = (

@@ -177,6 +177,8 @@ class SqliteStore(SqlStore):
 
     async def register_worker(self, worker: NewWorker, lease: float) -> int:
         token = secrets.token_hex(8)
+        if worker.by_lease:  # no process of this machine: there is nothing to lock
+            return await self._write(lambda db: registry.register(db, worker, token, self._clock(), lease))
         try:
             self._locks.take(token)
         except OSError as error:
@@ -193,6 +195,13 @@ class SqliteStore(SqlStore):
         self._mine[number] = token
         self._live = None
         return number
+
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        def keep(db: Database) -> bool:
+            now = self._clock()
+            return db.change(sql.KEEP_WORKER, (now + lease, now, worker)) == 1
+
+        return await self._write(keep)
 
     def renew_lease(self, worker: int, lease: float) -> bool:
         def renew(db: Database) -> bool:
@@ -219,16 +228,20 @@ class SqliteStore(SqlStore):
         if token is not None:
             self._locks.remove(token)
 
-    async def reap(self, me: int | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
         now = self._clock()
         suspects = registry.suspects(await self._live_workers(), self._locks, me, now)
-        if not suspects:
+        listeners: list[Suspect] = []
+        if by_lease:
+            found = await self._read(lambda db: registry.listeners_over(db, now), slow=False)
+            listeners = [one for one in found if one.id != me]
+        if not suspects and not listeners:
             return Reaped()
 
         def is_dead(suspect: Suspect, lease_until: float) -> bool:
-            return lease_until < now or self._locks.is_free(suspects[suspect].token)
+            return lease_until < now or (not suspect.by_lease and self._locks.is_free(suspects[suspect].token))
 
-        reaped = await self._write(lambda db: bury(db, list(suspects), is_dead, now))
+        reaped = await self._write(lambda db: bury(db, [*suspects, *listeners], is_dead, now))
         self._live = None
         for worker in suspects.values():
             if worker.id in reaped.workers:

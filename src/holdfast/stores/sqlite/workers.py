@@ -29,14 +29,19 @@ class LiveWorker(NamedTuple):
 
 
 def register(db: Database, worker: NewWorker, token: str, now: float, lease: float) -> int:
-    """Write a worker's row; its lock is held already."""
+    """Write a worker's row; its lock is held already, unless it is one by lease."""
     [(number,)] = db.ask(sql.REGISTER_WORKER, (*worker_row(worker, token), now, now + lease, now))
     return number
 
 
 def live_workers(db: Database) -> list[LiveWorker]:
-    """All workers that nobody has declared dead or retired."""
+    """All workers that nobody has declared dead or retired, but for those by lease."""
     return [LiveWorker(*row) for row in db.ask(sql.LIVE_WORKERS)]
+
+
+def listeners_over(db: Database, now: float) -> list[Suspect]:
+    """Workers by lease whose lease has passed; they are no processes of this machine, and have no lock."""
+    return [Suspect(*row, by_lease=True) for row in db.ask(sql.LISTENERS_OVER, (now,))]
 
 
 def suspects(

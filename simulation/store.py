@@ -168,9 +168,15 @@ class ProcessStore(Store):
 
         await self._ask("retire", call)
 
-    async def reap(self, me: int | None = None) -> Reaped:
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        raise NotImplementedError("there is no server here that speaks for others")
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        raise NotImplementedError("there is no server here that delivers runs")
+
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
         def call() -> Reaped:
-            answer = at_once(self._database.reap(me))
+            answer = at_once(self._database.reap(me, by_lease=by_lease))
             if answer.workers:
                 self._world.story(self._process, "reap", answer.workers, answer.dead)
                 self._checker.reaped(self._process, answer)

@@ -196,8 +196,17 @@ class Twin(MemoryStore):
         super().kill_worker(worker)
         self._other.kill_worker(worker)
 
-    async def reap(self, me: int | None = None) -> Reaped:
-        here, there = await super().reap(me), self._says("reap", self._other.reap(me))
+    async def keep_worker(self, worker: int, lease: float) -> bool:
+        return self._same(
+            "keep_worker", await super().keep_worker(worker, lease), self._other.keep_worker(worker, lease)
+        )
+
+    async def expire(self, limit: int = 100) -> list[str]:
+        return self._same("expire", await super().expire(limit), self._other.expire(limit))
+
+    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+        here = await super().reap(me, by_lease=by_lease)
+        there = self._says("reap", self._other.reap(me, by_lease=by_lease))
         self._compare("reap", _sorted(here), there and _sorted(there))
         if here.workers:
             self._written()

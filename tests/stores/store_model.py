@@ -198,7 +198,7 @@ class Model:
             case ParkRun():
                 return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else Verdict.FENCED
             case ReleaseRun() if held:
-                self._free(run)
+                self._release(run, op)
             case ReserveUsage() if held:
                 return self._reserve(run, op)
             case AskApproval() if held:
@@ -212,6 +212,16 @@ class Model:
             case _:
                 return Verdict.FENCED
         return Verdict.DONE
+
+    def _release(self, run: Row, op: ReleaseRun) -> None:
+        if op.error is not None:
+            run["deliveries"] += 1
+            if run["deliveries"] >= run["max_deliveries"]:
+                self._end(run, RunState.DEAD, error=op.error, finished_at=self.clock())
+                return
+        self._free(run)
+        if op.wake_at is not None:
+            run["wake_at"] = op.wake_at
 
     def _append(self, run: Row, op: AppendRecord, held: bool) -> Verdict:
         journal = self.journals[run["id"]]
@@ -486,7 +496,7 @@ class Model:
             "has_budget": new.budget is not None or (starter is not None and starter["has_budget"]),
             "above": new.parent if new.parent in self.runs else None,
             "generated": new.generated_id, "ended_unseen": False, "queue_key": new.queue_key, "limited": limited,
-            "put_off": new.put_off_most is not None,
+            "put_off": new.put_off_most is not None, "by_delivery": new.by_delivery,
         }  # fmt: skip
         self.runs[new.id] = run
         if limited:
@@ -558,7 +568,7 @@ class Model:
             if before and not paused:
                 return Verdict.DUPLICATE
             run.update(cancel=run["cancel"] if before else Cancel.ASKED, paused_at=None)
-            if unbegun:
+            if unbegun or run["by_delivery"]:
                 self._end(run, RunState.CANCELLED, finished_at=op.at)
             elif run["state"] is not RUNNING:
                 run["wake_at"] = self.clock()
@@ -689,7 +699,7 @@ class Model:
     def _end(self, run: Row, state: RunState, **fields: Any) -> None:
         starter = self.workers.get(run["starter"])
         unseen = starter is not None and starter["state"] == "dead"
-        run.update(state=state, owner=None, wake_at=None, paused_at=None, **fields)
+        run.update(state=state, owner=None, wake_at=None, waits_for="", paused_at=None, **fields)
         run["ended_unseen"] = run["generated"] and unseen
         self._let_go(run)
         self._lose_dedup(run)
@@ -845,13 +855,29 @@ class Model:
                 self._free(run)
             self.workers[worker]["state"] = "retired"
 
-    def reap(self, me: int | None) -> tuple[list[int], list[str], list[str]]:
+    def expire(self, limit: int) -> list[str]:
+        """Runs by delivery that have ended, because their deadline has passed."""
+        now = self.clock()
+        late = [
+            run
+            for run in self.runs.values()
+            if run["by_delivery"] and run["state"] not in ENDED and (run["deadline"] or now + 1) <= now
+        ]
+        late = sorted(late, key=lambda run: (run["deadline"], run["key"]))[:limit]
+        for run in late:
+            self._end(run, RunState.FAILED, finished_at=now)
+        return [run["id"] for run in late]
+
+    def reap(self, me: int | None, by_lease: bool) -> tuple[list[int], list[str], list[str]]:
         """Workers that are dead now, runs that are free again, and runs that are dead."""
         now = self.clock()
         gone = [
             worker
             for worker, row in sorted(self.workers.items())
-            if row["state"] == "live" and worker != me and (row["killed"] or row["lease_until"] < now)
+            if row["state"] == "live"
+            and worker != me
+            and (row["killed"] or row["lease_until"] < now)
+            and (by_lease or not row["by_lease"])
         ]
         freed: list[str] = []
         dead: list[str] = []
@@ -869,7 +895,7 @@ class Model:
         return gone, freed, dead
 
     def died_of(self, run_id: str, error: bytes) -> None:
-        """Take over the words of a death, also where they have been told."""
+        """Take over the words of an end, also where they have been told."""
         self.runs[run_id]["error"] = error
         for signal in self.sent:
             if signal["of"] == run_id:

@@ -108,6 +108,8 @@ def new_runs(draw: st.DrawFn) -> Any:
         queue_key=draw(st.sampled_from(["", "acme"])),
         dedup=draw(st.sampled_from(["", "", "same"])),
         put_off_most=draw(st.sampled_from([None, 4.0])),
+        by_delivery=draw(st.booleans()),
+        deadline=draw(st.sampled_from([None, 1_000_001.0, 1_000_004.0])),
     )
 
 
@@ -161,7 +163,7 @@ operations = st.one_of(
         st.booleans(),
         st.lists(asked, max_size=2).map(tuple),
     ),
-    st.builds(ReleaseRun, keys, epochs),
+    st.builds(ReleaseRun, keys, epochs, st.none() | times, st.none() | st.just(b"e")),
     st.builds(ReserveUsage, keys, epochs, positions, usages),
     st.builds(ReserveUsage, keys, epochs, positions, usages),
     st.builds(SetBudget, ids, budgets, times),
@@ -186,7 +188,10 @@ events = st.one_of(
     st.tuples(st.just("retire"), WORKERS),
     st.tuples(st.just("kill"), WORKERS),
     st.tuples(st.just("later"), st.sampled_from([1.0, 6.0])),
-    st.tuples(st.just("register"), st.just(0)),
+    st.tuples(st.just("register"), st.booleans()),
+    st.tuples(st.just("keep"), WORKERS),
+    st.tuples(st.just("expire"), st.integers(1, 2)),
+    st.tuples(st.just("sweep"), st.sampled_from([0.0, 100_000.0])),
     st.tuples(st.just("off"), st.just(0)),
     st.tuples(st.just("on"), st.just(0)),
     st.tuples(st.just("limit"), st.none() | st.sampled_from(LIMITS)),
@@ -218,7 +223,15 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 seen.append(await store.reap())
             case "later":
                 clock.advance(detail)
-                seen.append(await store.reap())
+                seen.append(await store.reap(by_lease=detail > 5.0))
+            case "keep":
+                seen.append(await store.keep_worker(detail, 2.0))
+            case "expire":
+                seen.append(await store.expire(detail))
+            case "sweep":
+                clock.advance(detail)
+                await store.sweep()
+                seen.append(await store.workers([1, 2, 3, 4]))
             case "off":
                 seen.append(await store.switch_off(FLOW))
             case "on":
@@ -232,7 +245,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
             case "resume":
                 seen.append(await store.resume_queue("default"))
             case _:
-                seen.append(await store.register_worker(a_worker(), 5.0))
+                seen.append(await store.register_worker(a_worker(by_lease=detail), 5.0))
         seen.append(await look(store))
     await store.close()
     return seen

@@ -85,7 +85,9 @@ async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
     large = b'"' + secrets.token_bytes(50_000).hex().encode() + b'"'
     odd = 'ü\x01"\\ \u2028'
     budget = Limits(10**9, 5, None, 1.5)
-    top = await hold(source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large)
+    top = await hold(
+        source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large, by_delivery=True
+    )
     question = Question("may I?", "ann", ("yes", "no"), b'{"form":1}', "tool", large, odd)
     await do(
         source,

@@ -240,6 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
             "put_off_most": self.one_of((None, 2.0, 9.0)),
             "inputs": self.one_of((b"1", b"2")),
             "digest": self.one_of((b"digest", b"digest", b"other")),
+            "by_delivery": self.one_of((True, False, False)),
         }
         claim_as, link = None, self.draw_link() if self.one_of((True, False)) else None
         if link is not None and self.mostly():
@@ -276,6 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
         run = replace(run, workflow=self.one_of(FLOWS), created_at=self.clock(), forked_from=source)
         run = replace(run, queue=self.one_of(QUEUES), queue_key=self.one_of(("", "acme")))
         run = replace(run, budget=self.model.budgets.get(source), previous=self.one_of(("", "r1")))
+        run = replace(run, by_delivery=self.one_of((True, False)), deadline=self.one_of((None, self.clock() + 3.0)))
         return ForkRun(source, run, keep, self.one_of((None, record)))
 
     def draw_request(self) -> Op:
@@ -356,7 +358,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def draw_release(self) -> ReleaseRun:
         run, epoch = self.target()
-        return ReleaseRun(run["key"], epoch)
+        wake_at = self.one_of((None, None, self.clock() - 1, self.clock() + 4))
+        return ReleaseRun(run["key"], epoch, wake_at, self.one_of((None, FAILURE)))
 
     def draw_signal(self) -> SendSignal:
         payload = b"%d" % self.random.randint(0, 99)
@@ -450,10 +453,12 @@ class StoreMachine(RuleBasedStateMachine):
         can += [self.spends] * 4 if any(run["has_budget"] for run in held) else []
         can += [self.is_given_another_budget] * 2 if self.model.short else []
         can += [self.hands_the_last_commit_in_again] if self.last else []
+        can += [self.expires] * 2 if any(run["by_delivery"] and run["state"] not in ENDED for run in runs) else []
         return [*can, self.is_listed]
 
     def among_workers(self) -> list[Any]:
         can: list[Any] = [self.registers, self.renews, self.reaps, self.time_passes, self.announces, self.switches]
+        can += [self.keeps] if any(row["by_lease"] for row in self.model.workers.values()) else []
         return can + ([self.retires, self.dies] if len(self.model.acting()) > 1 else [])
 
     def committed(self, *draws: Any) -> None:
@@ -600,7 +605,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     def takes_its_worker_down(self) -> None:
         owner = self.one_of(self.held())["owner"]
-        if not self.model.workers[owner]["killed"]:
+        if self.model.workers[owner]["by_lease"]:
+            self.keep(owner, 1.0)
+            self.clock.advance(1.5)
+        elif not self.model.workers[owner]["killed"]:
             self.backend.kill(self.here, owner)
             self.model.workers[owner]["killed"] = True
         self.reaps()
@@ -643,20 +651,20 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.look(self.here) == before
 
     def registers(self) -> None:
-        lease = self.one_of((50.0, 5.0))
-        worker = self.wait(self.here.register_worker(a_worker(workflows=()), lease))
+        lease, by_lease = self.one_of((50.0, 5.0)), self.one_of((True, False, False))
+        worker = self.wait(self.here.register_worker(a_worker(workflows=(), by_lease=by_lease), lease))
         assert worker not in self.model.workers
         now = self.clock()
         self.model.workers[worker] = {
             "state": "live", "killed": False, "workflows": (), "started_at": now, "lease_until": now + lease,
-            "beat_at": now,
+            "beat_at": now, "by_lease": by_lease,
         }  # fmt: skip
 
     def renews(self) -> None:
         lease = self.one_of((50.0, 5.0))
         worker = self.one_of(self.model.workers)
         row = self.model.workers[worker]
-        if row["killed"] and row["state"] == "live":
+        if row["by_lease"] or (row["killed"] and row["state"] == "live"):
             return  # there is nobody to do it
         renewed = self.here.renew_lease(worker, lease)
         assert renewed is (row["state"] == "live")
@@ -664,20 +672,48 @@ class StoreMachine(RuleBasedStateMachine):
             row["lease_until"] = self.clock() + lease
             row["beat_at"] = self.clock()
 
+    def keeps(self) -> None:
+        """From any process, and however long the lease is over; not the lease of a worker that has a process."""
+        self.keep(self.one_of(self.model.workers), self.one_of((50.0, 5.0, 1.0)))
+
+    def keep(self, worker: int, lease: float) -> None:
+        row = self.model.workers[worker]
+        kept = self.wait(self.one_of((self.here, self.there)).keep_worker(worker, lease))
+        assert kept is (row["by_lease"] and row["state"] == "live")
+        if kept:
+            row.update(lease_until=self.clock() + lease, beat_at=self.clock())
+
+    def expires(self) -> None:
+        if self.mostly():
+            times = [run["deadline"] for run in self.model.runs.values() if run["by_delivery"] and run["deadline"]]
+            self.clock.now = max(self.clock.now, min(times, default=0.0))
+        limit = self.random.randint(1, 3)
+        expected = self.model.expire(limit)
+        assert self.wait(self.one_of((self.here, self.there)).expire(limit)) == expected
+        for run_id in expected:
+            run = self.wait(self.here.get(run_id))
+            assert describe_error(run.error).type == "holdfast.errors.RunTimedOut"
+            self.model.died_of(run_id, run.error)
+        self.number_signals()
+
     def retires(self) -> None:
         worker = self.one_of(self.model.acting())
-        self.wait(self.here.retire_worker(worker))
+        by_lease = self.model.workers[worker]["by_lease"]
+        self.wait(self.one_of((self.here, self.there) if by_lease else (self.here,)).retire_worker(worker))
         self.model.retire(worker)
 
     def dies(self) -> None:
         worker = self.one_of(self.model.acting())
+        if self.model.workers[worker]["by_lease"]:
+            return  # nobody sees that
         self.backend.kill(self.here, worker)
         self.model.workers[worker]["killed"] = True
 
     def reaps(self) -> None:
         me = self.one_of([None, *self.model.acting()])
-        found = self.wait(self.one_of((self.here, self.there)).reap(me))
-        gone, freed, dead = self.model.reap(me)
+        by_lease = self.one_of((True, False))
+        found = self.wait(self.one_of((self.here, self.there)).reap(me, by_lease=by_lease))
+        gone, freed, dead = self.model.reap(me, by_lease)
         assert (sorted(found.workers), found.released, sorted(found.dead)) == (gone, len(freed), sorted(dead))
         for run_id in dead:
             run = self.wait(self.here.get(run_id))
@@ -839,8 +875,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert [worker.id for worker in found] == sorted(wanted)
         for worker in found:
             row = wanted[worker.id]
-            told = (worker.state, worker.workflows, worker.started_at, worker.lease_until, worker.beat_at)
-            assert told == tuple(row[name] for name in ("state", "workflows", "started_at", "lease_until", "beat_at"))
+            names = ("state", "workflows", "started_at", "lease_until", "beat_at", "by_lease")
+            assert [getattr(worker, name) for name in names] == [row[name] for name in names]
 
     @invariant()
     def a_run_that_has_ended_stays_as_it_ended_until_it_is_reopened(self) -> None:

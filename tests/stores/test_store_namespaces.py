@@ -189,6 +189,8 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     await store.set_queue("llm", QueueLimits(1))
     await store.pause_queue("paused")
     await start(store, "limited", queue="llm", queue_key="acme", dedup="same")
+    await store.register_worker(a_worker("listener", by_lease=True, workflows=("address",)), -1.0)
+    await start(store, "late", workflow="address", by_delivery=True, deadline=1.0)
     ended = await start(store, "ended", claim_as=worker)
     await do(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
     return run
@@ -260,6 +262,18 @@ async def renew_lease(store: Store, run: Run, other: Store) -> None:
 
 
 @case
+async def keep_worker(store: Store, run: Run, other: Store) -> None:
+    [listener] = [worker for worker in await other.workers() if worker.by_lease]
+    assert not await store.keep_worker(listener.id, 5000.0)
+
+
+@case
+async def expire(store: Store, run: Run, other: Store) -> None:
+    assert (await row(other, "late")).deadline == 1.0
+    assert await store.expire() == []
+
+
+@case
 async def retire_worker(store: Store, run: Run, other: Store) -> None:
     assert run.owner is not None
     await store.retire_worker(run.owner)
@@ -269,7 +283,7 @@ async def retire_worker(store: Store, run: Run, other: Store) -> None:
 @case
 async def reap(store: Store, run: Run, other: Store) -> None:
     assert await store.reap() == Reaped()
-    assert await store.reap(run.owner) == Reaped()
+    assert await store.reap(run.owner, by_lease=True) == Reaped()
 
 
 @case

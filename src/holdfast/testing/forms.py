@@ -199,6 +199,7 @@ RUN_FIELDS: Fields = {
     "previous": TEXT.unless(is_nothing),
     "has_budget": FLAG.unless(is_nothing),
     "queue_key": TEXT.unless(is_nothing),
+    "by_delivery": FLAG.unless(is_nothing),
 }
 RECORD_FIELDS: Fields = {
     "seq": WHOLE,

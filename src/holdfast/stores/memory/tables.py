@@ -158,7 +158,7 @@ class Tables:
 
     def _end(self, run: Run) -> None:
         """Keep a run's end, give back what it has reserved, clean up behind it, and tell whoever waits for it."""
-        self._put(replace(run, owner=None, wake_at=None, paused_at=None))
+        self._put(replace(run, owner=None, wake_at=None, waits_for="", paused_at=None))
         self._forget_dedup(run.key)
         self._accounts.give_back_all(run.key)
         self._clear_notices(run.key)

@@ -62,7 +62,7 @@ _CLAIMED = (
     "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
     "(SELECT 1 FROM {s}.workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
-_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
+_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, {_CLAIMED}"
 _FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 

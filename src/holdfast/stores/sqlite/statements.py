@@ -139,7 +139,7 @@ _CLAIMED = (
     "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
     "(SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
-_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, paused_at = NULL, {_CLAIMED}"
+_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, {_CLAIMED}"
 FINISH_RUN = f"UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, rewind = ?, {_NO_MORE} WHERE key = ?"
 PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
 _FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"

@@ -1,0 +1,421 @@
+"""Deliveries: workers of which only the lease tells whether they live, and runs that no engine executes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from queue_values import fill, ids, kept, limited
+from store_values import (
+    ALL,
+    DONE,
+    FENCED,
+    FLOW,
+    Clock,
+    a_worker,
+    append,
+    child_of,
+    claim_one,
+    do,
+    finish,
+    hold,
+    mailbox,
+    new_run,
+    park,
+    reserve,
+    row,
+    start,
+    state_of,
+)
+
+from holdfast.codec.faults import decode_error, encode_error
+from holdfast.core.states import RunState
+from holdfast.core.usage import Limits
+from holdfast.errors import RunTimedOut
+from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
+from holdfast.stores.archives import Archived
+from holdfast.stores.contract import Reaped, Store
+from holdfast.stores.notices import BEGUN
+from holdfast.stores.operations import (
+    Cancel,
+    CancelRun,
+    Notice,
+    PauseRun,
+    ReleaseRun,
+    ReopenRun,
+    Run,
+    StartRun,
+    TellNotices,
+    Verdict,
+)
+from holdfast.stores.pruning import Pruning
+from holdfast.stores.rules import LISTENERS_KEPT
+
+pytestmark = pytest.mark.asyncio
+
+AT = 1_000_009.0
+ERROR = encode_error(ValueError("the handler failed"))
+CANCELLED, DEAD, FAILED, PENDING, RUNNING = (
+    RunState.CANCELLED, RunState.DEAD, RunState.FAILED, RunState.PENDING, RunState.RUNNING,
+)  # fmt: skip
+
+
+async def listen(store: Store, lease: float = 10.0, name: str = "handler", **fields: Any) -> int:
+    """A new worker by lease."""
+    return await store.register_worker(a_worker(name, host="10.0.0.7", pid=0, by_lease=True, **fields), lease)
+
+
+async def take(store: Store, run_id: str = "r", *, listener: int | None = None, **fields: Any) -> Run:
+    """A new run by delivery, held by a worker by lease."""
+    listener = await listen(store) if listener is None else listener
+    await start(store, run_id, by_delivery=True, **fields)
+    [run] = await store.claim(listener, **ALL, limit=1)
+    assert run.id == run_id
+    return run
+
+
+# Workers by lease
+
+
+async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_who_ask(
+    store: Store, elsewhere: Store, clock: Clock
+):
+    run = await take(store)
+    [listener] = await elsewhere.workers()
+    assert (listener.by_lease, listener.state, listener.host) == (True, "live", "10.0.0.7")
+    clock.advance(10.5)
+    assert await elsewhere.reap() == Reaped()
+    assert await store.reap(listener.id, by_lease=True) == Reaped()
+    assert await do(store, append(run, 0)) == [DONE], "nobody has taken it away"
+    assert await elsewhere.reap(by_lease=True) == Reaped((listener.id,), 1, ())
+    assert await elsewhere.reap(by_lease=True) == Reaped()
+    assert await do(store, append(run, 1)) == [FENCED]
+    taken = await row(store)
+    assert (taken.state, taken.deliveries, taken.owner) == (PENDING, 1, None)
+
+
+async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_over(
+    store: Store, elsewhere: Store, clock: Clock
+):
+    listener = await listen(store)
+    clock.advance(500)
+    assert await elsewhere.keep_worker(listener, 20.0)
+    [worker] = await store.workers()
+    assert (worker.lease_until, worker.beat_at) == (clock.now + 20, clock.now)
+    clock.advance(19)
+    assert await store.reap(by_lease=True) == Reaped()
+    assert await store.keep_worker(listener, 1.0), "a connection that broke has less time to come back"
+    clock.advance(1.5)
+    for asked in (store, elsewhere):
+        assert (await asked.reap(by_lease=True)).workers in ((listener,), ())
+    assert not await store.keep_worker(listener, 20.0)
+    assert not await elsewhere.keep_worker(listener + 100, 20.0)
+
+
+async def test_what_has_a_process_is_not_kept_by_others(store: Store, elsewhere: Store, clock: Clock):
+    worker = await store.register_worker(a_worker(), 10.0)
+    assert not await elsewhere.keep_worker(worker, 100.0)
+    clock.advance(10.5)
+    assert (await elsewhere.reap(by_lease=True)).workers == (worker,)
+
+
+async def test_a_worker_by_lease_may_be_retired_by_any_process(store: Store, elsewhere: Store):
+    run = await take(store)
+    await elsewhere.retire_worker(run.owner or 0)
+    freed = await row(store)
+    assert (freed.state, freed.deliveries) == (PENDING, 0)
+    assert not await store.keep_worker(run.owner or 0, 10.0)
+    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+
+
+async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_speaks_for_them(
+    store: Store, elsewhere: Store, clock: Clock, kill: Callable[[int], None]
+):
+    own = await hold(store)
+    listeners = [await listen(store, 1.0) for _ in range(200)]
+    clock.advance(2.0)
+    assert await elsewhere.reap() == Reaped()
+    assert store.renew_lease(own.owner or 0, 10.0)
+    reaped = await elsewhere.reap(by_lease=True)
+    assert (sorted(reaped.workers), reaped.released) == (listeners, 0)
+    assert (await row(store)).owner == own.owner
+    kill(own.owner or 0)
+    assert (await elsewhere.reap()).workers == (own.owner,), "and its lock still tells when it is gone"
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("leave", ["close", "abandon"])
+async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: Store, leave: str):
+    run = await take(store)
+    if leave == "close":
+        await store.close()
+    else:
+        await asyncio.to_thread(store.abandon)
+    assert await elsewhere.reap(by_lease=True) == Reaped()
+    assert await elsewhere.keep_worker(run.owner or 0, 10.0)
+    assert await do(elsewhere, append(run, 0)) == [DONE]
+
+
+async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store: Store, clock: Clock):
+    run = await take(store, max_deliveries=1)
+    clock.advance(11)
+    assert (await store.reap(by_lease=True)).dead == ("r",)
+    told = json.loads((await row(store)).error or b"")
+    assert told["worker"] == "listener handler at 10.0.0.7"
+    assert await do(store, append(run, 0)) == [FENCED]
+
+
+async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_theirs(store: Store, clock: Clock):
+    """Their numbers are never used again."""
+    process = await store.register_worker(a_worker(), 1.0)
+    retired, dead, live = await listen(store), await listen(store, 1.0), await listen(store, 1e9)
+    await start(store, by_delivery=True, created_at=clock.now + 50)
+    await store.retire_worker(retired)
+    clock.advance(60)
+    await store.reap(by_lease=True)
+    later = await take(store, "later", created_at=clock.now, priority=1)
+    await do(store, finish(later))
+    clock.advance(LISTENERS_KEPT + 50)
+    await store.reap(by_lease=True)
+    everybody = [process, retired, dead, live, later.owner]
+
+    async def known() -> list[int | None]:
+        await store.sweep()
+        return [worker.id for worker in await store.workers([number for number in everybody if number])]
+
+    assert await known() == [process, live, later.owner], "the last one may have recorded something"
+    await do(store, CancelRun("r", AT))
+    await store.prune(Pruning(before=clock.now, states=frozenset({CANCELLED, RunState.COMPLETED}), unclaimed=True))
+    assert await known() == [process, live]
+    assert await listen(store) not in everybody
+
+
+# Cancelling
+
+
+async def parent_of(store: Store, **fields: Any) -> tuple[Run, Run]:
+    """A run that waits, parked, for one by delivery, and that one, held by a listener."""
+    parent = await hold(store, "p", workflow="main", lease=1e9)
+    await do(store, child_of(parent, "c", by_delivery=True, **fields), park(parent, None, awaited=(0,)))
+    return parent, await claim_one(store, await listen(store, 1e9))
+
+
+@pytest.mark.parametrize("state", ["pending", "held", "parked", "paused", "given back"])
+async def test_a_run_by_delivery_is_cancelled_at_once(store: Store, elsewhere: Store, state: str):
+    parent, run = await parent_of(store)
+    if state == "pending":
+        await do(store, finish(run))
+        [run] = [answer.run for answer in await do(store, StartRun(new_run("d", by_delivery=True)))]
+    elif state == "parked":
+        await do(store, park(run, None, "go"))
+    elif state == "paused":
+        await do(store, PauseRun(run.id, AT))
+    elif state == "given back":
+        await do(store, ReleaseRun(run.key, run.epoch))
+    assert await do(elsewhere, CancelRun(run.id, AT)) == [DONE]
+    ended = await row(store, run.id)
+    assert (ended.state, ended.owner, ended.finished_at, ended.paused_at) == (CANCELLED, None, AT, None)
+    assert (ended.wake_at, ended.waits_for, ended.error, ended.cancel) == (None, "", None, Cancel.ASKED)
+    assert await do(store, append(run, 0), finish(run), park(run)) == [FENCED] * 3
+    assert await do(store, CancelRun(run.id, AT)) == [Verdict.DUPLICATE]
+    if state != "pending":
+        assert [(sent.name, sent.position) for sent in await mailbox(store, parent)] == [("cancelled", 0)]
+        assert (await row(store, "p")).wake_at is not None
+    assert await do(store, ReopenRun(run.id, AT)) == [DONE]
+    assert (await row(store, run.id)).cancel is Cancel.NO
+
+
+async def test_what_is_executed_by_an_engine_is_still_cancelled_by_its_holder(store: Store):
+    run = await hold(store)
+    assert await do(store, CancelRun("r", AT)) == [DONE]
+    assert await state_of(store) is RUNNING
+    assert len(await store.requests(run.owner or 0)) == 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late", "given up"])
+async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: Clock, how: str):
+    run = await take(store, budget=Limits(tokens=100), deadline=clock.now + 5, max_deliveries=1)
+    answers = await do(
+        store,
+        reserve(run, 0, tokens=90),
+        AskApproval(run.key, run.epoch, 1, "q", Question("may it?"), AT),
+        TellNotices(run.key, run.epoch, (Notice(0, "1", 0, BEGUN, b"{}", AT),)),
+    )
+    assert answers == [DONE] * 3
+    if how == "cancelled":
+        await do(store, CancelRun("r", AT))
+    elif how == "late":
+        clock.advance(5)
+        assert await store.expire() == ["r"]
+    else:
+        await do(store, ReleaseRun(run.key, run.epoch, error=ERROR))
+    assert await store.approvals(ApprovalFilter()) == []
+    found = await store.feed("r", -1, 0)
+    assert found is not None
+    assert [notice.kind for _, notice in found.notices] == ["asked"]
+    assert await do(store, ReopenRun("r", AT)) == [DONE]
+    again = await claim_one(store, run.owner)
+    assert await do(store, reserve(again, 0, tokens=90)) == [DONE], "what was reserved is free again"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late", "given up", "given back"])
+async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, elsewhere: Store, clock: Clock, how: str):
+    worker = await limited(store, 1)
+    await fill(store, "a", by_delivery=True, deadline=clock.now + 5, max_deliveries=1, dedup="same")
+    await fill(store, "b")
+    [run] = await store.claim(worker, **ALL, limit=9)
+    assert await ids(elsewhere, worker) == []
+    if how == "cancelled":
+        await do(elsewhere, CancelRun("a", AT))
+    elif how == "late":
+        clock.advance(5)
+        assert await elsewhere.expire() == ["a"]
+    elif how == "given up":
+        await do(elsewhere, ReleaseRun(run.key, run.epoch, error=ERROR))
+    else:
+        await do(elsewhere, ReleaseRun(run.key, run.epoch, clock.now + 60))
+    assert await ids(elsewhere, worker) == ["b"]
+    assert (await kept(store)).running == 1
+    if how != "given back":
+        await fill(store, "new", dedup="same")
+        assert (await row(store, "new")).id == "new", "its key is free, too"
+
+
+# Deadlines
+
+
+async def test_runs_by_delivery_end_when_their_deadline_has_passed(store: Store, elsewhere: Store, clock: Clock):
+    parent, run = await parent_of(store, deadline=clock.now + 5)
+    assert await elsewhere.expire() == []
+    clock.advance(5)
+    assert await elsewhere.expire() == ["c"]
+    assert await elsewhere.expire() == []
+    ended = await row(store, "c")
+    assert (ended.state, ended.owner, ended.finished_at) == (FAILED, None, clock.now)
+    assert isinstance(decode_error(ended.error or b"", ()), RunTimedOut)
+    assert await do(store, append(run, 0), finish(run)) == [FENCED, FENCED]
+    [end] = await mailbox(store, parent)
+    assert (end.name, end.position, end.payload) == ("failed", 0, ended.error)
+    assert await do(store, ReopenRun("c", AT)) == [DONE]
+    assert (await row(store, "c")).deadline is None
+    assert await store.expire() == [], "who retries it has all the time in the world"
+
+
+async def test_the_longest_overdue_go_first_whatever_they_wait_for(store: Store, clock: Clock):
+    parked = await take(store, "parked", deadline=clock.now + 3)
+    await do(store, park(parked, None, "go"))
+    await start(store, "paused", by_delivery=True, deadline=clock.now + 1)
+    await do(store, PauseRun("paused", AT))
+    await start(store, "later", by_delivery=True, deadline=clock.now + 2, available_at=clock.now + 99)
+    await start(store, "same", by_delivery=True, deadline=clock.now + 2)
+    await start(store, "endless", by_delivery=True)
+    await start(store, "early", by_delivery=True, deadline=clock.now + 100)
+    await start(store, "executed", deadline=clock.now + 1)
+    clock.advance(10)
+    assert await store.expire(3) == ["paused", "later", "same"]
+    assert await store.expire(3) == ["parked"]
+    assert await store.expire(3) == []
+
+
+async def test_one_that_waits_for_another_may_end_with_it(store: Store, clock: Clock):
+    """Whichever ends first, the other is told or not told as ever."""
+    parent = await take(store, "p", deadline=clock.now + 2, listener=await listen(store, 1e9))
+    await do(store, child_of(parent, "c", 0, by_delivery=True, deadline=clock.now + 1))
+    await do(store, child_of(parent, "d", 1, by_delivery=True, deadline=clock.now + 3))
+    await do(store, park(parent, None, awaited=(0, 1)))
+    clock.advance(9)
+    assert await store.expire() == ["c", "p", "d"]
+    assert [(sent.name, sent.position) for sent in await mailbox(store, parent)] == [("failed", 0)]
+    assert [await state_of(store, name) for name in "pcd"] == [FAILED] * 3
+
+
+async def test_a_run_that_is_still_being_restored_does_not_end(store: Store, clock: Clock):
+    """Else whoever waits for it would not be told."""
+    await start(store, "r", by_delivery=True, deadline=clock.now + 1)
+    run = await row(store)
+    archived = Archived(run)
+    await do(store, CancelRun("r", AT))
+    assert (await store.prune(Pruning(run_ids=("r",), before=2e6))).runs == ("r",)
+    await store.sweep()
+    clock.advance(9)
+    assert await store.restore(archived)
+    assert await store.expire() == []
+    await store.set_going(archived)
+    assert (await row(store)).by_delivery
+    assert await store.expire() == ["r"]
+
+
+# Giving back
+
+
+async def test_a_run_is_given_back_for_later(store: Store, elsewhere: Store, clock: Clock):
+    run = await take(store)
+    assert await do(store, ReleaseRun(run.key, run.epoch, clock.now + 30)) == [DONE]
+    later = await row(elsewhere)
+    assert (later.state, later.wake_at, later.deliveries, later.owner) == (PENDING, clock.now + 30, 0, None)
+    assert await elsewhere.next_wake(**ALL) == clock.now + 30
+    assert await elsewhere.claim(run.owner or 0, **ALL, limit=1) == []
+    clock.advance(30)
+    assert (await claim_one(elsewhere, run.owner)).epoch == 2
+
+
+async def test_one_that_is_paused_meanwhile_waits_for_whoever_resumes_it(store: Store, clock: Clock):
+    run = await take(store)
+    await do(store, PauseRun("r", AT), ReleaseRun(run.key, run.epoch, clock.now + 30, ERROR))
+    clock.advance(60)
+    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    paused = await row(store)
+    assert (paused.state, paused.paused_at, paused.deliveries) == (PENDING, AT, 1)
+
+
+@pytest.mark.parametrize("delay", [None, -5.0, 5.0])
+async def test_a_holder_that_has_failed_counts_and_the_last_one_ends_the_run(
+    store: Store, elsewhere: Store, clock: Clock, delay: float | None
+):
+    parent, run = await parent_of(store, max_deliveries=3)
+    for count in (1, 2):
+        wake_at = None if delay is None else clock.now + delay
+        assert await do(elsewhere, ReleaseRun(run.key, run.epoch, wake_at, ERROR)) == [DONE]
+        freed = await row(store, "c")
+        assert (freed.state, freed.deliveries, freed.error) == (PENDING, count, None)
+        assert freed.wake_at == (clock.now if wake_at is None else wake_at)
+        clock.advance(5)
+        run = await claim_one(store, run.owner)
+    assert await do(elsewhere, ReleaseRun(run.key, run.epoch, None, ERROR)) == [DONE]
+    assert await do(elsewhere, ReleaseRun(run.key, run.epoch, None, ERROR)) == [FENCED]
+    dead = await row(store, "c")
+    assert (dead.state, dead.deliveries, dead.error, dead.finished_at) == (DEAD, 3, ERROR, clock.now)
+    [end] = await mailbox(store, parent)
+    assert (end.name, end.payload) == ("dead", ERROR)
+    assert await do(store, ReopenRun("c", AT)) == [DONE]
+    assert (await row(store, "c")).deliveries == 0
+
+
+async def test_a_record_sets_the_count_back_also_in_the_same_commit(store: Store):
+    run = await take(store, max_deliveries=2)
+    await do(store, ReleaseRun(run.key, run.epoch, None, ERROR))
+    run = await claim_one(store, run.owner)
+    assert run.deliveries == 1
+    await do(store, append(run, 0, reset=True), ReleaseRun(run.key, run.epoch, None, ERROR))
+    freed = await row(store)
+    assert (freed.state, freed.deliveries) == (PENDING, 1)
+
+
+async def test_an_error_may_be_large(store: Store):
+    run = await take(store, max_deliveries=1)
+    error = encode_error(ValueError("x" * 200_000))
+    await do(store, ReleaseRun(run.key, run.epoch, None, error))
+    assert (await row(store)).error == error
+    await store.sweep()
+    assert (await row(store)).error == error
+
+
+async def test_by_delivery_is_told_wherever_a_run_is(store: Store, elsewhere: Store):
+    run = await take(store)
+    told = [run, await row(elsewhere), *await elsewhere.get_many(["r"])]
+    [started] = await do(elsewhere, StartRun(new_run("r", by_delivery=True)))
+    assert [one.by_delivery for one in (*told, started.run)] == [True] * 4
+    assert not (await start(store, "plain", workflow=FLOW)).by_delivery

@@ -14,10 +14,10 @@ pytest.importorskip("psycopg")
 
 from postgres_server import database
 from queue_values import QUEUE, fill, ids, limited, limits
-from store_values import ALL, FLOW, Clock, a_worker, do, finish, new_run, park, release, row, start
+from store_values import ALL, FENCED, FLOW, Clock, a_worker, do, finish, new_run, park, release, row, start, state_of
 
 from holdfast.core.states import RunState
-from holdfast.stores.operations import StartRun
+from holdfast.stores.operations import CancelRun, ReleaseRun, StartRun
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.queues import NewQueue
@@ -187,6 +187,64 @@ async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_u
     assert "holdfast:work" not in told
     await do(store, gives_up(run))
     assert "holdfast:work" in told
+
+
+async def test_a_place_that_was_taken_through_another_server_is_given_up_through_this_one(fleet: list[PgStore]):
+    here, there, *_ = fleet
+    worker = await limited(here, 1)
+    await fill(here, "a", "b", by_delivery=True)
+    [run] = await here.claim(worker, **ALL, limit=9)
+    assert await there.get("a") == run
+    told: list[str] = []
+    there._keeper.notify = told.append  # type: ignore[method-assign]
+    await do(there, finish(run))
+    assert "holdfast:work" in told
+
+
+async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgStore]):
+    """While its holder finishes some of it, and cancels are asked for."""
+    here = fleet[0]
+    worker, late = await here.register_worker(a_worker(), 1e9), here.now() - 1
+    names = [f"d{number}" for number in range(120)]
+    await do(here, *[StartRun(new_run(name, by_delivery=True, deadline=late)) for name in names])
+    runs = await here.claim(worker, **ALL, limit=80)
+
+    async def expires(store: PgStore) -> list[str]:
+        found: list[str] = []
+        while some := await store.expire(7):
+            found += some
+        return found
+
+    ended, answers, *others = await asyncio.gather(
+        expires(fleet[1]),
+        asyncio.gather(*[do(here, finish(run)) for run in runs[::4]]),
+        expires(fleet[2]),
+        expires(fleet[3]),
+        *[do(fleet[1], CancelRun(name, late)) for name in names[80::5]],
+    )
+    ended = [*ended, *others[0], *others[1]]
+    assert len(ended) == len(set(ended))
+    finished = [run.id for run, [answer] in zip(runs[::4], answers, strict=True) if answer is not FENCED]
+    states = {name: await state_of(here, name) for name in names}
+    assert [name for name in names if states[name] == "failed"] == sorted(ended, key=names.index)
+    assert [name for name in names if states[name] == "completed"] == finished
+    assert set(states.values()) <= {"failed", "completed", "cancelled"}
+
+
+async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(store: PgStore):
+    worker = await store.register_worker(a_worker(), 10.0)
+    for name, most in (("a", 3), ("b", 1)):
+        await start(store, name, by_delivery=True, max_deliveries=most)
+    runs = await store.claim(worker, **ALL, limit=9)
+    counted = await trips(store)
+    for run, left in zip(runs, ("pending", "dead"), strict=True):
+        counted.clear()
+        await do(store, ReleaseRun(run.key, run.epoch, error=b"{}"))
+        assert len(counted) == 2
+        assert await state_of(store, run.id) == left
+    counted.clear()
+    assert await store.expire() == []
+    assert counted == [], "there is nothing to write"
 
 
 # Older workers

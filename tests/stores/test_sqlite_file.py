@@ -549,6 +549,10 @@ QUEUEING = (
         sql.BLOBS,
         sql.JOURNAL,
         sql.MAILBOX,
+        sql.OVERDUE,
+        sql.STILL_OVERDUE,
+        sql.DELIVERIES,
+        sql.PRUNING["FORGET_LISTENERS"],
         *[sql.QUEUEING[name] for name in QUEUEING],
     ],
 )

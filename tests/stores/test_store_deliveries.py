@@ -51,8 +51,10 @@ from holdfast.stores.operations import (
     TellNotices,
     Verdict,
 )
+from holdfast.stores.postgres import PgStore
 from holdfast.stores.pruning import Pruning
 from holdfast.stores.rules import LISTENERS_KEPT
+from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -136,6 +138,10 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
 ):
     own = await hold(store)
     listeners = [await listen(store, 1.0) for _ in range(200)]
+    if isinstance(store, SqliteStore):
+        assert len([*store._locks.folder.iterdir()]) == 1
+    if isinstance(store, PgStore):
+        assert store._keeper._held == {own.owner}
     clock.advance(2.0)
     assert await elsewhere.reap() == Reaped()
     assert store.renew_lease(own.owner or 0, 10.0)

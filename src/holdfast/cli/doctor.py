@@ -229,6 +229,7 @@ def _work(store: Store) -> Iterator[Check]:
         return
     alive = [worker for worker in found.workers if is_alive(worker, found.now)]
     yield _workers(found.workers, alive, any(state in UNFINISHED for _, state in found.counts))
+    yield from _listeners(found.workers, alive)
     states: Counter[RunState] = Counter()
     for (_, state), count in found.counts.items():
         states[state] += count
@@ -270,14 +271,29 @@ async def _read(store: Store) -> _Found:
 
 
 def _workers(workers: Sequence[Worker], alive: Sequence[Worker], work: bool) -> Check:
-    gone = sum(worker.state == "live" for worker in workers) - len(alive)
-    places = ", ".join(place_of(worker) for worker in alive[:4]) + (" …" if len(alive) > 4 else "")
-    message = f"{len(alive)} alive" + (f" ({places})" if alive else "")
+    own = [worker for worker in alive if not worker.by_lease]
+    gone = sum(worker.state == "live" and not worker.by_lease for worker in workers) - len(own)
+    message = _how_many(own)
     if gone:
         message += f"; {counted(gone, 'dead one')} whose runs the next worker takes over"
     if not alive and work:
         return Check("workers", WARN, message, "start one with `holdfast worker module`, or run your program again")
     return Check("workers", OK, message)
+
+
+def _listeners(workers: Sequence[Worker], alive: Sequence[Worker]) -> Iterator[Check]:
+    """Those that a server speaks for, if there are any."""
+    known = [worker for worker in workers if worker.by_lease and worker.state == "live"]
+    own = [worker for worker in alive if worker.by_lease]
+    if known:
+        gone = len(known) - len(own)
+        lost = f"; {counted(gone, 'silent one')} whose runs a server gives to others" if gone else ""
+        yield Check("listeners", OK, _how_many(own) + lost)
+
+
+def _how_many(workers: Sequence[Worker]) -> str:
+    places = ", ".join(place_of(worker) for worker in workers[:4]) + (" …" if len(workers) > 4 else "")
+    return f"{len(workers)} alive" + (f" ({places})" if workers else "")
 
 
 def _switched_off(counts: Mapping[tuple[str, RunState], int], off: Mapping[str, float], now: float) -> Iterator[Check]:

@@ -190,7 +190,8 @@ def _tell_whereabouts(out: Console, story: Story) -> None:
     elif run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
         _field(out, "starts", f"{ago(now - run.wake_at)} ({clock_time(run.wake_at)})")
     if run.deliveries:
-        _field(out, "deaths", f"{run.deliveries} of {run.max_deliveries} in a row without a new record")
+        label = "deliveries" if run.by_delivery else "deaths"
+        _field(out, label, f"{run.deliveries} of {run.max_deliveries} in a row without a new record")
 
 
 def _field(out: Console, label: str, value: str, style: str = "") -> None:

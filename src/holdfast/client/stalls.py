@@ -95,6 +95,9 @@ def stall_of(run: Run, around: Surroundings) -> Stall | None:
         return None
     alive = [worker for worker in around.workers if is_alive(worker, around.now)]
     unserved = serving.why_unserved(run.workflow, run.version, run.queue, alive)
+    if unserved is not None and run.by_delivery:
+        nobody = f"nobody listens to {run.workflow!r}"
+        return Stall(nobody, f"{nobody}, where run {run.id!r} waits to be taken: start the program that does")
     if unserved is not None:
         return Stall(unserved.short, unserved.advice)
     queue = around.queues.get(run.queue)

@@ -87,6 +87,9 @@ and a server that is slow is asked less often."""
 _RARELY = 0.2
 """Seconds between two notifications about runs, while nobody seems to follow any."""
 
+_MOST_LIMITED = 100_000
+"""So many runs of limited queues are remembered; of others it is not told that their places are free."""
+
 _HAS_READERS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -309,13 +312,21 @@ class PgStore(SqlStore):
         self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
     ) -> list[Run]:
         runs = await super().claim(worker, workflows=workflows, queues=queues, limit=limit)
-        self._limited.update(run.key for run in runs if run.limited)
+        for run in runs:
+            if run.limited:
+                self._note_limited(run)
         return runs
+
+    def _note_limited(self, run: Run) -> None:
+        """Some are given back through other servers, and never heard of again here."""
+        self._limited.add(run.key)
+        if len(self._limited) > _MOST_LIMITED:
+            self._limited.pop()
 
     async def get(self, run_id: str) -> Run | None:
         run = await super().get(run_id)
         if run is not None and run.by_delivery and run.limited and run.state is RunState.RUNNING:
-            self._limited.add(run.key)  # taken through another server, perhaps, and given back through this one
+            self._note_limited(run)  # taken through another server, perhaps, and given back through this one
         return run
 
     async def expire(self, limit: int = 100) -> list[str]:

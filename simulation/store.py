@@ -20,6 +20,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings
+from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.contract import (
     History,
     NewSignals,
@@ -32,12 +33,14 @@ from holdfast.stores.contract import (
     WorkflowSpec,
 )
 from holdfast.stores.contract import Request as Asked
+from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, StartRun
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.spending import DayRuns, DayUsage
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -332,6 +335,36 @@ class ProcessStore(Store):
 
     async def delete_schedule(self, name: str) -> bool:
         raise NotImplementedError("nothing is scheduled here")
+
+    # What servers keep
+
+    async def put_document(
+        self, kind: str, name: str, data: bytes, *, if_version: int | None = None
+    ) -> Document | None:
+        raise NotImplementedError("there is no server here")
+
+    async def documents(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        raise NotImplementedError("there is no server here")
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        raise NotImplementedError("there is no server here")
+
+    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+        raise NotImplementedError("there is no server here")
+
+    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+        raise NotImplementedError("there is no server here")
+
+    async def trim_audit(self, before: float, limit: int = 10_000) -> int:
+        raise NotImplementedError("there is no server here")
+
+    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+        raise NotImplementedError("people ask what was spent, from outside")
+
+    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+        raise NotImplementedError("people ask what was spent, from outside")
 
     # Pruning
 

@@ -46,6 +46,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, AwaitRun, Op, Run, Started, StartRun
 from holdfast.stores.queues import KeptQueue, NewQueue
+from holdfast.stores.spending import DayRuns, DayUsage
 from simulation.sql_stores import Place
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 LOOK_EVERY = 40
 """Writes after which everything is compared."""
 _MANY = 10_000
+_EVER = ("0001-01-01", "9999-12-31")
 _NOWHERE = -1
 """The number of nothing."""
 
@@ -354,6 +356,16 @@ class Twin(MemoryStore):
     async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
         return self._same("queues", await super().queues(names), self._other.queues(names))
 
+    # Spending
+
+    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+        here = await super().usage_by_day(since, until, workflow=workflow)
+        return self._same("usage_by_day", here, self._other.usage_by_day(since, until, workflow=workflow))
+
+    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+        here = await super().runs_by_day(since, until, workflow=workflow)
+        return self._same("runs_by_day", here, self._other.runs_by_day(since, until, workflow=workflow))
+
     # Looking
 
     def _look_at_rows(self) -> None:
@@ -371,6 +383,8 @@ class Twin(MemoryStore):
         for run_id in ids:
             await self.feed(run_id, -1, 0)
         await self.usages(ids)
+        await self.usage_by_day(*_EVER)
+        await self.runs_by_day(*_EVER)
         await self.count_runs()
         await self.count_unfinished()
         await self.approvals(ApprovalFilter())

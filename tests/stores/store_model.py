@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.queues import QueueLimits
@@ -70,6 +71,8 @@ class Model:
         """``[who is waited for, "waits" | "told" | "late"]``, by who waits, and the position of its command."""
         self.used: dict[str, list[Usage]] = {}
         """What each run has used itself, piece by piece."""
+        self.spent: dict[tuple[int, str, str], Usage] = {}
+        """What was used, without the seconds, by day (since 1970), workflow and model."""
         self.budgets: dict[str, Limits] = {}
         self.reserved: dict[tuple[str, int], Usage] = {}
         self.short: set[tuple[str, int]] = set()
@@ -249,6 +252,8 @@ class Model:
             run["cancel"] = Cancel.RECORDED
         if op.used is not None:
             self.used[run["id"]].append(op.used)
+            spot = (int(op.record.at // 86_400), run["workflow"], op.model)
+            self.spent[spot] = self.spent.get(spot, Usage()) + replace(op.used, seconds=0.0)
             for place, rate in self._rates_of(run):
                 if rate.unit == "tokens":
                     self.rates[place] = self._rate(place, rate).charge(self.clock(), op.used.tokens)
@@ -917,6 +922,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "counts": dict(await store.count_runs()),
         "unfinished": dict(await store.count_unfinished()),
         "usages": dict(await store.usages([*ids, "none"])),
+        "spent": await store.usage_by_day("0001-01-01", "9999-12-31"),
         "workers": await store.workers(),
         "specs": dict(await store.specs()),
         "requests": {worker: await store.requests(worker) for worker in workers},

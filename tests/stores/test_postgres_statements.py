@@ -127,10 +127,18 @@ INSERT INTO holdfast.queue_keys (queue, key, aside, open_at, used, until) SELECT
 FROM generate_series(1, {RUNS}) k;
 INSERT INTO holdfast.queue_charges (queue, key, tokens, at) SELECT 'q' || k % 3, 'c' || k, k, k
 FROM generate_series(1, {RUNS}) k;
+INSERT INTO holdfast.documents (kind, name, version, created_at, updated_at, data) SELECT 'k' || k % 2, 'n' || k, 1, 1,
+    1, '1' FROM generate_series(1, {RUNS}) k;
+INSERT INTO holdfast.audit (at, who, name, action, target, outcome, remote) SELECT k, '', '', '', '', '', ''
+FROM generate_series(1, {RUNS}) k;
+INSERT INTO holdfast.spending (day, workflow, model, slot, calls, input_tokens, output_tokens, cached_tokens, nano_usd,
+    unpriced) SELECT 'd' || k % 500, 'flow-' || k % 5, 'm', k / 500, 1, 1, 1, 1, 1, 1
+FROM generate_series(1, {RUNS}) k;
 """
 LARGE = {
     "runs", "records", "signals", "links", "run_tags", "usages", "notices", "attempts", "reservations", "signal_keys",
     "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
+    "documents", "audit", "spending",
 }  # fmt: skip
 READ_WHOLE = {"COUNT_RUNS", "COUNT_UNFINISHED", "LIST_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
@@ -196,6 +204,14 @@ INDEXES = {
     "STILL_OVERDUE": {"runs_pkey"},
     "DELIVERIES": {"runs_pkey"},
     "FORGET_LISTENERS": {"runs_delivered", "runs_started"},
+    "DOCUMENTS": {"documents_pkey"},
+    "DOCUMENTS_NAMED": {"documents_pkey"},
+    "AUDIT": {"audit_pkey"},
+    "TRIM_AUDIT": {"audit_at", "audit_pkey"},
+    "SPEND": {"runs_pkey"},
+    "SPENDING": {"spending_pkey"},
+    "FIRST_AND_LAST_CREATED": {"runs_created"},
+    "CREATED_ON": {"runs_created"},
 }
 
 

@@ -129,13 +129,13 @@ def forks(draw: st.DrawFn) -> ForkRun:
 @st.composite
 def appends(draw: st.DrawFn) -> AppendRecord:
     made = Record(
-        draw(seqs), draw(st.sampled_from(Kind)), draw(positions), "x", draw(st.booleans()), b"p", 1.0,
-        epoch=draw(epochs),
+        draw(seqs), draw(st.sampled_from(Kind)), draw(positions), "x", draw(st.booleans()), b"p",
+        draw(st.sampled_from([1.0, 90_000.0])), epoch=draw(epochs),
     )  # fmt: skip
     return AppendRecord(
         draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
         reset_deliveries=draw(st.booleans()), used=draw(st.none() | usages), memory=draw(st.none() | memories),
-        clear_notices=draw(st.booleans()),
+        clear_notices=draw(st.booleans()), model=draw(st.sampled_from(["", "a:1"])),
     )  # fmt: skip
 
 
@@ -198,6 +198,8 @@ events = st.one_of(
     st.tuples(st.just("announce"), st.sampled_from(LIMITS)),
     st.tuples(st.just("pause"), st.just(0)),
     st.tuples(st.just("resume"), st.just(0)),
+    st.tuples(st.just("put"), st.tuples(spaces, st.sampled_from([None, 0, 1, 2]))),
+    st.tuples(st.just("drop"), spaces),
 )
 
 
@@ -244,6 +246,11 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 seen.append(await store.pause_queue("default"))
             case "resume":
                 seen.append(await store.resume_queue("default"))
+            case "put":
+                name, version = detail
+                seen.append(await store.put_document("key", name, f"{len(seen)}".encode(), if_version=version))
+            case "drop":
+                seen.append(await store.delete_document("key", detail))
             case _:
                 seen.append(await store.register_worker(a_worker(by_lease=detail), 5.0))
         seen.append(await look(store))
@@ -280,6 +287,9 @@ async def look(store: Store) -> list[Any]:
         [await store.last_record(run_id, "x") for run_id in RUNS],
         [await store.list_memories(space, after=after) for space in ("ann", "bob") for after in ("", "likes")],
         [await store.search_memories("ann", words) for words in SEARCHES],
+        await store.documents("key"),
+        await store.usage_by_day("1970-01-01", "1970-01-02"),
+        await store.runs_by_day("1970-01-01", "1970-01-31"),
     ]
 
 

@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import asdict, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ BUDGETS = [
     Limits(tokens=100), Limits(calls=3), Limits(nano_usd=NANO // 2, calls=6), Limits(tokens=250, seconds=4.0), Limits(),
 ]  # fmt: skip
 USED = [Usage(1, 30, 10, 5, NANO // 8, 0, 1.5), Usage(1, 5, 20, 0, 0, 1), Usage(seconds=0.25), Usage()]
+MODELS = ["", "test:a", "test:b"]
 MUCH = Usage(10**6, 10**9, nano_usd=10**15)
 """More than any budget: the answer tells what is used and reserved."""
 EXPECTED = [
@@ -304,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
         consume = self.one_of(mailbox) if mailbox and self.mostly() else None
         used = self.one_of((None, None, None, *USED))
         if self.one_of((True, False)):  # as most are: nothing but a record
-            return AppendRecord(run["key"], record, used=used)
+            return AppendRecord(run["key"], record, used=used, model=self.one_of(MODELS))
         memory = self.one_of((None, self.draw_memory()))
         return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly(), used, memory, self.mostly())
 
@@ -824,6 +826,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert seen["counts"] == counts
         assert seen["specs"] == model.specs
         assert seen["usages"] == model.usages()
+        days = [(date.fromisoformat(line.day) - date(1970, 1, 1)).days for line in seen["spent"]]
+        spent = {(day, one.workflow, one.model): one.used for day, one in zip(days, seen["spent"], strict=True)}
+        assert spent == {place: used for place, used in model.spent.items() if used != Usage()}
+        assert len(spent) == len(seen["spent"]), "one line for each"
         assert seen["switches"] == model.switches
         queues = model.told_queues()
         assert seen["queues"] == queues, f"{seen['queues']}, not {queues}"

@@ -55,6 +55,7 @@ from holdfast.stores.approvals import (
     WithdrawApproval,
 )
 from holdfast.stores.archives import Archived, Belongings
+from holdfast.stores.auditing import NewAudit
 from holdfast.stores.contract import INLINE, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
@@ -87,6 +88,7 @@ on_databases = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indire
 LARGE = b'"' + b"x" * (INLINE + 1) + b'"'
 UNKNOWN = Verdict.UNKNOWN_RUN
 AT = 1_000_009.0
+EVER = ("0001-01-01", "9999-12-31")
 EVERYTHING = Pruning(before=3_000_000.0, states=frozenset({RunState.COMPLETED, RunState.FAILED}), unclaimed=True)
 
 
@@ -158,6 +160,10 @@ def schedule(name: str) -> NewSchedule:
     return NewSchedule(name, FLOW, "every 15 min", b"{}")
 
 
+def audited(target: str) -> NewAudit:
+    return NewAudit(AT, "k1", "Ann", "cancelRun", target, "allowed", "::1")
+
+
 def question(run: Run) -> AskApproval:
     return AskApproval(run.key, run.epoch, 5, "a1", Question("May it?", "ann"), AT)
 
@@ -168,6 +174,9 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     assert worker == 1, "workers of a namespace are numbered by themselves"
     await store.publish([spec(), spec("off")], worker)
     await store.switch_off("off")
+    await store.put_document("key", "ann", b"1")
+    await store.put_document("key", "bob", b"1")
+    await store.note_audit([audited("ours")])
     await store.put_schedules([schedule("nightly")], worker=worker)
     run = await start(
         store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=Limits(tokens=1000)
@@ -480,6 +489,55 @@ async def resume_schedule(store: Store, run: Run, other: Store) -> None:
 @case
 async def delete_schedule(store: Store, run: Run, other: Store) -> None:
     assert not await store.delete_schedule("nightly")
+
+
+@case
+async def put_document(store: Store, run: Run, other: Store) -> None:
+    assert await store.put_document("key", "ann", b"2", if_version=1) is None, "there is none here"
+    kept = await store.put_document("key", "bob", b"2", if_version=0)
+    assert kept is not None
+    assert kept.version == 1
+
+
+@case
+async def documents(store: Store, run: Run, other: Store) -> None:
+    assert [document.name for document in await other.documents("key")] == ["ann", "bob"]
+    assert [document.data for document in await store.documents("key")] == [b"2"]
+
+
+@case
+async def delete_document(store: Store, run: Run, other: Store) -> None:
+    assert not await store.delete_document("key", "ann")
+    assert await store.delete_document("key", "bob")
+
+
+@case
+async def note_audit(store: Store, run: Run, other: Store) -> None:
+    await store.note_audit([audited("theirs")])
+
+
+@case
+async def audit(store: Store, run: Run, other: Store) -> None:
+    assert [one.what.target for one in await other.audit()] == ["ours"]
+    assert [one.what.target for one in await store.audit()] == ["theirs"]
+
+
+@case
+async def trim_audit(store: Store, run: Run, other: Store) -> None:
+    assert await store.trim_audit(AT + 1) == 1
+
+
+@case
+async def usage_by_day(store: Store, run: Run, other: Store) -> None:
+    [line] = await other.usage_by_day(*EVER)
+    assert line.used == Usage(calls=1, input_tokens=7)
+    assert await store.usage_by_day(*EVER) == []
+
+
+@case
+async def runs_by_day(store: Store, run: Run, other: Store) -> None:
+    counts = [line.runs for place in (other, store) for line in await place.runs_by_day(*EVER)]
+    assert counts == [6, 1]
 
 
 @case

@@ -535,6 +535,7 @@ class Store(ABC):
 
     # Documents
 
+    @abstractmethod
     async def put_document(
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
@@ -542,41 +543,40 @@ class Store(ABC):
 
         ``if_version``: only if that is its version now (0: only if there is none); ``None`` if it is not.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         """Documents of a kind, or those of these names, in the order of their names, those behind ``after``."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def delete_document(self, kind: str, name: str) -> bool:
         """Forget a document. False: it is not there."""
-        raise NotImplementedError
 
     # The audit log
 
+    @abstractmethod
     async def note_audit(self, entries: Sequence[NewAudit]) -> None:
         """Add entries to the audit log, durably."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
         """Entries of the audit log, the newest first; those with an id below ``before``."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         """Delete entries that are older than this time, at most ``limit``, and tell how many."""
-        raise NotImplementedError
 
     # Spending
 
+    @abstractmethod
     async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
         """What was used on the days from ``since`` to ``until``, both included: by day, workflow and model."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
         """How many runs were created on the days from ``since`` to ``until``, both included: by day and workflow."""
-        raise NotImplementedError
 
     # Pruning
 

@@ -2,12 +2,15 @@
 
 Each is a small JSON object under a kind and a name. A document has a version that rises with every change, so that two
 who change the same one at the same time do not undo each other's work: whoever says which version it has read is
-refused when that is not the one that is there.
+refused when that is not the one that is there. They go into no archive: export, import and copies are about runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from holdfast.errors import UsageError
+from holdfast.stores.memories import is_proper
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +25,15 @@ class Document:
     """1 for a new one."""
     created_at: float
     updated_at: float
+
+
+def check_place(kind: str, name: str) -> None:
+    """Raises ``UsageError`` for a place that no store can keep a document in."""
+    if not kind or not name:
+        raise UsageError(f"a document needs a kind and a name that are not empty, and this has {kind!r} and {name!r}")
+    for text in (kind, name):
+        if not is_proper(text):
+            raise UsageError(
+                f"{text!r} contains half of a character (a lone surrogate), which cannot be written as UTF-8, so no "
+                f"document can have that name. Leave it out, or replace it."
+            )

@@ -23,7 +23,7 @@ from holdfast.stores.operations import (
     Run,
     Verdict,
 )
-from holdfast.stores.spending import day_of
+from holdfast.stores.spending import spent
 
 
 class Holding(Asking, Queueing):
@@ -67,8 +67,10 @@ class Holding(Asking, Queueing):
         return Verdict.DONE
 
     def _spend(self, run: Run, op: AppendRecord) -> None:
-        place = (day_of(op.record.at), run.workflow, op.model)
-        self._spent[place] = self._spent.get(place, Usage()) + (op.used or Usage())
+        new = spent(op.used, op.model, op.record.at)
+        if new is not None:
+            place = (new.day, run.workflow, new.model)
+            self._spent[place] = self._spent.get(place, Usage()) + new.used
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
         if self._held(op.key, op.epoch) is None:

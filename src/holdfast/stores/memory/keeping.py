@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from holdfast.stores.auditing import Audit, NewAudit
-from holdfast.stores.documents import Document
+from holdfast.stores.documents import Document, check_place
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.spending import DayRuns, DayUsage, day_of
 
@@ -19,6 +19,7 @@ class Keeping(Tables):
     async def put_document(
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
+        check_place(kind, name)
         with self._lock:
             known, now = self._documents.get((kind, name)), self._clock()
             if if_version not in (None, 0 if known is None else known.version):
@@ -58,8 +59,8 @@ class Keeping(Tables):
 
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         with self._lock:
-            old = [id for id, what in self._audit.items() if what.at < before][:limit]
-            for id in old:
+            old = sorted((what.at, id) for id, what in self._audit.items() if what.at < before)[:limit]
+            for _, id in old:
                 del self._audit[id]
         return len(old)
 

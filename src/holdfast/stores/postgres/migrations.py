@@ -45,6 +45,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(versions.INITIAL, 1),
     Migration(versions.QUEUES, 1, versions.QUEUES_INDEXES),
     Migration(versions.DELIVERIES, 1, versions.DELIVERIES_INDEXES),
+    Migration(versions.KEEPING, 1),
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1; version 0 is a schema without tables, or none."""
 

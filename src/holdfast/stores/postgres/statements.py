@@ -26,6 +26,7 @@ from typing import Final
 from holdfast.stores.postgres import pages
 from holdfast.stores.postgres.archives import ARCHIVES
 from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, insert_last, questions, single, update
+from holdfast.stores.postgres.keeping import KEEPING
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.pruning import PRUNING
 from holdfast.stores.postgres.queueing import DUE_AS, LIMITED_AT, QUEUEING
@@ -556,7 +557,7 @@ _OWN: Final[dict[str, str]] = {
 
 _PARTS = (
     _RUNS, _JOURNALS, _MAILBOXES, _REOPENING, _PEOPLE, _NOTICES, _REST, _CLAIMS, _WORKERS, _OWN, pages.LISTS, PRUNING,
-    ARCHIVES, SCHEDULING, QUEUEING, {"CONTAINING": pages.CONTAINING},
+    ARCHIVES, SCHEDULING, QUEUEING, KEEPING, {"CONTAINING": pages.CONTAINING},
 )  # fmt: skip
 
 

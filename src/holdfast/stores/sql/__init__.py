@@ -11,7 +11,7 @@ batch        one commit, one transaction: look ahead, carry out the operations, 
   transaction                           what the operations of a transaction share: fences, lanes, links, ends
 claims queueing queues                  who takes which run; queues with limits
 expiring                                ending runs by delivery that are late
-workers queries feeds listing           what else is read and written
+workers queries feeds listing keeping   what else is read and written
 rows payloads blobs                     values to rows and back
 database statements                     what a database has to bring along
 ```

@@ -16,6 +16,8 @@ from holdfast.stores.operations import (
     ReserveUsage,
     Verdict,
 )
+from holdfast.stores.spending import spent
+from holdfast.stores.sql.keeping import spent_row
 from holdfast.stores.sql.rows import attempt_row, record_row, rewind_text
 from holdfast.stores.sql.transaction import Fence, Transaction
 
@@ -57,6 +59,7 @@ class Holding(Transaction):
             self._accounts.give_back(op.key, op.record.position)
         if op.used is not None:
             self._accounts.use(op.key, op.used)
+            self._spend(op)
             if held.limited and op.used.tokens:
                 self._later("charges", self._sql.CHARGE, op.key, (op.used.tokens, self._now, op.key))
         if op.memory is not None:
@@ -64,6 +67,11 @@ class Holding(Transaction):
         if op.clear_notices:
             self._later("notices", self._sql.CLEAR_NOTICES, op.key, (op.key, op.record.position))
         return Verdict.DONE
+
+    def _spend(self, op: AppendRecord) -> None:
+        new = spent(op.used, op.model, op.record.at)
+        if new is not None:
+            self._later("spending", self._sql.SPEND, op.key, spent_row(op.key, new))
 
     def _note_attempt(self, op: NoteAttempt) -> Verdict:
         if self._held(op.key, op.epoch) is None:

@@ -307,6 +307,25 @@ class Statements:
     KEEP_KEY_LONGER: str  # write: until, queue, key
     DROP_KEY: str  # write: queue, key
 
+    # What servers keep (DOCUMENT: the fields of ``Document``)
+
+    PUT_DOCUMENT: str  # kind, name, created_at, updated_at, data -> DOCUMENT
+    ADD_DOCUMENT: str  # the same, if there is none -> DOCUMENT
+    CHANGE_DOCUMENT: str  # data, updated_at, kind, name, the version that it has -> DOCUMENT
+    DOCUMENTS: str  # kind, name, limit -> DOCUMENT: those behind the name, in order
+    DOCUMENTS_NAMED: str  # kind, name, list of names, limit -> the same of these
+    DELETE_DOCUMENT: str  # kind, name
+    NOTE_AUDIT: str  # write: the fields of ``NewAudit``
+    AUDIT: str  # id, limit -> id, the fields of ``NewAudit``: those before the id, the newest first
+    TRIM_AUDIT: str  # at, limit: the oldest ones that are older
+
+    # Spending
+
+    SPEND: str  # write: day, model, the fields of ``Usage`` but the seconds, run
+    SPENDING: str  # day, day, workflow or NULL (twice) -> day, workflow, model, the fields of ``Usage`` but the seconds
+    FIRST_AND_LAST_CREATED: str  # -> the earliest and the latest created_at of all runs, NULL if there are none
+    CREATED_ON: str  # lookup: from, to -> workflow, how many runs were created from then on, and before that
+
     # Workers (WORKER: the fields of ``contract.Worker``)
 
     WORKER: str  # id -> WORKER

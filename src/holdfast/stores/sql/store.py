@@ -20,6 +20,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings, payloads_of
+from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.contract import (
     History,
     NewSignals,
@@ -30,12 +31,14 @@ from holdfast.stores.contract import (
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.documents import Document, check_place
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.spending import DayRuns, DayUsage
 from holdfast.stores.sql import (
     archives,
     asking,
@@ -43,6 +46,7 @@ from holdfast.stores.sql import (
     claims,
     expiring,
     feeds,
+    keeping,
     listing,
     payloads,
     pruning,
@@ -275,6 +279,43 @@ class SqlStore(Store):
 
     async def delete_schedule(self, name: str) -> bool:
         return await self._write(lambda db: scheduling.delete(db, name))
+
+    # Documents
+
+    async def put_document(
+        self, kind: str, name: str, data: bytes, *, if_version: int | None = None
+    ) -> Document | None:
+        check_place(kind, name)
+        return await self._write(lambda db: keeping.put_document(db, kind, name, data, if_version, self.now()))
+
+    async def documents(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        work = partial(keeping.documents, kind=kind, names=names, after=after, limit=limit)
+        return await self._read(work, slow=names is None)
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        return await self._write(lambda db: keeping.delete_document(db, kind, name))
+
+    # The audit log
+
+    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+        if entries:
+            await self._write(lambda db: keeping.note_audit(db, entries), len(entries))
+
+    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+        return await self._browse(lambda db: keeping.audit(db, before, limit))
+
+    async def trim_audit(self, before: float, limit: int = 10_000) -> int:
+        return await self._write(lambda db: db.change(db.sql.TRIM_AUDIT, (before, limit)), slow=True)
+
+    # Spending
+
+    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+        return await self._browse(lambda db: keeping.usage_by_day(db, since, until, workflow))
+
+    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+        return await self._browse(lambda db: keeping.runs_by_day(db, since, until, workflow))
 
     # Pruning
 

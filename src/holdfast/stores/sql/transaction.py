@@ -105,7 +105,18 @@ class Transaction:
         self._by_id: dict[str, Fence] = {}
         self._lanes = {
             name: Lane()
-            for name in ("runs", "records", "attempts", "signals", "links", "tags", "notices", "approvals", "charges")
+            for name in (
+                "runs",
+                "records",
+                "attempts",
+                "signals",
+                "links",
+                "tags",
+                "notices",
+                "approvals",
+                "charges",
+                "spending",  # last: its rows are shared with others, and are to be locked for as short as possible
+            )
         }
         self._ending: set[int] = set()
         """Runs that are likely to end in this transaction."""

@@ -410,6 +410,41 @@ ALTER TABLE workers ADD COLUMN by_lease INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX workers_gone ON workers (id) WHERE by_lease = 1 AND state != 'live';
 """
 
+_8_KEEPING = """
+CREATE TABLE documents (
+    kind       TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    data       BLOB NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE TABLE audit (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      REAL NOT NULL,
+    who     TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    target  TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    remote  TEXT NOT NULL
+);
+CREATE INDEX audit_at ON audit (at);
+CREATE TABLE spending (
+    day           TEXT NOT NULL,
+    workflow      TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    calls         INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    nano_usd      INTEGER NOT NULL,
+    unpriced      INTEGER NOT NULL,
+    PRIMARY KEY (day, workflow, model)
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _1_INITIAL,
     _2_LINKS_AND_REQUESTS,
@@ -418,6 +453,7 @@ MIGRATIONS: tuple[str, ...] = (
     _5_FLEETS,
     _6_QUEUES,
     _7_DELIVERIES,
+    _8_KEEPING,
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 

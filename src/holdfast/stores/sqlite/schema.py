@@ -350,4 +350,37 @@ CREATE TABLE queue_charges (             -- what model calls have used, until a 
     at     REAL NOT NULL
 );
 CREATE INDEX queue_charges_of ON queue_charges (queue);
+
+CREATE TABLE documents (                 -- of servers: see stores.documents
+    kind       TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    data       BLOB NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE TABLE audit (                     -- what servers were asked for; ids are never used twice
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      REAL NOT NULL,
+    who     TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    target  TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    remote  TEXT NOT NULL
+);
+CREATE INDEX audit_at ON audit (at);
+CREATE TABLE spending (                  -- what model calls have used: see stores.spending
+    day           TEXT NOT NULL,         -- as in 2026-11-16
+    workflow      TEXT NOT NULL,
+    model         TEXT NOT NULL,         -- '': not known
+    calls         INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    nano_usd      INTEGER NOT NULL,
+    unpriced      INTEGER NOT NULL,
+    PRIMARY KEY (day, workflow, model)
+) WITHOUT ROWID;
 """

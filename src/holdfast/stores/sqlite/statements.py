@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sqlite.archives import ARCHIVES
+from holdfast.stores.sqlite.keeping import KEEPING
 from holdfast.stores.sqlite.pruning import PRUNING
 from holdfast.stores.sqlite.queueing import DUE_AS, LIMITED_AT, QUEUEING
 
@@ -487,7 +488,7 @@ PAUSE_SCHEDULE = "UPDATE schedules SET paused_at = ? WHERE name = ? AND paused_a
 RESUME_SCHEDULE = "UPDATE schedules SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL"
 DELETE_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
 
-STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES, **QUEUEING})
+STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES, **QUEUEING, **KEEPING})
 
 
 def containing(test: str, *, plain: bool) -> str:

@@ -142,8 +142,8 @@ LARGE = {
 }  # fmt: skip
 READ_WHOLE = {"COUNT_RUNS", "COUNT_UNFINISHED", "LIST_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
-BY_ORDER = {"KNOWN_WORKFLOWS", "SHORT", "FORGET_LISTENERS"}
-"""What takes the first row of an index, or has an index of its own."""
+BY_ORDER = {"KNOWN_WORKFLOWS", "SHORT", "FORGET_LISTENERS", "FIRST_AND_LAST_CREATED"}
+"""What takes the first or the last row of an index, or has an index of its own."""
 OF_QUEUES = {"runs_queued", "runs_of_keys", "runs_executed", "queue_keys_aside"}
 INDEXES = {
     "FENCES": {"runs_pkey", "runs_id_key", "links_child"},

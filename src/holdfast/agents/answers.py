@@ -21,6 +21,7 @@ from holdfast.agents.output import Output, correction
 from holdfast.client.recorded_reply import plain_reply
 from holdfast.codec import ValueCodec
 from holdfast.core.usage import Usage
+from holdfast.engine.definitions import Used
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
 if TYPE_CHECKING:
@@ -93,6 +94,6 @@ def conversation_of(unfit: Sequence[Unfit]) -> list[ModelMessage]:
     return messages
 
 
-def used_by(value: Any) -> Usage | None:
+def used_by(value: Any) -> Used | None:
     """What a call of the step has used."""
-    return value.reply.usage if isinstance(value, Asked) else None
+    return Used(value.reply.usage, value.reply.model) if isinstance(value, Asked) else None

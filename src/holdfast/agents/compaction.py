@@ -29,7 +29,7 @@ from holdfast.client.recorded_reply import Compacted
 from holdfast.core.execution import Execution
 from holdfast.core.undoing import mark_origin
 from holdfast.core.usage import Usage
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import ContextFull, ModelRefused, UsageError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ COMPACTION = StepDefinition(
     parameters=("turn",),
     namespace={},
     retry=RETRY,
-    used=lambda reply: reply.usage,
+    used=lambda reply: Used(reply.usage, reply.model),
 )
 """The step."""
 

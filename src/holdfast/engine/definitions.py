@@ -17,6 +17,14 @@ from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.serving import served_name
 
 
+class Used(NamedTuple):
+    """What a call has used."""
+
+    usage: Usage
+    model: str
+    """Of which model, as it was asked for: ``openai:gpt-4o``; ``""``: that is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
     """A function whose calls are recorded."""
@@ -34,7 +42,7 @@ class StepDefinition:
     transaction: bool = False
     """What it does in the store's own database is committed together with its outcome."""
     compensation: Compensation | None = None
-    used: Callable[[Any], Usage | None] | None = None
+    used: Callable[[Any], Used | None] | None = None
     """What a call has used, told by the value that it returned; ``None`` for steps that use nothing of a budget."""
     invoke: Callable[[Execution, StepDefinition, tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]] | None = (
         None

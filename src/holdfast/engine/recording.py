@@ -42,6 +42,7 @@ class Recorder:
         noted: bool = False,
         consume: int | None = None,
         used: Usage | None = None,
+        model: str = "",
         memory: MemoryChange | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
@@ -67,7 +68,7 @@ class Recorder:
         told = position in self._driver.told and kind.has_position
         if told:
             self._driver.told.remove(position)
-        self._submit(AppendRecord(run.key, record, consume, noted, reset, used, memory, told), then)
+        self._submit(AppendRecord(run.key, record, consume, noted, reset, used, memory, told, model), then)
 
     def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""

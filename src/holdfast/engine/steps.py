@@ -26,7 +26,7 @@ from holdfast.core.records import Attempt
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
-from holdfast.engine.definitions import StepCall
+from holdfast.engine.definitions import StepCall, Used
 from holdfast.engine.step_context import StepContext as StepContext
 from holdfast.engine.step_context import current as current
 from holdfast.engine.telling import Account
@@ -132,6 +132,7 @@ class StepRun:
             started_at=known.at,
             attempts=known.attempt,
             used=None,
+            model="",
             memory=None,
             preview=self._preview(),
             noted=True,
@@ -301,7 +302,8 @@ class StepRun:
             return
         self._settle(False, encode_error(error), UNREAD, started_at)
 
-    def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float, used: Usage | None = None) -> None:
+    def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float, told: Used | None = None) -> None:
+        used, model = (None, "") if told is None else told
         if self.driver.run.has_budget:
             seconds = max(0.0, self.driver.host.clock.now() - started_at)
             used = replace(used or Usage(), seconds=seconds)
@@ -313,6 +315,7 @@ class StepRun:
             started_at=started_at,
             attempts=self._attempt_number,
             used=used,
+            model=model,
             memory=self.memory if ok else None,
             preview=self._preview(),
             noted=self._noted,

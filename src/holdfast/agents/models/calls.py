@@ -31,7 +31,7 @@ from holdfast.core.records import Kind
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.usage import BUDGET_SIGNAL, Usage
 from holdfast.engine import steps
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import BudgetExceeded, HoldfastError, ModelRefused, UsageError
 
 if TYPE_CHECKING:
@@ -227,6 +227,6 @@ MODEL_CALL = StepDefinition(
     parameters=("turn",),
     namespace={},
     retry=RETRY,
-    used=lambda reply: reply.usage,
+    used=lambda reply: Used(reply.usage, reply.model),
 )
 """The step."""

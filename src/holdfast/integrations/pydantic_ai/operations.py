@@ -55,7 +55,7 @@ from holdfast.codec import encode_error
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine import steps
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
 from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
 from holdfast.integrations.pydantic_ai.settings import ToolSettings
@@ -151,7 +151,7 @@ class _ModelRequest(_Bound):
             parameters=("turn",),
             namespace={},
             retry=_RETRY,
-            used=lambda reply: reply.usage,
+            used=lambda reply: Used(reply.usage, reply.model),
         )
         reply, _ = await within_budget(execution, StepCall(step, (question,), {}))
         return cast(Reply, reply).response

@@ -52,7 +52,7 @@ KEEPING: Final[dict[str, str]] = {
     "SPEND": changes(
         "day:t model:t calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i run:i",
         f"INSERT INTO {{s}}.spending AS t (day, workflow, model, slot, {', '.join(_SUMS)}) "
-        f"SELECT q.day, r.workflow, q.model, pg_backend_pid() % {SLOTS}, {_SUMMED} "
+        f"SELECT q.day, r.workflow, q.model, mod(pg_backend_pid(), {SLOTS}), {_SUMMED} "
         "FROM {q} CROSS JOIN LATERAL (SELECT workflow FROM {s}.runs WHERE key = q.run OFFSET 0) r "
         "GROUP BY q.day, r.workflow, q.model ORDER BY q.day, r.workflow, q.model "
         "ON CONFLICT (day, workflow, model, slot) DO UPDATE SET "

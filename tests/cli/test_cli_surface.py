@@ -6,7 +6,7 @@ from cli_project import Project
 import holdfast
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
-READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "addresses", "policies"]
+READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
 KEEPING = ["dead", "prune", "export", "import"]
 COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, "send", "replay", "check", "doctor"]
 

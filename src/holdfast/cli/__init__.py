@@ -40,6 +40,7 @@ for _command in (  # in the order in which one meets them
     changing.pause,
     changing.resume,
     changing.budget,
+    looking.costs,
     changing.retry,
     changing.fork,
     keeping.dead,

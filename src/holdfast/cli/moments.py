@@ -1,13 +1,14 @@
-"""Moments as people type them: ``2026-11-15``, ``2026-11-15T08:30``, ``2h`` (ago)."""
+"""Moments as people type them: ``2026-11-15``, ``2026-11-15T08:30``, ``2h`` (ago); and days, which are those of UTC."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import click
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?) *(s|m|min|h|d|w)", re.IGNORECASE)
+_DAYS_AGO = re.compile(r"(\d+) *(d|w)", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -21,4 +22,16 @@ def moment(text: str) -> datetime:
         raise click.BadParameter(
             f"{text!r} is no moment: give a date or time such as 2026-11-15 or 2026-11-15T08:30, or how long ago it "
             f"was, such as 90m, 2h or 3d."
+        ) from None
+
+
+def day(text: str) -> date:
+    """A date, or how many days or weeks ago it was. Days are those of UTC."""
+    try:
+        if ago := _DAYS_AGO.fullmatch(text.strip()):
+            return datetime.now(UTC).date() - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2].lower()])
+        return date.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is no day: give a date such as 2026-11-15, or how long ago it was, such as 7d or 4w."
         ) from None

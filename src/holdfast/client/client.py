@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import difflib
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +24,7 @@ from holdfast.client.memories import ClientMemory
 from holdfast.client.plans import Plan, read_plan
 from holdfast.client.pruning import PruneReport, prune_runs, pruning
 from holdfast.client.queues import ClientQueues
+from holdfast.client.reports import UsageReport, usage_report
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.stalls import look_around
 from holdfast.client.starting import StartOptions, accept, new_run, start_options
@@ -293,6 +294,18 @@ class Client:
         """What the model calls of a run have used so far, with those of the runs that it has started."""
         return (await self._connection.usage(run_id)).used
 
+    async def usage_report(
+        self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
+    ) -> UsageReport:
+        """What the model calls of all runs have used, by day, agent and model; and how many runs were created.
+
+        Args:
+            since: the first day, of UTC; 29 days before the last one unless given.
+            until: the last day, included; today unless given.
+            workflow: only what runs of this agent or workflow have used.
+        """
+        return await usage_report(await self._connection.store(), since, until, workflow)
+
     async def plan(self, run_id: str) -> Plan:
         """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
         return await read_plan(self._connection, run_id)
@@ -495,6 +508,12 @@ class Client:
     def usage_sync(self, run_id: str) -> Usage:
         """``usage`` without an event loop."""
         return self._sync(self.usage(run_id))
+
+    def usage_report_sync(
+        self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
+    ) -> UsageReport:
+        """``usage_report`` without an event loop."""
+        return self._sync(self.usage_report(since, until, workflow=workflow))
 
     def plan_sync(self, run_id: str) -> Plan:
         """``plan`` without an event loop."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import click
 
 from holdfast.cli.declaring import STATES, example, url_option
-from holdfast.cli.moments import moment
+from holdfast.cli.moments import day, moment
 
 
 @click.command(
@@ -108,3 +109,26 @@ def agents(everything: bool, as_json: bool, url: str | None) -> None:
     from holdfast.cli.agents import show_agents
 
     show_agents(url, everything=everything, as_json=as_json)
+
+
+@click.command(epilog=example("holdfast costs", "holdfast costs --since 2026-11-01 --workflow research --json"))
+@click.option(
+    "--since", type=day, metavar="DAY", help="From this day on: 2026-11-01, or 7d ago; the last 30 days unless given."
+)
+@click.option("--until", type=day, metavar="DAY", help="To this day, which is included; today unless given.")
+@click.option("--workflow", metavar="W", help="Only what runs of this agent or workflow have used.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object: since, until, total, spending (by day, workflow and model), runs (by day and workflow).",
+)
+@url_option
+def costs(since: date | None, until: date | None, workflow: str | None, as_json: bool, url: str | None) -> None:
+    """Tell what model calls have used, by day, agent and model.
+
+    Days are those of UTC. What a sub-agent has used is told with the sub-agent. Deleting runs changes nothing of it.
+    """
+    from holdfast.cli.costs import show_costs
+
+    show_costs(url, since, until, workflow, as_json=as_json)

@@ -1,0 +1,100 @@
+"""``holdfast costs``: what model calls have used, by day, agent and model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import date
+
+from rich.text import Text
+
+from holdfast.cli.opening import existing_store
+from holdfast.cli.spending import brief_cost, in_words
+from holdfast.cli.wording import console, counted, echo_json, one_line
+from holdfast.client.reports import DaySpending, UsageReport, usage_report
+from holdfast.core.usage import Usage
+
+_HEAD = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tokens out", "cost")
+_NUMBERS = (2, 4, 5, 6, 7, 8)
+
+
+def show_costs(url: str | None, since: date | None, until: date | None, workflow: str | None, *, as_json: bool) -> None:
+    """Print what was used on these days."""
+    report = asyncio.run(_read(url, since, until, workflow))
+    if as_json:
+        echo_json(report.as_json())
+        return
+    out = console()
+    span = f"from {report.since} to {report.until}" if report.since != report.until else f"on {report.since}"
+    whose = "" if workflow is None else f" of {one_line(workflow)!r}"
+    if not report.spending:
+        made = sum(line.runs for line in report.runs)
+        out.print(Text(f"no model calls{whose} {span} (UTC), in {counted(made, 'run')}"), soft_wrap=True)
+        return
+    lines = [*_lines(report), *_sums(report)]
+    widths = [max(len(row[column]) for row in (_HEAD, *lines)) for column in range(len(_HEAD))]
+    for number, row in enumerate((_HEAD, *lines)):
+        cells = [
+            cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        style = "bold" if number == 0 or row[0] == "total" else ""
+        out.print(Text("  ".join(cells).rstrip(), style), soft_wrap=True)
+    out.print(Text(f"{in_words(report.total)}{whose} {span} (UTC)", "dim"), soft_wrap=True)
+
+
+async def _read(url: str | None, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
+    async with existing_store(url) as store:
+        return await usage_report(store, since, until, workflow)
+
+
+def _lines(report: UsageReport) -> list[tuple[str, ...]]:
+    """One line for each; what stands above it is not said again."""
+    runs = {(line.day, line.workflow): line.runs for line in report.runs}
+    lines: list[tuple[str, ...]] = []
+    before: DaySpending | None = None
+    for line in report.spending:
+        same_day = before is not None and before.day == line.day
+        same = same_day and before is not None and before.workflow == line.workflow
+        lines.append(
+            (
+                "" if same_day else line.day.isoformat(),
+                "" if same else one_line(line.workflow),
+                "" if same else f"{runs.get((line.day, line.workflow), 0):,}",
+                _model(line),
+                *_numbers(line.usage),
+            )
+        )
+        before = line
+    return lines
+
+
+def _sums(report: UsageReport) -> list[tuple[str, ...]]:
+    """All together; and if there are several models, of each."""
+    agents = {(line.day, line.workflow) for line in report.spending}
+    runs = sum(line.runs for line in report.runs if (line.day, line.workflow) in agents)
+    by_model = _by(report.spending, _model)
+    rest = [("", "", "", model, *_numbers(used)) for model, used in by_model] if len(by_model) > 1 else []
+    model = "" if len(by_model) > 1 else by_model[0][0]
+    return [("total", "", f"{runs:,}", model, *_numbers(report.total)), *rest]
+
+
+def _by(lines: Sequence[DaySpending], key: Callable[[DaySpending], str]) -> list[tuple[str, Usage]]:
+    found: dict[str, Usage] = {}
+    for line in lines:
+        found[key(line)] = found.get(key(line), Usage()) + line.usage
+    return sorted(found.items())
+
+
+def _model(line: DaySpending) -> str:
+    return one_line(line.model) or "(not known)"
+
+
+def _numbers(used: Usage) -> tuple[str, ...]:
+    return (
+        f"{used.calls:,}",
+        f"{used.input_tokens:,}",
+        f"{used.cached_tokens:,}",
+        f"{used.output_tokens:,}",
+        brief_cost(used),
+    )

@@ -229,13 +229,19 @@ class Scene(World):
     # What is recorded
 
     def usage(self) -> list[int]:
-        """Calls, tokens in and tokens out, as the store counts them for the runs that no other run has started."""
+        """Calls, tokens in and tokens out, as the store counts them for the runs that no other run has started.
+
+        What it counts by day is the same, at any moment.
+        """
+        sums = "total(calls), total(input_tokens), total(output_tokens)"
         query = (
-            "SELECT total(calls), total(input_tokens), total(output_tokens) "
-            "FROM usages JOIN runs ON run = key WHERE parent = ''"
+            f"SELECT * FROM (SELECT {sums} FROM usages JOIN runs ON run = key WHERE parent = '') "
+            f"JOIN (SELECT {sums} FROM spending WHERE model != '')"
         )
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
-            return [int(total) for total in connection.execute(query).fetchone()]
+            told = [int(total) for total in connection.execute(query).fetchone()]
+        assert told[:3] == told[3:], "what was used is counted by run and by day"
+        return told[:3]
 
     def expected_usage(self, recorded: Iterable[Asked]) -> list[int]:
         """What these turns use, by the script."""

@@ -177,7 +177,7 @@ class ProcessStore(Store):
     async def expire(self, limit: int = 100) -> list[str]:
         raise NotImplementedError("there is no server here that delivers runs")
 
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         def call() -> Reaped:
             answer = at_once(self._database.reap(me, by_lease=by_lease))
             if answer.workers:

@@ -206,7 +206,7 @@ class Twin(MemoryStore):
     async def expire(self, limit: int = 100) -> list[str]:
         return self._same("expire", await super().expire(limit), self._other.expire(limit))
 
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         here = await super().reap(me, by_lease=by_lease)
         there = self._says("reap", self._other.reap(me, by_lease=by_lease))
         self._compare("reap", _sorted(here), there and _sorted(there))

@@ -873,7 +873,13 @@ class Model:
             self._end(run, RunState.FAILED, finished_at=now)
         return [run["id"] for run in late]
 
-    def reap(self, me: int | None, by_lease: bool) -> tuple[list[int], list[str], list[str]]:
+    @staticmethod
+    def _is_over(row: dict[str, Any], now: float, since: float | None) -> bool:
+        """Whether the lease of a worker by lease has passed, for servers that have been up since then."""
+        lease = row["lease_until"] - row["beat_at"]
+        return since is not None and max(since, row["beat_at"]) + lease < now
+
+    def reap(self, me: int | None, by_lease: float | None) -> tuple[list[int], list[str], list[str]]:
         """Workers that are dead now, runs that are free again, and runs that are dead."""
         now = self.clock()
         gone = [
@@ -881,8 +887,7 @@ class Model:
             for worker, row in sorted(self.workers.items())
             if row["state"] == "live"
             and worker != me
-            and (row["killed"] or row["lease_until"] < now)
-            and (by_lease or not row["by_lease"])
+            and (self._is_over(row, now, by_lease) if row["by_lease"] else row["killed"] or row["lease_until"] < now)
         ]
         freed: list[str] = []
         dead: list[str] = []

@@ -225,7 +225,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 seen.append(await store.reap())
             case "later":
                 clock.advance(detail)
-                seen.append(await store.reap(by_lease=detail > 5.0))
+                seen.append(await store.reap(by_lease=0.0 if detail > 5.0 else None))
             case "keep":
                 seen.append(await store.keep_worker(detail, 2.0))
             case "expire":

@@ -90,10 +90,10 @@ async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_
     assert (listener.by_lease, listener.state, listener.host) == (True, "live", "10.0.0.7")
     clock.advance(10.5)
     assert await elsewhere.reap() == Reaped()
-    assert await store.reap(listener.id, by_lease=True) == Reaped()
+    assert await store.reap(listener.id, by_lease=0.0) == Reaped()
     assert await do(store, append(run, 0)) == [DONE], "nobody has taken it away"
-    assert await elsewhere.reap(by_lease=True) == Reaped((listener.id,), 1, ())
-    assert await elsewhere.reap(by_lease=True) == Reaped()
+    assert await elsewhere.reap(by_lease=0.0) == Reaped((listener.id,), 1, ())
+    assert await elsewhere.reap(by_lease=0.0) == Reaped()
     assert await do(store, append(run, 1)) == [FENCED]
     taken = await row(store)
     assert (taken.state, taken.deliveries, taken.owner) == (PENDING, 1, None)
@@ -108,20 +108,31 @@ async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_ove
     [worker] = await store.workers()
     assert (worker.lease_until, worker.beat_at) == (clock.now + 20, clock.now)
     clock.advance(19)
-    assert await store.reap(by_lease=True) == Reaped()
+    assert await store.reap(by_lease=0.0) == Reaped()
     assert await store.keep_worker(listener, 1.0), "a connection that broke has less time to come back"
     clock.advance(1.5)
     for asked in (store, elsewhere):
-        assert (await asked.reap(by_lease=True)).workers in ((listener,), ())
+        assert (await asked.reap(by_lease=0.0)).workers in ((listener,), ())
     assert not await store.keep_worker(listener, 20.0)
     assert not await elsewhere.keep_worker(listener + 100, 20.0)
+
+
+async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: Store, elsewhere: Store, clock: Clock):
+    run = await take(store)
+    clock.advance(3600)
+    began = clock.now
+    assert await elsewhere.reap(by_lease=began) == Reaped()
+    clock.advance(9.5)
+    assert await elsewhere.reap(by_lease=began) == Reaped()
+    clock.advance(1)
+    assert await elsewhere.reap(by_lease=began) == Reaped((run.owner or 0,), 1, ())
 
 
 async def test_what_has_a_process_is_not_kept_by_others(store: Store, elsewhere: Store, clock: Clock):
     worker = await store.register_worker(a_worker(), 10.0)
     assert not await elsewhere.keep_worker(worker, 100.0)
     clock.advance(10.5)
-    assert (await elsewhere.reap(by_lease=True)).workers == (worker,)
+    assert (await elsewhere.reap(by_lease=0.0)).workers == (worker,)
 
 
 async def test_a_worker_by_lease_may_be_retired_by_any_process(store: Store, elsewhere: Store):
@@ -145,7 +156,7 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
     clock.advance(2.0)
     assert await elsewhere.reap() == Reaped()
     assert store.renew_lease(own.owner or 0, 10.0)
-    reaped = await elsewhere.reap(by_lease=True)
+    reaped = await elsewhere.reap(by_lease=0.0)
     assert (sorted(reaped.workers), reaped.released) == (listeners, 0)
     assert (await row(store)).owner == own.owner
     kill(own.owner or 0)
@@ -160,7 +171,7 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: 
         await store.close()
     else:
         await asyncio.to_thread(store.abandon)
-    assert await elsewhere.reap(by_lease=True) == Reaped()
+    assert await elsewhere.reap(by_lease=0.0) == Reaped()
     assert await elsewhere.keep_worker(run.owner or 0, 10.0)
     assert await do(elsewhere, append(run, 0)) == [DONE]
 
@@ -168,7 +179,7 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: 
 async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store: Store, clock: Clock):
     run = await take(store, max_deliveries=1)
     clock.advance(11)
-    assert (await store.reap(by_lease=True)).dead == ("r",)
+    assert (await store.reap(by_lease=0.0)).dead == ("r",)
     told = json.loads((await row(store)).error or b"")
     assert told["worker"] == "listener handler at 10.0.0.7"
     assert await do(store, append(run, 0)) == [FENCED]
@@ -181,11 +192,11 @@ async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_t
     await start(store, by_delivery=True, created_at=clock.now + 50)
     await store.retire_worker(retired)
     clock.advance(60)
-    await store.reap(by_lease=True)
+    await store.reap(by_lease=0.0)
     later = await take(store, "later", created_at=clock.now, priority=1)
     await do(store, finish(later))
     clock.advance(LISTENERS_KEPT + 50)
-    await store.reap(by_lease=True)
+    await store.reap(by_lease=0.0)
     everybody = [process, retired, dead, live, later.owner]
 
     async def known() -> list[int | None]:

@@ -713,7 +713,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def reaps(self) -> None:
         me = self.one_of([None, *self.model.acting()])
-        by_lease = self.one_of((True, False))
+        by_lease = self.one_of((0.0, None, self.clock() - 7.0))
         found = self.wait(self.one_of((self.here, self.there)).reap(me, by_lease=by_lease))
         gone, freed, dead = self.model.reap(me, by_lease)
         assert (sorted(found.workers), found.released, sorted(found.dead)) == (gone, len(freed), sorted(dead))

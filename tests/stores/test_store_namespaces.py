@@ -292,7 +292,7 @@ async def retire_worker(store: Store, run: Run, other: Store) -> None:
 @case
 async def reap(store: Store, run: Run, other: Store) -> None:
     assert await store.reap() == Reaped()
-    assert await store.reap(run.owner, by_lease=True) == Reaped()
+    assert await store.reap(run.owner, by_lease=0.0) == Reaped()
 
 
 @case

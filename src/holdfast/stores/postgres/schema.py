@@ -315,7 +315,8 @@ CREATE TABLE {schema}.workflows (
     is_agent    smallint NOT NULL,
     max_deliveries bigint NOT NULL,
     announced_at double precision NOT NULL,
-    queue_key   text COLLATE "C"         -- a template
+    queue_key   text COLLATE "C",        -- a template
+    by_delivery smallint NOT NULL DEFAULT 0
 );
 
 CREATE TABLE {schema}.schedules (                 -- see stores.schedules

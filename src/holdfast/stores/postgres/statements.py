@@ -436,12 +436,12 @@ _REST: Final[dict[str, str]] = {
     "PUBLISH": insert_last(
         "workflows",
         "name:t parameters:t id_template:t queue:t timeout:f tags:t budget:t is_agent:i max_deliveries:i "
-        "announced_at:f queue_key:t",
+        "announced_at:f queue_key:t by_delivery:i",
         "name",
     ),
     "SPECS": (
         "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, "
-        "queue_key FROM {s}.workflows"
+        "queue_key, by_delivery FROM {s}.workflows"
     ),
 }
 

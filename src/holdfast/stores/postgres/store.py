@@ -439,12 +439,12 @@ class PgStore(SqlStore):
         with suppress(StoreUnavailable):  # then it is free already
             await self._keeper.let_go(worker)
 
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         if self._looking is None or not self._has_looked:
             await self._look(me)
         suspects, self._suspects = self._suspects, []
-        if by_lease:
-            listeners = await self._read(lambda db: self._looker.listeners_over(db, self._time))
+        if by_lease is not None:
+            listeners = await self._read(lambda db: self._looker.listeners_over(db, by_lease, self._time))
             suspects = [*suspects, *(one for one in listeners if one.id != me)]
         reaped = Reaped()
         for suspect in suspects:

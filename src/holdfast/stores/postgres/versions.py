@@ -368,6 +368,7 @@ CREATE UNIQUE INDEX runs_dedup ON {schema}.runs (queue, dedup) WHERE dedup <> ''
 
 DELIVERIES = r"""
 ALTER TABLE {schema}.runs ADD COLUMN by_delivery smallint NOT NULL DEFAULT 0;
+ALTER TABLE {schema}.workflows ADD COLUMN by_delivery smallint NOT NULL DEFAULT 0;
 ALTER TABLE {schema}.workers ADD COLUMN by_lease smallint NOT NULL DEFAULT 0;
 CREATE INDEX workers_gone ON {schema}.workers (id) WHERE by_lease = 1 AND state <> 'live';
 """

@@ -74,7 +74,8 @@ class Looker:
         self._keep = f"{self._renew} AND by_lease = 1"
         self._listeners_over = (
             f"SELECT id, name, host, pid FROM {workers} "
-            f"WHERE state = 'live' AND by_lease = 1 AND lease_until < {_TIME} ORDER BY id"
+            f"WHERE state = 'live' AND by_lease = 1 "
+            f"AND greatest(beat_at, %(since)s) + lease_until - beat_at < {_TIME} ORDER BY id"
         )
         self._note_server = f"UPDATE {workers} SET server_started = %s WHERE id = %s AND state = 'live'"
         held = (
@@ -113,9 +114,9 @@ class Looker:
         """The same for a worker by lease; false as well if it is none."""
         return db.change(self._keep, {"worker": worker, "time": now, "lease": lease}) == 1
 
-    def listeners_over(self, db: Database, now: float | None) -> list[Suspect]:
-        """Workers by lease whose lease has passed."""
-        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, {"time": now})]
+    def listeners_over(self, db: Database, since: float, now: float | None) -> list[Suspect]:
+        """Workers by lease whose lease, counted from ``since`` at the earliest, has passed."""
+        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, {"since": since, "time": now})]
 
     def note_server(self, db: Database, worker: int, began: float) -> None:
         """A worker has its lock, on a server that has begun then."""

@@ -130,7 +130,7 @@ def spec_row(spec: WorkflowSpec, announced_at: float) -> Row:
     return (
         served_name(spec.name, spec.version), names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout,
         names_text(spec.tags), limits_text(spec.budget), 1 if spec.is_agent else 0, spec.max_deliveries, announced_at,
-        spec.queue_key,
+        spec.queue_key, 1 if spec.by_delivery else 0,
     )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ class Reader:
         name, version = split_name(row[0])
         return WorkflowSpec(
             name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
-            announced_at=row[9],
+            by_delivery=row[11] == 1, announced_at=row[9],
         )  # fmt: skip
 
     def usage(self, row: Row) -> RunUsage:

@@ -406,6 +406,7 @@ ALTER TABLE runs ADD COLUMN by_delivery INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX runs_expiring ON runs (deadline) WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_delivered ON runs (created_at) WHERE by_delivery = 1;
 
+ALTER TABLE workflows ADD COLUMN by_delivery INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE workers ADD COLUMN by_lease INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX workers_gone ON workers (id) WHERE by_lease = 1 AND state != 'live';
 """

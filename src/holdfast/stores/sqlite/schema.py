@@ -284,7 +284,8 @@ CREATE TABLE workflows (
     is_agent    INTEGER NOT NULL DEFAULT 0,
     max_deliveries INTEGER NOT NULL DEFAULT 3,
     announced_at REAL NOT NULL DEFAULT 0,
-    queue_key   TEXT                     -- a template
+    queue_key   TEXT,                    -- a template
+    by_delivery INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE schedules (                 -- see stores.schedules

@@ -430,7 +430,10 @@ RENEW_LEASE = "UPDATE workers SET lease_until = ?, beat_at = ? WHERE id = ? AND 
 KEEP_WORKER = f"{RENEW_LEASE} AND by_lease = 1"
 IS_LIVE = "SELECT 1 FROM workers WHERE id = ? AND state = 'live'"
 LIVE_WORKERS = "SELECT id, token, name, host, pid, lease_until FROM workers WHERE state = 'live' AND by_lease = 0"
-LISTENERS_OVER = "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND by_lease = 1 AND lease_until < ?"
+LISTENERS_OVER = (
+    "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND by_lease = 1 "
+    "AND max(beat_at, ?) + lease_until - beat_at < ?"
+)
 END_WORKER = "UPDATE workers SET state = ? WHERE id = ? AND state = 'live'"
 LEASE = "SELECT lease_until FROM workers WHERE id = ? AND state = 'live'"
 WORKERS = (
@@ -447,13 +450,16 @@ RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state 
 
 # Workflows
 
-_SPEC = "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, queue_key"
+_SPEC = (
+    "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, queue_key, "
+    "by_delivery"
+)
 PUBLISH = (
-    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET parameters = excluded.parameters, id_template = excluded.id_template, "
     "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags, budget = excluded.budget, "
     "is_agent = excluded.is_agent, max_deliveries = excluded.max_deliveries, announced_at = excluded.announced_at, "
-    "queue_key = excluded.queue_key"
+    "queue_key = excluded.queue_key, by_delivery = excluded.by_delivery"
 )
 SPECS = f"SELECT {_SPEC} FROM workflows"
 

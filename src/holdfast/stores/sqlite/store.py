@@ -228,12 +228,12 @@ class SqliteStore(SqlStore):
         if token is not None:
             self._locks.remove(token)
 
-    async def reap(self, me: int | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
         now = self._clock()
         suspects = registry.suspects(await self._live_workers(), self._locks, me, now)
         listeners: list[Suspect] = []
-        if by_lease:
-            found = await self._read(lambda db: registry.listeners_over(db, now), slow=False)
+        if by_lease is not None:
+            found = await self._read(lambda db: registry.listeners_over(db, by_lease, now), slow=False)
             listeners = [one for one in found if one.id != me]
         if not suspects and not listeners:
             return Reaped()

@@ -39,9 +39,9 @@ def live_workers(db: Database) -> list[LiveWorker]:
     return [LiveWorker(*row) for row in db.ask(sql.LIVE_WORKERS)]
 
 
-def listeners_over(db: Database, now: float) -> list[Suspect]:
-    """Workers by lease whose lease has passed; they are no processes of this machine, and have no lock."""
-    return [Suspect(*row, by_lease=True) for row in db.ask(sql.LISTENERS_OVER, (now,))]
+def listeners_over(db: Database, since: float, now: float) -> list[Suspect]:
+    """Workers by lease whose lease, counted from ``since`` at the earliest, has passed; they have no lock here."""
+    return [Suspect(*row, by_lease=True) for row in db.ask(sql.LISTENERS_OVER, (since, now))]
 
 
 def suspects(

@@ -47,6 +47,7 @@
     │   └── McpUnavailable           it could not be started or reached, or the connection to it broke
     ├── ArgumentsRefused             a model called a tool with arguments that do not fit its parameters
     ├── UnknownTool                  a model called a tool that its agent does not have
+    ├── WebhookRefused               a request that says it is a webhook, and is not to be believed
     ├── PathRefused                  a model named a path that leads out of its folder, or to no plain file
     ├── StepError                    about one step: ``.step``
     │   ├── StepFailed               stands in for an exception that cannot be rebuilt
@@ -323,6 +324,10 @@ class ArgumentsRefused(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """A model called a tool that its agent does not have. The message is for the model: which tools there are."""
+
+
+class WebhookRefused(HoldfastError):
+    """A request was not signed with the webhook's secret, or is too old to be believed."""
 
 
 class PathRefused(HoldfastError):

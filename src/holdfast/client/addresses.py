@@ -4,7 +4,8 @@ An address is a workflow without code. What is sent to it is a run like any othe
 only that no engine executes it: whoever listens on the address is handed the payload with the steps that are recorded
 so far, and records the next ones (see ``server.delivering``). So all that can be done with runs can be done with these.
 
-An address is there as soon as somebody sends to it or listens on it. Its settings are a document of the store.
+An address is there as soon as somebody sends to it or listens on it. Its settings are a document of the store; its
+webhook is another (see ``client.hooks``), since that has a secret.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.client.starting import StartOptions, accept, new_run
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.errors import UsageError
@@ -42,7 +44,9 @@ class AddressInfo:
     lease: float = LEASE
     """Seconds of silence after which a listener counts as dead."""
     webhook: str | None = None
-    """Where deliveries are sent to, if nobody fetches them."""
+    """Where deliveries are sent to, so that nobody needs to fetch them."""
+    webhook_off: str | None = None
+    """Why nothing is sent there any more, until the webhook is set again."""
 
     @property
     def spec(self) -> WorkflowSpec:
@@ -81,7 +85,7 @@ def checked(address: AddressInfo) -> AddressInfo:
 async def find_address(store: Store, name: str) -> AddressInfo | None:
     """An address that was declared."""
     found = await store.documents(KIND, [name])
-    return _address(found[0]) if found else None
+    return _with_webhook(_address(found[0]), await find_webhook(store, name)) if found else None
 
 
 async def list_addresses(store: Store) -> list[AddressInfo]:
@@ -91,14 +95,18 @@ async def list_addresses(store: Store) -> list[AddressInfo]:
     while page := await store.documents(KIND, after=after):
         found += map(_address, page)
         after = page[-1].name
-    return found
+    hooks = await list_webhooks(store)
+    return [_with_webhook(one, hooks.get(one.name)) for one in found]
 
 
 async def declare_address(store: Store, name: str) -> AddressInfo:
-    """The address of this name, which is declared if nobody has done so. Raises ``UsageError`` if it cannot be one."""
-    found = await find_address(store, checked_address(name))
-    if found is not None:
-        return found
+    """The address of this name, which is declared if nobody has done so. Raises ``UsageError`` if it cannot be one.
+
+    Its webhook is not looked for: whoever sends or listens does not need to know of it.
+    """
+    found = await store.documents(KIND, [checked_address(name)])
+    if found:
+        return _address(found[0])
     new = AddressInfo(name)
     await _refuse_code(store, name)
     if await store.put_document(KIND, name, _packed(new), if_version=0) is None:
@@ -108,7 +116,10 @@ async def declare_address(store: Store, name: str) -> AddressInfo:
 
 
 async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
-    """Change settings of an address, or declare it with them; what is not named stays. Raises ``UsageError``."""
+    """Change settings of an address, or declare it with them; what is not named stays. Raises ``UsageError``.
+
+    Its webhook is not among them: ``client.hooks`` sets it.
+    """
     checked_address(name)
     while True:
         found = await store.documents(KIND, [name])
@@ -118,7 +129,7 @@ async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
         version = found[0].version if found else 0
         if await store.put_document(KIND, name, _packed(address), if_version=version) is not None:
             await store.publish([address.spec])
-            return address
+            return _with_webhook(address, await find_webhook(store, name))
 
 
 async def send_to(
@@ -149,7 +160,8 @@ async def send_to(
 
 
 async def delete_address(store: Store, name: str) -> bool:
-    """Forget the settings of an address. Its runs stay, and it is back as soon as somebody uses it."""
+    """Forget the settings of an address, and its webhook. Its runs stay, and it is back as soon as somebody uses it."""
+    await remove_webhook(store, name)
     return await store.delete_document(KIND, name)
 
 
@@ -163,8 +175,13 @@ async def _refuse_code(store: Store, name: str) -> None:
 
 def _packed(address: AddressInfo) -> bytes:
     settings = asdict(address)
-    del settings["name"]
+    for other in ("name", "webhook", "webhook_off"):
+        del settings[other]
     return json.dumps(settings).encode()
+
+
+def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
+    return address if hook is None else replace(address, webhook=hook.url, webhook_off=hook.off)
 
 
 def _address(document: Document) -> AddressInfo:

@@ -32,6 +32,7 @@ from holdfast.server.problems import Problem, problem_of, server_fault
 from holdfast.server.rates import Rates
 from holdfast.server.switches import Switches
 from holdfast.server.tenants import Tenant, Tenants
+from holdfast.server.webhooks.targets import Resolver
 from holdfast.stores.auditing import NewAudit
 from holdfast.stores.urls import open_store
 
@@ -53,7 +54,9 @@ class Settings:
     keep_audit: float = 90 * 86400.0
     """Seconds after which entries of the audit log are deleted."""
     allow_webhooks_to: tuple[str, ...] = ()
-    """Hosts that webhooks may be sent to although they are in a private network."""
+    """Hosts (or ``host:port``) that webhooks may be sent to although they are in a private network, or without TLS."""
+    resolve: Resolver | None = field(default=None, compare=False)
+    """What finds the network addresses of a webhook's host, for tests; the system's own way unless given."""
     clock: Callable[[], float] | None = field(default=None, compare=False)
     """What tells the time, for tests; each store's own clock unless given."""
 

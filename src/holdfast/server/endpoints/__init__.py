@@ -9,6 +9,7 @@ from holdfast.server.app import Helper
 from holdfast.server.delivering.sweeping import sweeper
 from holdfast.server.endpoints import addresses, deliveries, policies, service
 from holdfast.server.policing import policeman
+from holdfast.server.webhooks.sending import sender
 
 ENDPOINTS: Sequence[Endpoint] = [
     *service.api.endpoints,
@@ -17,4 +18,4 @@ ENDPOINTS: Sequence[Endpoint] = [
     *policies.api.endpoints,
 ]
 
-HELPERS: Sequence[Helper] = [sweeper, policeman]
+HELPERS: Sequence[Helper] = [sweeper, policeman, sender]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -16,6 +18,7 @@ from holdfast.client.addresses import (
     send_to,
 )
 from holdfast.client.handle import RunInfo
+from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
 from holdfast.client.starting import start_options
 from holdfast.core.usage import Budget
 from holdfast.server.api import Api, Body
@@ -26,6 +29,7 @@ from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 from holdfast.server.streams import event_stream
+from holdfast.server.webhooks.sending import targets_of
 
 api = Api()
 
@@ -66,6 +70,31 @@ class AddressBody(Body):
     deadline: Seconds | None = Field(None, gt=0, le=10 * 366 * 86400)
     lease: Seconds = Field(30.0, ge=1, le=86400)
     webhook: str | None = Field(None, max_length=2000)
+    """Where deliveries are to be sent to; null: nowhere."""
+
+
+class SecretBody(Body):
+    """How a secret is exchanged."""
+
+    both_for: Seconds = Field(BOTH_FOR, ge=0, le=30 * 86400)
+    """Seconds for which the old secret signs as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSet(AddressInfo):
+    """An address as it was set."""
+
+    webhook_secret: str | None = None
+    """What signs the requests to the webhook, if it was made just now: it is not shown again."""
+
+
+class NewSecret(BaseModel):
+    """The secret of a webhook. It is not shown again."""
+
+    webhook: str
+    webhook_secret: str
+    old_until: datetime | None
+    """When the one before it ceases to sign."""
 
 
 class TakeBody(Body):
@@ -128,17 +157,41 @@ async def get_address(call: Call, address: str) -> AddressInfo:
 
 
 @api("PUT", "/v1/addresses/{address}", scope=Scope.OPERATE)
-async def set_address(call: Call, address: str, body: AddressBody) -> AddressInfo:
+async def set_address(call: Call, address: str, body: AddressBody) -> AddressSet:
     """Set the settings of an address: how often it is delivered, how long it may take, how long a listener is waited
-    for.
+    for, and where deliveries are sent to.
+
+    A webhook that is new to the address comes with a secret, which is told in this answer only.
     """
-    settings = {name: getattr(body, name) for name in body.model_fields_set}
-    return await put_address(await call.store(), address, **settings)
+    settings = {name: getattr(body, name) for name in body.model_fields_set - {"webhook"}}
+    store = await call.store()
+    if body.webhook is not None:
+        await targets_of(call.platform).check(body.webhook)
+    kept = await put_address(store, address, **settings)
+    secret: str | None = None
+    if "webhook" in body.model_fields_set:
+        if body.webhook is None:
+            await remove_webhook(store, address)
+        else:
+            secret = await set_webhook(store, address, body.webhook)
+        kept = replace(kept, webhook=body.webhook, webhook_off=None)
+    return AddressSet(**asdict(kept), webhook_secret=secret)
+
+
+@api("POST", "/v1/addresses/{address}/webhook/secret", scope=Scope.OPERATE)
+async def exchange_webhook_secret(call: Call, address: str, body: SecretBody) -> NewSecret:
+    """Make a new secret for the webhook of an address.
+
+    It is told in this answer only. For a while both secrets sign, so that the receiver can be told the new one.
+    """
+    new = await exchange_secret(await call.store(), address, body.both_for)
+    old_until = None if new.old_until is None else datetime.fromtimestamp(new.old_until, UTC)
+    return NewSecret(webhook=new.url, webhook_secret=new.secret, old_until=old_until)
 
 
 @api("DELETE", "/v1/addresses/{address}", scope=Scope.OPERATE)
 async def forget_address(call: Call, address: str) -> Changed:
-    """Forget the settings of an address.
+    """Forget the settings of an address, and its webhook.
 
     Its runs stay, and it is back as soon as somebody uses it.
     """

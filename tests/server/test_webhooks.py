@@ -1,0 +1,433 @@
+"""Webhooks: deliveries that the server sends, signed, and settles by what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+from receiver import Got, Receiver, Reply, receiving
+from serving import Served, serving
+
+from holdfast.client.webhooks import verify
+from holdfast.errors import UsageError, WebhookRefused
+from holdfast.server.app import Settings
+from holdfast.server.webhooks import sending
+from holdfast.server.webhooks.answers import pause_before
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class World:
+    served: Served
+    clock: Clock
+    http: httpx2.AsyncClient
+    receiver: Receiver
+
+    async def hook(self, address: str, url: str | None = None, **more: Any) -> str:
+        """Set a webhook: its secret."""
+        answer = await self.http.put(f"/v1/addresses/{address}", json={"webhook": url or self.receiver.url, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["webhook_secret"]
+
+    async def send(self, address: str, payload: Any = None, **more: Any) -> str:
+        answer = await self.http.post(f"/v1/addresses/{address}/send", json={"payload": payload, **more})
+        assert answer.status_code == 201, answer.text
+        return answer.json()["id"]
+
+    async def run(self, run: str, *states: str) -> Any:
+        """The run, once it is in one of these states."""
+        client = self.served.app.platform.tenants.known()[0].client
+        async with asyncio.timeout(20):
+            while (info := await client.get(run)).state not in states:
+                await asyncio.sleep(0.01)
+        return info
+
+    async def on(self, delivery: Any, what: str, body: Any = None) -> httpx2.Response:
+        return await self.http.post(f"/v1/deliveries/{delivery['id']}/{what}", json=body or {})
+
+    async def deliveries(self, run: str) -> list[Any]:
+        return (await self.http.get(f"/v1/runs/{run}/deliveries")).json()["items"]
+
+    async def failed(self, run: str, times: int) -> None:
+        """Until it was given back so often."""
+        async with asyncio.timeout(20):
+            while len([one for one in await self.deliveries(run) if one["state"] == "returned"]) < times:
+                await asyncio.sleep(0.01)
+
+    async def passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+        for tenant in self.served.app.platform.tenants.known():
+            self.served.app.platform.desks.of(tenant).nudge()
+
+    async def workers(self) -> int:
+        store = await self.served.app.platform.tenants.known()[0].store()
+        return len(await store.workers())
+
+
+@asynccontextmanager
+async def a_world(**settings: Any) -> AsyncGenerator[World]:
+    clock = Clock()
+    chosen = {"allow_webhooks_to": ("127.0.0.1",), "clock": clock} | settings
+    async with receiving() as receiver, serving(settings=Settings(**chosen)) as served:
+        yield World(served, clock, served.caller(), receiver)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "EVERY", 0.02)
+
+
+async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
+    async with a_world() as world:
+        secret = await world.hook("hooked")
+        world.receiver.replies = [Reply(200, b'{"sum": 6}')]
+        run = await world.send("hooked", {"rows": [1, 2, 3]}, tags=["nightly"])
+        got = await world.receiver.has_got(1)
+        assert (await world.run(run, "completed")).output == {"sum": 6}
+        delivery = got.delivery
+        assert (delivery["run_id"], delivery["payload"], delivery["number"]) == (run, {"rows": [1, 2, 3]}, 1)
+        assert (delivery["address"], delivery["tags"], delivery["steps"]) == ("hooked", ["nightly"], [])
+        assert got.signed_by(secret)
+        assert got.headers["webhook-id"] == delivery["id"].replace(".", "_")
+        assert got.headers["webhook-timestamp"] == "1000000"
+        assert (got.headers["host"], got.path) == (f"127.0.0.1:{world.receiver.port}", "/hook")
+        assert verify(got.headers, got.body, secret, now=1_000_010) == delivery
+        [told] = await world.deliveries(run)
+        assert (told["listener"], told["remote"], told["state"]) == ("webhook", "127.0.0.1", "completed")
+        await asyncio.sleep(0.05)
+        assert await world.workers() == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "state", "told"),
+    [
+        (Reply(201, b"[1, 2]"), "completed", [1, 2]),
+        (Reply(200, b'{"output": 1}'), "completed", {"output": 1}),
+        (Reply(200), "completed", None),
+        (Reply(204), "completed", None),
+        (Reply(400, b"no\x00 such rows"), "failed", "WebhookRefused: the receiver answered 400: no  such rows"),
+        (Reply(404), "failed", "WebhookRefused: the receiver answered 404"),
+        (Reply(200, b"x" * 2000), "failed", "is larger than 1000 bytes"),
+        (Reply(200, b'"\\ud800"'), "failed", "cannot be recorded"),
+        (Reply(200, b"<html>Sign in</html>"), "pending", "answered 200 with a body that is not JSON"),
+        (Reply(200, b"NaN"), "pending", "NaN is no number in JSON"),
+        (Reply(200, b"[" * 100 + b"]" * 100), "pending", "nested more than 64 levels deep"),
+        (Reply(200, b"\x1f\x8b", {"content-encoding": "gzip"}), "pending", "a body that is not JSON"),
+        (Reply(302, b"", {"location": "/elsewhere"}), "pending", "redirects are followed only with 307 and 308"),
+        (Reply(408), "pending", "answered 408"),
+        (Reply(425), "pending", "answered 425"),
+        (Reply(429), "pending", "answered 429"),
+        (Reply(500, b"oops"), "pending", "answered 500: oops"),
+        (Reply(503), "pending", "answered 503"),
+        (None, "pending", "the connection broke"),
+    ],
+)
+async def test_what_an_answer_means(reply: Reply | None, state: str, told: Any):
+    async with a_world(max_body=1000) as world:
+        await world.hook("hooked")
+
+        async def answering(_: Got) -> Reply | None:
+            return reply
+
+        world.receiver.answering = answering
+        run = await world.send("hooked")
+        if state == "pending":
+            await world.failed(run, 1)
+            [one] = await world.deliveries(run)
+            assert told in one["reason"]
+        info = await world.run(run, state)
+        if state == "completed":
+            assert info.output == told
+        elif state == "failed":
+            assert told in info.error
+        assert len(world.receiver.got) == 1
+
+
+async def test_a_failure_is_sent_again_later_and_later_and_at_last_the_run_is_dead():
+    async with a_world() as world:
+        await world.hook("hooked", max_deliveries=3)
+        world.receiver.replies = [Reply(500)] * 9
+        run = await world.send("hooked")
+        for failures, number in ((0, 1), (1, 2)):
+            got = await world.receiver.has_got(number)
+            await world.failed(run, number)
+            pause = pause_before(failures, got.delivery["id"])
+            await world.passes(pause - 0.5)
+            await asyncio.sleep(0.05)
+            assert len(world.receiver.got) == number
+            await world.passes(1)
+        third = (await world.receiver.has_got(3)).delivery
+        assert (third["number"], third["failures"]) == (3, 2)
+        assert "WebhookFailed: the receiver answered 500" in (await world.run(run, "dead")).error
+        assert len({got.headers["webhook-id"] for got in world.receiver.got}) == 3
+    assert 4 <= pause_before(0, "x") <= 6 < 20 <= pause_before(1, "x") <= 30
+    assert 0.8 * 3600 <= pause_before(50, "x") <= 1.2 * 3600
+
+
+@pytest.mark.parametrize("retry_after", ["120", "Mon, 12 Jan 1970 13:48:40 GMT"])
+async def test_a_receiver_that_wants_to_be_left_alone_is(retry_after: str):
+    async with a_world() as world:
+        await world.hook("hooked")
+        world.receiver.replies = [Reply(429, b"", {"retry-after": retry_after}), Reply(204)]
+        run = await world.send("hooked")
+        await world.failed(run, 1)
+        await world.passes(119)
+        await asyncio.sleep(0.05)
+        assert len(world.receiver.got) == 1
+        await world.passes(2)
+        await world.run(run, "completed")
+
+
+async def test_a_receiver_that_is_gone_is_sent_nothing_more_until_the_webhook_is_set_again():
+    async with a_world() as world:
+        await world.hook("hooked")
+        world.receiver.replies = [Reply(410, b"moved out")]
+        run = await world.send("hooked")
+        assert "WebhookGone: the receiver answered 410: moved out" in (await world.run(run, "failed")).error
+        kept = (await world.http.get("/v1/addresses/hooked")).json()
+        assert (kept["webhook"], kept["webhook_off"]) == (world.receiver.url, "the receiver answered 410: moved out")
+        await asyncio.sleep(0.05)
+        later = await world.send("hooked")
+        await asyncio.sleep(0.1)
+        assert (len(world.receiver.got), (await world.run(later, "pending")).state) == (1, "pending")
+        assert await world.hook("hooked") is None  # the secret stays
+        await world.run(later, "completed")
+
+
+async def test_a_receiver_may_go_on_by_itself_and_is_sent_it_again_when_it_falls_silent():
+    async with a_world() as world:
+        await world.hook("hooked", lease=60)
+        world.receiver.replies = [Reply(202), Reply(202)]
+        run = await world.send("hooked")
+        first = (await world.receiver.has_got(1)).delivery
+        assert (await world.on(first, "steps", {"name": "extract", "output": 7})).status_code == 200
+        await asyncio.sleep(0.1)
+        await world.passes(50)
+        assert (await world.on(first, "heartbeat")).status_code == 200
+        await world.passes(50)
+        await asyncio.sleep(1.2)  # a sweep
+        assert len(world.receiver.got) == 1
+        await world.passes(61)
+        second = (await world.receiver.has_got(2)).delivery
+        assert (second["run_id"], second["number"]) == (run, 2)
+        assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
+        assert (await world.on(first, "complete", {"output": "late"})).status_code == 409
+        assert (await world.on(second, "complete", {"output": 8})).json() == {"state": "completed"}
+        assert (await world.run(run, "completed")).output == 8
+
+
+async def test_a_receiver_may_wait_for_a_person_and_is_sent_the_answer():
+    async with a_world() as world:
+        await world.hook("hooked")
+
+        async def answering(got: Got) -> Reply:
+            asked = await world.on(got.delivery, "ask", {"name": "ok", "question": "Go on?"})
+            if asked.status_code == 202:
+                return Reply(202)
+            return Reply(200, json.dumps(asked.json()["output"]["approved"]).encode())
+
+        world.receiver.answering = answering
+        run = await world.send("hooked")
+        await world.run(run, "waiting")
+        client = world.served.app.platform.tenants.known()[0].client
+        [asked] = await client.approvals(run)
+        await client.approve(asked.id, by="alice")
+        assert (await world.run(run, "completed")).output is True
+        assert [got.delivery["number"] for got in world.receiver.got] == [1, 2]
+
+
+async def test_a_receiver_that_does_not_answer_in_time_is_not_waited_for_and_a_cancel_breaks_it_off(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with a_world() as world:
+        await world.hook("slow", lease=1)
+        await world.hook("cancelled", lease=60)
+        monkeypatch.setattr(sending, "BEAT", 0.05)
+
+        async def answering(_: Got) -> Reply:
+            await asyncio.sleep(60)
+            return Reply(200, b"too late")
+
+        world.receiver.answering = answering
+        slow, cancelled = await world.send("slow"), await world.send("cancelled")
+        await world.receiver.has_got(2)
+        await world.served.app.platform.tenants.known()[0].client.cancel(cancelled)
+        await world.failed(slow, 1)
+        [one] = await world.deliveries(slow)
+        assert "no answer within 1 s" in one["reason"]
+        async with asyncio.timeout(5):
+            while world.receiver.broken_off < 2:
+                await asyncio.sleep(0.01)
+
+
+async def test_secrets_are_shown_once_and_both_sign_while_they_are_exchanged(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    async with a_world() as world:
+        old = await world.hook("hooked")
+        assert await world.hook("hooked", max_deliveries=5) is None
+        answer = await world.http.post("/v1/addresses/hooked/webhook/secret", json={"both_for": 100})
+        new = answer.json()["webhook_secret"]
+        assert answer.json()["old_until"] == "1970-01-12T13:48:20Z"
+        newest = ""
+        for number, (waits, signs) in enumerate([(0, [True, True]), (101, [False, True])], 1):
+            await world.passes(waits)
+            await world.run(await world.send("hooked"), "completed")
+            got = await world.receiver.has_got(number)
+            assert [got.signed_by(old), got.signed_by(new)] == signs
+            assert verify(got.headers, got.body, [old, new], now=world.clock.now)["address"] == "hooked"
+        for _ in range(2):
+            newest = (await world.http.post("/v1/addresses/hooked/webhook/secret")).json()["webhook_secret"]
+        await world.run(await world.send("hooked"), "completed")
+        got = await world.receiver.has_got(3)
+        assert (got.signed_by(newest), got.signed_by(new), len(got.headers["webhook-signature"].split())) == (
+            True,
+            False,
+            2,
+        )
+        seen = (await world.http.get("/v1/addresses/hooked")).text + (await world.http.get("/v1/addresses")).text
+        assert world.receiver.url in seen
+        assert "whsec_" not in seen + caplog.text
+        for secret in (old, new, newest):
+            assert secret.removeprefix("whsec_") not in seen + caplog.text
+        await world.http.put("/v1/addresses/hooked", json={"webhook": None})
+        gone = await world.http.post("/v1/addresses/hooked/webhook/secret")
+        assert (gone.status_code, "has no webhook" in gone.json()["detail"]) == (422, True)
+        assert await world.hook("hooked") not in (None, old, new, newest)
+
+
+async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sending, "AT_ONCE", 3)
+    monkeypatch.setattr(sending, "IN_ALL", 5)
+    async with a_world() as world:
+        at_once = {"one": 0, "two": 0}
+        most = {"one": 0, "two": 0, "both": 0}
+
+        async def answering(got: Got) -> Reply:
+            address = got.delivery["address"]
+            at_once[address] += 1
+            most[address] = max(most[address], at_once[address])
+            most["both"] = max(most["both"], sum(at_once.values()))
+            await asyncio.sleep(0.05)
+            at_once[address] -= 1
+            return Reply(204)
+
+        world.receiver.answering = answering
+        await world.hook("one")
+        await world.hook("two")
+        runs = [await world.send(address) for _ in range(9) for address in ("one", "two")]
+        for run in runs:
+            await world.run(run, "completed")
+        assert most == {"one": 3, "two": 3, "both": 5}
+        assert len(world.receiver.got) == len(runs)
+
+
+async def test_a_server_that_stops_gives_back_what_it_has_not_sent_and_what_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+):
+    monkeypatch.setattr(sending, "LAST_ANSWERS", 0.3)
+    monkeypatch.setattr(sending, "IN_ALL", 1)
+    async with a_world() as world:
+        answered = asyncio.Event()
+
+        async def answering(_: Got) -> Reply:
+            await answered.wait()
+            return Reply(204)
+
+        world.receiver.answering = answering
+        await world.hook("hooked")
+        first = await world.send("hooked")
+        await world.receiver.has_got(1)
+        second = await world.send("hooked")
+        await world.run(second, "running")  # it waits for the first one's place
+        platform = world.served.app.platform
+        store = await platform.tenants.known()[0].store()
+        states: list[Any] = []
+
+        async def closing() -> None:  # what the store says when the sender has stopped
+            states.extend([await store.get(run) for run in (first, second)])
+
+        monkeypatch.setattr(platform.desks, "close", closing)
+    assert [(run.state, run.deliveries, run.owner) for run in states] == [("pending", 0, None)] * 2
+    assert world.receiver.broken_off == 1
+
+
+async def test_a_redirect_is_followed_on_the_same_host_only():
+    async with a_world(allow_webhooks_to=("127.0.0.1", "localhost")) as world:
+        secret = await world.hook("hooked")
+        port = world.receiver.port
+        world.receiver.replies = [Reply(307, b"", {"location": "/new"}), Reply(308, b"", {"location": "newer"})]
+        await world.run(await world.send("hooked"), "completed")
+        assert [got.path for got in world.receiver.got] == ["/hook", "/new", "/newer"]
+        assert all(got.signed_by(secret) for got in world.receiver.got)
+        assert len({got.headers["webhook-id"] for got in world.receiver.got}) == 1
+        for location, why in (
+            (f"http://localhost:{port}/new", "redirects to another host"),
+            ("http://169.254.169.254/latest/meta-data", "must be https"),
+            ("https://10.0.0.1/", "redirects to another host"),
+            ("http://me:secret@127.0.0.1/", "no user name"),
+            ("file:///etc/passwd", "must begin with https"),
+            ("http://[::1", "does not say where to"),
+            ("", "does not say where to"),
+        ):
+            seen = len(world.receiver.got)
+            world.receiver.replies = [Reply(307, b"", {"location": location} if location else {})]
+            run = await world.send("hooked")
+            await world.failed(run, 1)
+            assert why in (await world.deliveries(run))[0]["reason"], location
+            assert len(world.receiver.got) == seen + 1
+        world.receiver.replies = [Reply(307, b"", {"location": "/round"})] * 4
+        run = await world.send("hooked")
+        await world.failed(run, 1)
+        assert "redirects more than 3 times" in (await world.deliveries(run))[0]["reason"]
+
+
+async def test_a_webhook_that_cannot_be_is_refused_when_it_is_set():
+    async with a_world() as world:
+        for url, why in (("https://127.0.0.2/", "not public"), ("http://93.184.215.14/", "must be https")):
+            answer = await world.http.put("/v1/addresses/refused", json={"webhook": url, "max_deliveries": 9})
+            assert answer.status_code == 422
+            assert why in answer.json()["detail"]
+            assert "--allow-webhook-to" in answer.json()["detail"]
+        assert (await world.http.get("/v1/addresses/refused")).status_code == 404  # nothing of it is kept
+
+
+async def test_whoever_receives_believes_only_what_is_signed_and_new():
+    async with a_world() as world:
+        secret = await world.hook("hooked")
+        await world.run(await world.send("hooked"), "completed")
+        got = world.receiver.got[0]
+    now = 1_000_000
+    upper = {name.title(): value for name, value in got.headers.items()}
+    assert verify(upper, got.body, secret, now=now + 299)["number"] == 1
+    other = "whsec_" + "A" * 43 + "="
+    for headers, body, given, at, why in (
+        (got.headers, got.body + b" ", secret, now, "not signed with this secret"),
+        (got.headers | {"webhook-id": "1_other"}, got.body, secret, now, "not signed with this secret"),
+        (got.headers | {"webhook-timestamp": "1000001"}, got.body, secret, now, "not signed with this secret"),
+        (got.headers | {"webhook-signature": "v1,"}, got.body, secret, now, "not signed with this secret"),
+        (got.headers, got.body, other, now, "not signed with this secret"),
+        (got.headers, got.body, [], now, "not signed with this secret"),
+        (got.headers, got.body, secret, now + 301, "301 s ago"),
+        (got.headers, got.body, secret, now - 301, "301 s from now"),
+        ({}, got.body, secret, now, "no header webhook-id and no webhook-timestamp and no webhook-signature"),
+    ):
+        with pytest.raises(WebhookRefused, match=why):
+            verify(headers, body, given, now=at)
+    with pytest.raises(UsageError, match="begins with whsec_"):
+        verify(got.headers, got.body, "hf_no_secret", now=now)

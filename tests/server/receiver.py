@@ -66,6 +66,10 @@ class Receiver:
             await self._came.wait_for(lambda: len(self.got) >= number)
         return self.got[number - 1]
 
+    async def was_broken_off(self, times: int) -> None:
+        async with asyncio.timeout(20), self._came:
+            await self._came.wait_for(lambda: self.broken_off >= times)
+
     async def _next_reply(self, got: Got) -> Reply:
         return self.replies.pop(0) if self.replies else Reply(204)
 
@@ -83,7 +87,9 @@ class Receiver:
             await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
                 answering.cancel()
-                self.broken_off += 1
+                async with self._came:
+                    self.broken_off += 1
+                    self._came.notify_all()
                 return
             gone.cancel()
             reply = answering.result()

@@ -18,6 +18,7 @@ from serving import Served, serving
 from holdfast.client.webhooks import verify
 from holdfast.errors import UsageError, WebhookRefused
 from holdfast.server.app import Settings
+from holdfast.server.delivering.sweeping import sweep
 from holdfast.server.webhooks import sending
 from holdfast.server.webhooks.answers import pause_before
 
@@ -54,9 +55,11 @@ class World:
         """The run, once it is in one of these states."""
         client = self.served.app.platform.tenants.known()[0].client
         async with asyncio.timeout(20):
-            while (info := await client.get(run)).state not in states:
+            while True:
+                info = await client.get(run)
+                if info.state in states:
+                    return info
                 await asyncio.sleep(0.01)
-        return info
 
     async def on(self, delivery: Any, what: str, body: Any = None) -> httpx2.Response:
         return await self.http.post(f"/v1/deliveries/{delivery['id']}/{what}", json=body or {})
@@ -67,13 +70,18 @@ class World:
     async def failed(self, run: str, times: int) -> None:
         """Until it was given back so often."""
         async with asyncio.timeout(20):
-            while len([one for one in await self.deliveries(run) if one["state"] == "returned"]) < times:
+            while True:
+                if len([one for one in await self.deliveries(run) if one["state"] == "returned"]) >= times:
+                    return
                 await asyncio.sleep(0.01)
 
     async def passes(self, seconds: float) -> None:
+        """Time passes, and the server looks around."""
         self.clock.now += seconds
-        for tenant in self.served.app.platform.tenants.known():
-            self.served.app.platform.desks.of(tenant).nudge()
+        platform = self.served.app.platform
+        for tenant in platform.tenants.known():
+            await sweep(platform, tenant, {tenant.namespace: 1_000_000.0}, trims=False)
+            platform.desks.of(tenant).nudge()
 
     async def workers(self) -> int:
         store = await self.served.app.platform.tenants.known()[0].store()
@@ -221,7 +229,7 @@ async def test_a_receiver_may_go_on_by_itself_and_is_sent_it_again_when_it_falls
         await world.passes(50)
         assert (await world.on(first, "heartbeat")).status_code == 200
         await world.passes(50)
-        await asyncio.sleep(1.2)  # a sweep
+        await asyncio.sleep(0.1)
         assert len(world.receiver.got) == 1
         await world.passes(61)
         second = (await world.receiver.has_got(2)).delivery
@@ -271,9 +279,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_not_waited_for_and_a_c
         await world.failed(slow, 1)
         [one] = await world.deliveries(slow)
         assert "no answer within 1 s" in one["reason"]
-        async with asyncio.timeout(5):
-            while world.receiver.broken_off < 2:
-                await asyncio.sleep(0.01)
+        await world.receiver.was_broken_off(2)
 
 
 async def test_secrets_are_shown_once_and_both_sign_while_they_are_exchanged(caplog: pytest.LogCaptureFixture):
@@ -338,7 +344,7 @@ async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_server_that_stops_gives_back_what_it_has_not_sent_and_what_is_not_answered(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(sending, "LAST_ANSWERS", 0.3)
     monkeypatch.setattr(sending, "IN_ALL", 1)

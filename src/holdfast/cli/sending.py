@@ -57,11 +57,17 @@ def show_addresses(url: str | None, *, as_json: bool) -> None:
             str(one.max_deliveries),
             "none" if one.deadline is None else duration(one.deadline),
             duration(one.lease),
-            one_line(one.webhook or "fetched by listeners"),
+            one_line(_delivered(one)),
         )
         for one in found
     ]
     print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, numbers=(1,))
+
+
+def _delivered(address: AddressInfo) -> str:
+    if address.webhook is None:
+        return "fetched by listeners"
+    return f"sent to {address.webhook}" if address.webhook_off is None else f"not sent: {address.webhook_off}"
 
 
 async def _read(url: str | None) -> list[AddressInfo]:

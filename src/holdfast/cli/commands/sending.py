@@ -44,7 +44,7 @@ def send(
     invoke_without_command=True,
     epilog=example("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"),
 )
-@_json("An array of objects: name, max_deliveries, deadline, lease, webhook.")
+@_json("An array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off.")
 @url_option
 @click.pass_context
 def addresses(context: click.Context, as_json: bool, url: str | None) -> None:
@@ -75,7 +75,7 @@ def addresses(context: click.Context, as_json: bool, url: str | None) -> None:
 @click.option(
     "--lease", type=click.FloatRange(min=1), metavar="S", help="Seconds of silence after which a listener is dead."
 )
-@_json("A JSON object: name, max_deliveries, deadline, lease, webhook, changed.")
+@_json("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, changed.")
 @url_option
 @click.pass_obj
 def set_address(

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
@@ -177,6 +176,9 @@ class Errand:
             await asyncio.gather(sent, return_exceptions=True)
             await self._give_back("the server has stopped")
             raise
+        except StoreError as error:
+            log.warning("run %r: its webhook cannot be sent yet: %s", self._delivery.run_id, error)
+            await self._give_back("the store could not be asked", STORE_PAUSE)
         except Exception:
             # It counts as a failure: what fails here each time must come to an end.
             log.exception("run %r: its webhook could not be sent", self._delivery.run_id)
@@ -214,7 +216,7 @@ class Errand:
 
     async def _posted(self, poster: Poster, hook: Webhook) -> Meaning:
         settings, delivery = self._call.platform.settings, self._delivery
-        body = to_json(asdict(delivery))
+        body = to_json(delivery)
         now = settings.now()
         headers = signed(hook.signing((await self._call.store()).now()), message_id(delivery.id), int(now), body)
         largest = min(settings.max_body, self._call.client.max_value)

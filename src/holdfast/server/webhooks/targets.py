@@ -18,7 +18,9 @@ import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import httpx2
 
@@ -32,6 +34,8 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 LONGEST = 2000
 """Characters of a URL."""
 LOOKED_UP_WITHIN = 10.0
+_LOOKUPS = ThreadPoolExecutor(16, thread_name_prefix="webhook-lookup")
+"""Lookups cannot be broken off: names that take long must hold up nothing but other names."""
 PORTS = {"http": 80, "https": 443}
 
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
@@ -157,7 +161,8 @@ class Targets:
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """What the system says about a name."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look_up)
     return [str(one[4][0]) for one in found]
 
 

@@ -1,0 +1,16 @@
+"""A server as a process of its own: ``python serving_process.py URL PORT``. Webhooks may be sent to this machine."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+
+from holdfast.server.app import Settings, create_app
+from holdfast.server.webhooks import answers, sending
+
+if __name__ == "__main__":
+    answers.FIRST_PAUSE = 0.2
+    sending.EVERY = 0.1
+    app = create_app(sys.argv[1], settings=Settings(allow_webhooks_to=("127.0.0.1",)))
+    uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")

@@ -18,6 +18,7 @@ from serving import Served, serving
 from holdfast.client.webhooks import verify
 from holdfast.errors import UsageError, WebhookRefused
 from holdfast.server.app import Settings
+from holdfast.server.delivering.history import read_deliveries
 from holdfast.server.delivering.sweeping import sweep
 from holdfast.server.webhooks import sending
 from holdfast.server.webhooks.answers import pause_before
@@ -343,10 +344,11 @@ async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPa
         assert len(world.receiver.got) == len(runs)
 
 
-async def test_a_server_that_stops_gives_back_what_it_has_not_sent_and_what_is_not_answered(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everything_else_back(
+    monkeypatch: pytest.MonkeyPatch, in_time: bool
 ):
-    monkeypatch.setattr(sending, "LAST_ANSWERS", 0.3)
+    monkeypatch.setattr(sending, "LAST_ANSWERS", 10 if in_time else 0.3)
     monkeypatch.setattr(sending, "IN_ALL", 1)
     async with a_world() as world:
         answered = asyncio.Event()
@@ -357,20 +359,25 @@ async def test_a_server_that_stops_gives_back_what_it_has_not_sent_and_what_is_n
 
         world.receiver.answering = answering
         await world.hook("hooked")
-        first = await world.send("hooked")
+        runs = [await world.send("hooked")]
         await world.receiver.has_got(1)
-        second = await world.send("hooked")
-        await world.run(second, "running")  # it waits for the first one's place
+        runs.append(await world.send("hooked"))
+        await world.run(runs[1], "running")  # it waits for the first one's place
         platform = world.served.app.platform
-        store = await platform.tenants.known()[0].store()
-        states: list[Any] = []
+        connection = platform.tenants.known()[0].connection
+        after: list[Any] = []
 
         async def closing() -> None:  # what the store says when the sender has stopped
-            states.extend([await store.get(run) for run in (first, second)])
+            for run in runs:
+                row, [told] = await connection.read(run), await read_deliveries(connection, run)
+                after.append((row.state, row.deliveries, told.state, told.reason))
 
         monkeypatch.setattr(platform.desks, "close", closing)
-    assert [(run.state, run.deliveries, run.owner) for run in states] == [("pending", 0, None)] * 2
-    assert world.receiver.broken_off == 1
+        if in_time:
+            asyncio.get_running_loop().call_later(0.2, answered.set)
+    given_back = ("pending", 0, "returned", "the server has stopped")
+    assert after == [("completed", 0, "completed", "") if in_time else given_back, given_back]
+    assert (len(world.receiver.got), world.receiver.broken_off) == (1, 0 if in_time else 1)
 
 
 async def test_a_redirect_is_followed_on_the_same_host_only():

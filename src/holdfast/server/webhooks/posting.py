@@ -134,7 +134,7 @@ class Poster:
             extensions={"sni_hostname": target.host, "timeout": {"connect": CONNECTED_WITHIN}},
         )
         one = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
-        async with httpx2.AsyncHTTPTransport(verify=self._trust, trust_env=False, limits=one) as transport:
+        async with httpx2.AsyncHTTPTransport(verify=self._trust, limits=one) as transport:
             response = await transport.handle_async_request(request)
             try:
                 return await _read(response, largest)

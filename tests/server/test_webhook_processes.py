@@ -90,7 +90,8 @@ async def test_a_server_that_is_killed_over_a_request_sends_it_again_with_what_w
             second = await receiver.has_got(2)
             assert (await ended(port, run, "completed"))[0]["state"] == "lost"
         assert (first.delivery["run_id"], second.delivery["run_id"]) == (run, run)
-        assert [got.delivery["number"] for got in receiver.got] == [1, 2]
+        assert len(receiver.got) == 2
+        assert first.delivery["number"] < second.delivery["number"]
         assert [(one["name"], one["output"]) for one in second.delivery["steps"]] == [("extract", 7)]
         assert first.headers["webhook-id"] != second.headers["webhook-id"]
         assert all(got.signed_by(set_up["webhook_secret"]) for got in receiver.got)

@@ -318,6 +318,17 @@ async def test_secrets_are_shown_once_and_both_sign_while_they_are_exchanged(cap
         assert await world.hook("hooked") not in (None, old, new, newest)
 
 
+async def test_settings_that_change_count_from_the_next_delivery_on():
+    async with a_world() as world:
+        await world.hook("hooked")
+        for number, lease in enumerate((30, 60, 20), 1):
+            await world.http.put("/v1/addresses/hooked", json={"lease": lease})
+            await world.passes(3)
+            await world.run(await world.send("hooked"), "completed")
+            assert (await world.receiver.has_got(number)).delivery["lease"] == lease
+            await asyncio.sleep(0.05)  # somebody waits for the next one by now
+
+
 async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sending, "AT_ONCE", 3)
     monkeypatch.setattr(sending, "IN_ALL", 5)

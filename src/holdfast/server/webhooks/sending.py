@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
@@ -151,17 +152,15 @@ class Errand:
     @classmethod
     async def taken(cls, call: Call, address: str) -> Errand:
         """The next delivery of an address, whenever there is one."""
-        while True:
-            listener = await Listener.of(call, address, None, "webhook")
-            try:
-                # A listener that was registered for a run that could not be had after all must not wait for ever.
-                async with asyncio.timeout(listener.address.lease / 3):
-                    return cls(call, listener, await listener.next(()))
-            except TimeoutError:
-                await _leave(listener)
-            except BaseException:
-                await asyncio.shield(_leave(listener))
-                raise
+        listener = await Listener.of(call, address, None, "webhook")
+        kept = asyncio.create_task(_stay(listener))
+        try:
+            return cls(call, listener, await listener.next(()))
+        except BaseException:
+            await asyncio.shield(_leave(listener))
+            raise
+        finally:
+            kept.cancel()
 
     async def run(self, poster: Poster, in_all: asyncio.Semaphore) -> None:
         """Send it, look after it meanwhile, and settle it."""
@@ -197,6 +196,9 @@ class Errand:
             if hook is None or hook.off is not None:
                 await self._give_back("the webhook was taken away", EVERY)  # by then nobody waits for it here
                 return
+            # What it was when the wait began may be long ago.
+            lease = await self._call.platform.listeners.lease_of(self._call.tenant, self._delivery.address)
+            self._delivery = replace(self._delivery, lease=lease)
             self.is_begun = True
             meant = await self._posted(poster, hook)
         await self._settled(meant, hook)
@@ -263,6 +265,17 @@ class Errand:
             pass
         except StoreError as error:
             log.warning("run %r could not be given back, and goes on after its lease: %s", self._delivery.run_id, error)
+
+
+async def _stay(listener: Listener) -> None:
+    """Keep a listener that waits: it is registered when there is a run for it, which it may not get after all."""
+    while True:
+        await asyncio.sleep(listener.address.lease / 3)
+        try:
+            if listener.worker is not None:
+                await listener.store.keep_worker(listener.worker, listener.address.lease)
+        except StoreError as error:
+            log.warning("a listener of %r could not be kept: %s", listener.address.name, error)
 
 
 async def _leave(listener: Listener) -> None:

@@ -30,7 +30,7 @@ def test_import_holdfast_is_cheap():
 
 
 def test_import_holdfast_loads_none_of_the_heavy_modules():
-    heavy = ["pydantic", "asyncio", "sqlite3", "click", "rich"]
+    heavy = ["pydantic", "asyncio", "sqlite3", "click", "rich", "starlette", "uvicorn"]
     code = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert loaded.strip() == "[]"

@@ -8,7 +8,8 @@ import holdfast
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
 READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
 KEEPING = ["dead", "prune", "export", "import"]
-COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, "send", "replay", "check", "doctor"]
+SERVING = ["send", "serve", "keys", "audit"]
+COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):
@@ -16,7 +17,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):
         "import sys\n"
         "from holdfast.cli import main\n"
         "main(['--help'], standalone_mode=False)\n"
-        "print([name for name in ('rich', 'pydantic', 'asyncio', 'sqlite3') if name in sys.modules])\n"
+        "print([name for name in ('rich', 'pydantic', 'asyncio', 'sqlite3', 'starlette') if name in sys.modules])\n"
     )
     done = project.python("-c", code)
     assert done.code == 0

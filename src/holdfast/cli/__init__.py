@@ -10,7 +10,18 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.commands import changing, keeping, looking, people, proving, queueing, scheduling, sending, working
+from holdfast.cli.commands import (
+    changing,
+    keeping,
+    looking,
+    people,
+    proving,
+    queueing,
+    scheduling,
+    sending,
+    serving,
+    working,
+)
 from holdfast.cli.declaring import Group
 
 
@@ -52,6 +63,9 @@ for _command in (  # in the order in which one meets them
     sending.send,
     sending.addresses,
     sending.policies,
+    serving.serve,
+    serving.keys,
+    serving.audit,
     proving.export,
     proving.import_,
     proving.replay,

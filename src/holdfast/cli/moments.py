@@ -1,4 +1,6 @@
-"""Moments as people type them: ``2026-11-15``, ``2026-11-15T08:30``, ``2h`` (ago); and days, which are those of UTC."""
+"""Moments as people type them: ``2026-11-15``, ``2026-11-15T08:30``, ``2h`` (ago, or from now on); and days, which
+are those of UTC.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import click
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?) *(s|m|min|h|d|w)", re.IGNORECASE)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?) *(s|m|min|h|d|w)", re.IGNORECASE)
 _DAYS_AGO = re.compile(r"(\d+) *(d|w)", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -15,7 +17,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def moment(text: str) -> datetime:
     """A date (its beginning), a time, or how long ago. What has no time zone is in that of this machine."""
     try:
-        if ago := _AGO.fullmatch(text.strip()):
+        if ago := _SPAN.fullmatch(text.strip()):
             return datetime.now().astimezone() - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2].lower()])
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -35,3 +37,24 @@ def day(text: str) -> date:
         raise click.BadParameter(
             f"{text!r} is no day: give a date such as 2026-11-15, or how long ago it was, such as 7d or 4w."
         ) from None
+
+
+def coming(text: str) -> datetime:
+    """The same for what is to come: a date (its beginning), a time, or how long from now."""
+    try:
+        if found := _SPAN.fullmatch(text.strip()):
+            return datetime.now().astimezone() + timedelta(seconds=float(found[1]) * _SECONDS[found[2].lower()])
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is no moment: give a date or time such as 2027-01-31 or 2027-01-31T08:30, or how long it is "
+            f"until then, such as 12h, 30d or 52w."
+        ) from None
+
+
+def span(text: str) -> float:
+    """A length of time, in seconds."""
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no length of time: give one such as 90m, 12h or 30d.")
+    return float(found[1]) * _SECONDS[found[2].lower()]

@@ -28,6 +28,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 JSON_DEPTH = 64
 """So deep may values be nested."""
+_MOST_FAULTS = 1000
 
 
 class Body(BaseModel):
@@ -62,6 +63,11 @@ class Endpoint:
     def name(self) -> str:
         """What it is called in the OpenAPI document and the audit log."""
         return self.handler.__name__
+
+    @property
+    def changes(self) -> bool:
+        """Whether asking changes something: also whoever just listens takes work away from others."""
+        return self.method != "GET" or self.scope is Scope.LISTEN
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -141,7 +147,7 @@ class Routes:
                 continue
             if one.method == method or (method == "HEAD" and one.method == "GET"):
                 return one, values
-            allowed.append(one.method)
+            allowed += ["GET", "HEAD"] if one.method == "GET" else [one.method]
         if allowed:
             names = ", ".join(sorted(set(allowed)))
             raise Problem(
@@ -162,7 +168,7 @@ def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
                 value = unquote(part, errors="strict")
             except UnicodeDecodeError:
                 return None
-            if not value:
+            if not value or "\0" in value:  # no store can keep a name with a NUL, so there is nothing under it
                 return None
             values[wanted[1:-1]] = value
         elif wanted != part:
@@ -195,10 +201,10 @@ def answer_of(endpoint: Endpoint, value: Any, status: int | None = None) -> Resp
 def _query(model: type[BaseModel], request: Request) -> dict[str, Any]:
     """Values of the query by name; those that the model wants several of as lists."""
     several = {name for name, field in model.model_fields.items() if _is_list(field.annotation)}
-    names = dict.fromkeys(request.query_params.keys())
-    return {
-        name: request.query_params.getlist(name) if name in several else request.query_params[name] for name in names
-    }
+    given = request.query_params
+    if any("\0" in text for pair in given.multi_items() for text in pair):
+        raise Problem(422, "bad-input", "The values do not fit", "There is a NUL character in the query.")
+    return {name: given.getlist(name) if name in several else given[name] for name in given}
 
 
 def _is_list(annotation: Any) -> bool:
@@ -211,7 +217,7 @@ def _parsed(model: type[BaseModel], data: bytes, media_type: str) -> BaseModel:
         raise Problem(
             415, "not-json", "The body must be JSON", "Send it with the header Content-Type: application/json."
         )
-    if depth_of(data) > JSON_DEPTH:
+    if is_too_deep(data):
         raise Problem(422, "too-deep", "The body is nested too deeply", f"At most {JSON_DEPTH} levels are taken.")
     try:
         return model.model_validate({}) if is_empty else model.model_validate_json(data)
@@ -227,25 +233,34 @@ def _checked(model: type[BaseModel], values: Mapping[str, Any], where: str) -> B
 
 
 def _invalid(error: ValidationError, where: str) -> Problem:
+    if error.error_count() > _MOST_FAULTS:  # telling them one by one would cost more than they are worth
+        detail = f"{error.error_count():,} values in the {where} do not fit: see GET /v1/openapi.json."
+        return Problem(422, "bad-input", "The values do not fit", detail)
     faults = [
-        {"where": ".".join([where, *map(str, fault["loc"])]), "why": fault["msg"]}
+        {"where": ".".join([where, *(str(part)[:100] for part in fault["loc"])]), "why": fault["msg"][:500]}
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     detail = "; ".join(f"{fault['where']}: {fault['why']}" for fault in faults[:5])
     return Problem(422, "bad-input", "The values do not fit", detail, faults=faults[:50])
 
 
-def depth_of(data: bytes) -> int:
-    """How deeply JSON is nested, without reading it: brackets, except in strings."""
-    depth = deepest = 0
-    for token in _BRACKETS.finditer(data):
-        found = token[0]
-        if found in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif found in b"]}":
-            depth -= 1
-    return deepest
+def is_too_deep(data: bytes, most: int = JSON_DEPTH) -> bool:
+    """Whether JSON is nested deeper than ``most`` levels, without reading it.
+
+    Only brackets outside of strings are looked at. Each pass takes the innermost pairs away, that is, one level. It is
+    all done by whole passes over the bytes: what has millions of brackets, or a string of many megabytes, must not
+    hold up everybody else. What is left because it has no counterpart is no JSON, which the parser will say.
+    """
+    left = _STRING.sub(b"", data).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(most):
+        fewer = left.replace(b"[]", b"")
+        if len(fewer) == len(left):
+            return left.count(b"[") > most
+        left = fewer
+    return bool(left)
 
 
-_BRACKETS: Final = re.compile(rb'[\[{\]}]|"(?:[^"\\]|\\.)*"?', re.DOTALL)
+# Possessive, since a repeat that could go back would remember every character of a long string.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(sorted(set(range(256)) - set(b"[]{}")))

@@ -1,5 +1,9 @@
 """The ASGI application: the way of a request, from the guard to the endpoint and back.
 
+The order matters. Whoever has no key learns nothing but that, and costs little: nothing of the body is read before the
+caller is known, may ask so often, and may do what is asked for. What changes something is in the audit log before it is
+carried out, with what it is about, and what was refused is there as well.
+
 Whatever goes wrong on the way is answered as a problem. A fault of the server's own is told by a number only, which
 stands in the log with the traceback.
 """
@@ -10,26 +14,28 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
-from holdfast.server.auditing import Auditor
+from holdfast.server.auditing import TRIM_EVERY, Auditor, target_of, trim
 from holdfast.server.calls import Call, not_allowed
 from holdfast.server.delivering.deliveries import HeldNow
 from holdfast.server.delivering.desk import Desks
 from holdfast.server.delivering.listeners import Listeners
-from holdfast.server.guard import LOCAL_HOSTS, Guard
+from holdfast.server.guard import LOCAL_HOSTS, Guard, check_site
 from holdfast.server.keys import Caller, Keys
 from holdfast.server.problems import Problem, problem_of, server_fault
 from holdfast.server.rates import Rates
+from holdfast.server.remotes import is_local, network_of, remote_of
 from holdfast.server.switches import Switches
 from holdfast.server.tenants import Tenant, Tenants
 from holdfast.server.webhooks.targets import Resolver
@@ -143,8 +149,11 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await self._answered(request)
-        if response is not None:
-            await response(scope, receive, send)
+        if response is None:
+            return
+        if isinstance(response, StreamingResponse):
+            response.body_iterator = self._until_closing(request, response.body_iterator)
+        await response(scope, receive, send)
 
     async def _answered(self, request: Request) -> Response | None:
         try:
@@ -153,9 +162,11 @@ class App:
             return problem.response()
         except HoldfastError as error:
             problem = problem_of(error)
-            if problem is not None:
-                return problem.response()
-            return self._fault(request, error)
+            if problem is None:
+                return self._fault(request, error)
+            if problem.status >= 500:
+                log.warning("%s %r: %s", request.method, request.url.path, error)
+            return problem.response()
         except ClientDisconnect:
             return None
         except Exception as error:
@@ -163,55 +174,128 @@ class App:
 
     def _fault(self, request: Request, error: Exception) -> Response:
         number = secrets.token_hex(4)
-        log.error("fault %s: %s %s", number, request.method, request.url.path, exc_info=error)
+        # The path is quoted: it may hold line ends, and must not look like another entry.
+        log.error("fault %s: %s %r", number, request.method, request.url.path, exc_info=error)
         return server_fault(number).response()
+
+    async def _until_closing(self, request: Request, parts: AsyncIterable[Any]) -> AsyncGenerator[Any]:
+        """A stream, that ends when the server is about to stop, or fails: its reader comes back."""
+        rest: AsyncIterator[Any] = aiter(parts)
+        closing = asyncio.ensure_future(self.platform.closing.wait())
+        following: asyncio.Future[Any] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(rest, _END))
+                await asyncio.wait([following, closing], return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    return
+                part = following.result()
+                if part is _END:
+                    return
+                yield part
+        except HoldfastError as error:
+            log.warning("the stream of %r ends: %s", request.url.path, error)
+        except Exception as error:
+            self._fault(request, error)
+        finally:
+            closing.cancel()
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            if isinstance(rest, AsyncGenerator):
+                await rest.aclose()
 
     async def _answer(self, request: Request) -> Response:
         endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
+        if endpoint.changes:
+            check_site(request.headers, may_be_linked=False)
         caller, tenant = await self._admit(endpoint, path, request)
         call = Call(request, self.platform, caller, tenant)
         arguments = await arguments_of(endpoint, request, path)
-        return answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+        if endpoint.audited:
+            await self._note(endpoint, caller, target_of(path, arguments.get("body")), "allowed")
+        response = answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+        return await _without_body(response) if request.method == "HEAD" else response
 
     async def _admit(self, endpoint: Endpoint, path: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
-        remote = request.client.host if request.client is not None else ""
+        remote = remote_of(request)
         if endpoint.scope is None:
+            self._rates.take(network_of(remote))
             caller = Caller("", "", self.platform.tenants.namespace, (), remote)
             return caller, await self.platform.tenants.tenant(caller.namespace)
         found = await self._caller(request, remote)
         caller = replace(found, remote=remote)
-        self._rates.take(caller.key or remote)
+        self._rates.take(caller.key or network_of(remote))
         address = path[endpoint.path_names[0]] if endpoint.on_address else None
-        is_allowed = caller.may(endpoint.scope, address)
-        if endpoint.audited:
-            target = "/".join(path.values())
-            auditor = await self.platform.auditor(caller.namespace)
-            entry = NewAudit(
+        if not caller.may(endpoint.scope, address):
+            if endpoint.audited:
+                await self._note(endpoint, caller, target_of(path, None), "denied")
+            raise not_allowed(f"listen:{address}" if address is not None else endpoint.scope)
+        return caller, await self.platform.tenants.tenant(caller.namespace)
+
+    async def _note(self, endpoint: Endpoint, caller: Caller, target: str, outcome: str) -> None:
+        auditor = await self.platform.auditor(caller.namespace)
+        await auditor.note(
+            NewAudit(
                 at=self.platform.settings.now(),
                 who=caller.key,
                 name=caller.name,
                 action=endpoint.name,
-                target=target[:400],
-                outcome="allowed" if is_allowed else "denied",
-                remote=remote,
+                target=target,
+                outcome=outcome,
+                remote=caller.remote,
             )
-            await auditor.note(entry)
-        if not is_allowed:
-            raise not_allowed(f"listen:{address}" if address is not None else endpoint.scope)
-        return caller, await self.platform.tenants.tenant(caller.namespace)
+        )
 
     async def _caller(self, request: Request, remote: str) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else None
-        caller = await self.platform.keys.caller(given)
+        if self.platform.keys.needs_looking_up(given):
+            # So guessing costs the store little. Keys that were seen here are not concerned: whoever shares an address
+            # with somebody who guesses is still served.
+            self._strangers.check(network_of(remote))
+        caller = await self.platform.keys.caller(given, is_local=is_local(request))
         if caller is not None:
             return caller
-        self._strangers.take(remote)
+        self._strangers.take(network_of(remote))
         if given is None:
             detail = "Send a key as the header Authorization: Bearer hf_…; `holdfast keys create` makes one."
         else:
             detail = "The key is not known here, was revoked, or has expired."
+            log.warning("%s %r from %s was refused: the key is not valid", request.method, request.url.path, remote)
         raise Problem(401, "no-valid-key", "A valid API key is needed", detail, headers=AUTHENTICATE)
+
+
+_END = object()
+
+
+async def _without_body(response: Response) -> Response:
+    """What is told without the answer itself; a stream is not begun."""
+    if isinstance(response, StreamingResponse):
+        parts: AsyncIterable[Any] = response.body_iterator
+        if isinstance(parts, AsyncGenerator):
+            await parts.aclose()
+        return Response(status_code=response.status_code, headers=dict(response.headers))
+    response.body = b""  # the length that it says stays
+    return response
+
+
+async def _trimming(platform: Platform) -> AsyncGenerator[None]:
+    """Deletes entries of the audit log that are too old, as long as the server runs."""
+
+    async def keep_trimming() -> None:
+        while True:
+            before = platform.settings.now() - platform.settings.keep_audit
+            for tenant in platform.tenants.known():
+                await trim(await tenant.store(), before)
+            await asyncio.sleep(TRIM_EVERY)
+
+    task = asyncio.create_task(keep_trimming())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def create_app(
@@ -231,4 +315,4 @@ def create_app(
 
     chosen = settings or Settings()
     opener = partial(open_store, clock=chosen.clock)
-    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, HELPERS)
+    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, [_trimming, *HELPERS])

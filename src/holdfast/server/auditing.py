@@ -1,14 +1,27 @@
 """The audit log: what was asked for is noted before it is carried out, and what was refused as well.
 
-Requests that come in at the same time share a commit, so that the log costs a busy server little.
+Requests that come in at the same time share a commit, so that the log costs a busy server little. What cannot be noted
+is not carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 from holdfast.stores.auditing import NewAudit
 from holdfast.stores.contract import Store
+
+log = logging.getLogger("holdfast.server")
+
+LONGEST_TARGET = 400
+TRIM_EVERY = 3600.0
+"""Seconds between two looks for entries that are too old."""
+_TRIMMED_AT_ONCE = 10_000
+_SAYING = ("workflow", "name", "id")
+"""What in a body says what a request is about."""
 
 
 class Auditor:
@@ -19,12 +32,16 @@ class Auditor:
         self._waiting: list[NewAudit] = []
         self._next: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """All that are under way, also if whoever waited for them is gone."""
 
     async def note(self, entry: NewAudit) -> None:
         """Note it; durable when this returns. Raises what the store raises."""
         self._waiting.append(entry)
         if self._next is None:
             self._next = asyncio.create_task(self._write())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._is_done)
         await asyncio.shield(self._next)
 
     async def _write(self) -> None:
@@ -32,3 +49,26 @@ class Auditor:
             self._next = None
             entries, self._waiting = self._waiting, []
             await self._store.note_audit(entries)
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has heard of it; nobody else needs to
+
+
+def target_of(path: Mapping[str, str], body: Any) -> str:
+    """What a request is about: the names in its path, and those in its body that say it."""
+    said = [getattr(body, word, None) for word in _SAYING]
+    target = "/".join([*path.values(), *(word for word in said if isinstance(word, str))])
+    return target[:LONGEST_TARGET].replace("\0", "\N{SYMBOL FOR NULL}")  # which PostgreSQL would not take
+
+
+async def trim(store: Store, before: float) -> int:
+    """Delete all entries that are older than this time; how many there were. Failing is no harm: later will do."""
+    trimmed = 0
+    try:
+        while done := await store.trim_audit(before, _TRIMMED_AT_ONCE):
+            trimmed += done
+    except Exception as error:
+        log.warning("entries of the audit log that are too old could not be deleted: %s", error)
+    return trimmed

@@ -3,11 +3,14 @@
 **Hosts.** A page of another site can have its own name point to this machine (DNS rebinding), and its requests then
 look as if they came from here; but they carry that name. So only requests for names that were expected are taken.
 
-**Other sites.** A browser sends what pages of other sites ask for. It says so: ``Sec-Fetch-Site``, and in browsers that
-do not know that one, ``Origin``. Every method that may change something is refused if either names another site.
-Programs send neither header, and are not concerned.
+**Other sites.** A browser sends what pages of other sites ask for, and says so: by ``Sec-Fetch-Site``, or, if it does
+not know that one or does not trust the connection, by ``Origin``. Whatever such pages ask for is refused; all that
+they may do is to link to something that changes nothing (``may_be_linked``). Programs send neither header, and are not
+concerned.
 
 **Too much.** A body may have so many bytes, whether it says so beforehand or not, and take so many seconds to arrive.
+
+On the way back, every answer is told to be neither kept, nor embedded, nor taken for something else than it says.
 """
 
 from __future__ import annotations
@@ -22,9 +25,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.server.problems import Problem
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+ANY_HOST = "*"
 BODY_SECONDS = 30.0
 """A body must be there by then."""
+
+_ON_ANSWERS = {
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}
 
 
 class Guard:
@@ -36,35 +48,44 @@ class Guard:
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """One HTTP request."""
         headers = Headers(scope=scope)
+        body = _Limited(receive, self._max_body)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                body.is_answered = True
+                there = {name.lower() for name, _ in message.get("headers", ())}
+                more = [(name, value) for name, value in _ON_ANSWERS.items() if name not in there]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
         try:
             self._check_host(headers)
-            if scope["method"] not in SAFE:
-                _check_origin(headers)
+            check_site(headers, may_be_linked=scope["method"] in SAFE)
             self._check_length(headers)
         except Problem as problem:
-            await problem.response()(scope, receive, send)
+            await problem.response()(scope, receive, answer)
             return
-        await self._app(scope, _Limited(receive, self._max_body), send)
+        await self._app(scope, body, answer)
 
     def _check_host(self, headers: Headers) -> None:
-        host = _name_in(headers.get("host", ""))
-        if "*" not in self._hosts and host not in self._hosts:
+        given = headers.getlist("host")
+        host = _name_in(given[0]) if len(given) == 1 else ""
+        if not host or (ANY_HOST not in self._hosts and host not in self._hosts):
             raise Problem(
                 421,
                 "unknown-host",
                 "This server does not answer under that name",
                 f"The request is for host {host[:100]!r}. If that is one of its names, start the server with "
-                f"--host-name {host[:100]}.",
+                f"--host-name {host[:100]}."
+                if host
+                else "A request names one host, in its header Host.",
             )
 
     def _check_length(self, headers: Headers) -> None:
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._max_body:
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body):
             raise too_large(self._max_body)
 
 
@@ -75,29 +96,42 @@ def too_large(most: int) -> Problem:
 
 def _name_in(host: str) -> str:
     """The name in a ``Host`` header, without the port."""
-    name, colon, port = host.strip().lower().rpartition(":")
-    return name if colon and port.isdigit() else host.strip().lower()
+    host = host.strip().lower()
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
 
 
-def _check_origin(headers: Headers) -> None:
-    site = headers.get("sec-fetch-site")
-    origin = headers.get("origin")
-    from_elsewhere = site is not None and site not in ("same-origin", "none")
-    if site is None and origin is not None:
-        from_elsewhere = urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-    if from_elsewhere:
-        raise Problem(
-            403,
-            "other-site",
-            "A page of another site may not ask for that",
-            "Requests that change something are taken from programs, and from pages of this server alone.",
-        )
+def check_site(headers: Headers, *, may_be_linked: bool) -> None:
+    """Refuse what a page of another site asks for. Raises ``Problem``."""
+    sites, origins = headers.getlist("sec-fetch-site"), headers.getlist("origin")
+    if sites:
+        is_ours = all(site in ("same-origin", "none") for site in sites)
+    else:
+        is_ours = all(_is_same(origin, headers.get("host", "")) for origin in origins)
+    if is_ours or (may_be_linked and headers.get("sec-fetch-mode") == "navigate"):
+        return
+    raise Problem(
+        403,
+        "other-site",
+        "A page of another site may not ask for that",
+        "Requests are taken from programs, and from pages of this server alone.",
+    )
+
+
+def _is_same(origin: str, host: str) -> bool:
+    try:
+        place = urlsplit(origin).netloc.lower()
+    except ValueError:
+        return False
+    return bool(place) and place == host.strip().lower()
 
 
 class _Limited:
     """Takes a body as it comes in, and no more of it than is allowed."""
 
     def __init__(self, receive: Receive, most: int) -> None:
+        self.is_answered = False
+        """Nobody can be told of a problem any more: then it is as if the caller had hung up."""
         self._receive = receive
         self._most = most
         self._taken = 0
@@ -107,6 +141,14 @@ class _Limited:
     async def __call__(self) -> Message:
         if self._is_whole:
             return await self._receive()  # whoever waits now waits for the caller to hang up
+        try:
+            return await self._next()
+        except Problem:
+            if self.is_answered:
+                return {"type": "http.disconnect"}
+            raise
+
+    async def _next(self) -> Message:
         loop = asyncio.get_running_loop()
         if self._deadline is None:
             self._deadline = loop.time() + BODY_SECONDS

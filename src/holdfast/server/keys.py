@@ -5,8 +5,9 @@ random bits, so that there is nothing to guess and no need for a slow hash; it i
 documents of the server's *home*, the default namespace of its database, each with the namespace that it is bound to:
 that is where a caller's requests go, whatever they say.
 
-As long as no key was ever made, there is nobody to tell apart: a server on the loopback interface then serves whoever
-is on this machine. From the first key on, every request needs one, also when all keys have been revoked since.
+As long as no key was ever made, there is nobody to tell apart: a server then serves whoever is on this machine, and
+nobody else. From the first key on, every request needs one, also when all keys have been revoked since: a key that was
+made is never forgotten.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import hmac
 import json
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -49,6 +51,8 @@ class Key:
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    created_by: str
+    """The id of the key that it was made with; ``""``: it was made on the command line, or before there were any."""
 
     def is_valid(self, now: float) -> bool:
         """Whether it opens anything at this time."""
@@ -77,6 +81,10 @@ def local_caller(namespace: str) -> Caller:
     return Caller("", "local", namespace, (Scope.ADMIN, Scope.LISTEN_TO_ALL))
 
 
+class UnknownKey(UsageError):
+    """There is no key with that id; at least none that the caller may know of."""
+
+
 class Home(Protocol):
     """Where keys are kept."""
 
@@ -92,25 +100,30 @@ async def create_key(
     namespace: str,
     *,
     expires_at: datetime | None = None,
+    created_by: str = "",
     now: float,
 ) -> tuple[Key, str]:
     """Make a key, and its token, which nobody can learn later. Raises ``UsageError``."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise UsageError(f"a key's name has 1 to {LONGEST_NAME} printable characters, not {name!r:.60}")
     if expires_at is not None and expires_at.timestamp() <= now:
-        raise UsageError(f"the key {name!r} would expire at {expires_at:%Y-%m-%d %H:%M:%S} UTC, which is over")
-    id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        raise UsageError(
+            f"the key {name!r} would expire at {expires_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: that is over"
+        )
+    secret = secrets.token_urlsafe(32)
     key = Key(
-        id=id,
+        id=secrets.token_hex(6),
         name=name.strip(),
         namespace=checked_namespace(namespace),
         scopes=checked_scopes(scopes),
         created_at=datetime.fromtimestamp(now, UTC),
-        expires_at=expires_at,
+        expires_at=None if expires_at is None else expires_at.astimezone(UTC),
         revoked_at=None,
+        created_by=created_by,
     )
-    await store.put_document(KIND, id, _packed(key, _hash(secret)), if_version=0)
-    return key, f"hf_{id}_{secret}"
+    while await store.put_document(KIND, key.id, _packed(key, _hash(secret)), if_version=0) is None:
+        key = replace(key, id=secrets.token_hex(6))  # somebody has that one
+    return key, f"hf_{key.id}_{secret}"
 
 
 async def read_keys(store: Store, namespace: str | None = None) -> list[Key]:
@@ -125,11 +138,11 @@ async def read_keys(store: Store, namespace: str | None = None) -> list[Key]:
 
 
 async def revoke_key(store: Store, id: str, now: float, namespace: str | None = None) -> bool:
-    """Let a key open nothing any more; false when it was revoked before. Raises ``UsageError`` if there is none."""
+    """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownKey``."""
     while True:
         found = await store.documents(KIND, [id])
         if not found or namespace not in (None, _key(found[0]).namespace):
-            raise UsageError(f"there is no key {id!r}: `holdfast keys list` tells which there are")
+            raise UnknownKey(f"there is no key {id!r:.60}: `holdfast keys list` tells which there are")
         kept: dict[str, Any] = json.loads(found[0].data)
         if kept["revoked_at"] is not None:
             return False
@@ -145,23 +158,23 @@ class Keys:
         self._home = home
         self._clock = clock
         self._local = local_caller(namespace)
-        self._known: dict[str, tuple[float, Key, bytes]] = {}
-        """By id: until when it is trusted, the key, and the hash of its secret."""
-        self._any_until = 0.0
+        self._known: OrderedDict[str, tuple[float, Key, bytes]] = OrderedDict()
+        """By id: when it was looked up, the key, and the hash of its secret."""
+        self._looked_for_any_at: float | None = None
         self._is_any = False
 
     async def is_needed(self) -> bool:
         """Whether a key was ever made."""
-        now = self._clock()
-        if not self._is_any and now >= self._any_until:
+        if not self._is_any and not self._is_fresh(self._looked_for_any_at):
+            now = self._clock()
             self._is_any = bool(await (await self._home.home()).documents(KIND, limit=1))
-            self._any_until = now + TRUSTED_FOR
+            self._looked_for_any_at = now
         return self._is_any
 
-    async def caller(self, token: str | None) -> Caller | None:
-        """Who shows this token; ``None``: nobody that is known."""
+    async def caller(self, token: str | None, *, is_local: bool) -> Caller | None:
+        """Who shows this token, or none at all from this machine; ``None``: nobody that is known."""
         if not await self.is_needed():
-            return self._local if token is None else None
+            return self._local if token is None and is_local else None
         parts = _TOKEN.fullmatch(token or "")
         if parts is None:
             return None
@@ -174,25 +187,37 @@ class Keys:
         key = found[0]
         return Caller(key.id, key.name, key.namespace, key.scopes)
 
+    def needs_looking_up(self, token: str | None) -> bool:
+        """Whether the store must be asked for a key that nobody has shown here yet."""
+        parts = _TOKEN.fullmatch(token or "")
+        return self._is_any and parts is not None and parts[1] not in self._known
+
     def forget(self, id: str) -> None:
-        """The key was changed: look it up anew."""
+        """A key was made or changed: look it up anew."""
         self._known.pop(id, None)
+        self._looked_for_any_at = None
 
     async def _look_up(self, id: str) -> tuple[Key, bytes] | None:
-        now = self._clock()
         known = self._known.get(id)
-        if known is not None and now < known[0]:
+        if known is not None and self._is_fresh(known[0]):
+            self._known.move_to_end(id)
             return known[1], known[2]
-        self._known.pop(id, None)
+        now = self._clock()  # before it is read: what is changed meanwhile counts from now on
         found = await (await self._home.home()).documents(KIND, [id])
         if not found:
+            self._known.pop(id, None)
             return None
         key, kept = _key(found[0]), json.loads(found[0].data)
-        if len(self._known) >= MOST_TRUSTED:
-            self._known.clear()
         hashed = bytes.fromhex(kept["hash"])
-        self._known[id] = (now + TRUSTED_FOR, key, hashed)
+        self._known[id] = (now, key, hashed)
+        self._known.move_to_end(id)
+        if len(self._known) > MOST_TRUSTED:
+            self._known.popitem(last=False)
         return key, hashed
+
+    def _is_fresh(self, at: float | None) -> bool:
+        # A clock that was set back makes nothing last longer.
+        return at is not None and 0 <= self._clock() - at < TRUSTED_FOR
 
 
 def _hash(secret: str) -> bytes:
@@ -208,6 +233,7 @@ def _packed(key: Key, hashed: bytes) -> bytes:
             "created_at": key.created_at.timestamp(),
             "expires_at": None if key.expires_at is None else key.expires_at.timestamp(),
             "revoked_at": None,
+            "created_by": key.created_by,
             "hash": hashed.hex(),
         }
     ).encode()
@@ -223,6 +249,7 @@ def _key(document: Document) -> Key:
         created_at=datetime.fromtimestamp(kept["created_at"], UTC),
         expires_at=_moment(kept["expires_at"]),
         revoked_at=_moment(kept["revoked_at"]),
+        created_by=kept["created_by"],
     )
 
 

@@ -7,6 +7,7 @@ a fault of the server's, of which the outside learns nothing but a number to loo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -70,14 +71,17 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
 """By the nearest class above an error's own."""
 
 
+_STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
+
+
 def problem_of(error: errors.HoldfastError) -> Problem | None:
     """An error of Holdfast's as a problem; ``None``: it is a fault of the server's."""
     for kind in type(error).__mro__:
         if kind in _KINDS:
             status, name, title = _KINDS[kind]
             headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
-            # What a store says of itself is for those who run it.
-            detail = "" if status == 503 else str(error)
+            # What a store says of itself, and where it is, is for those who run it.
+            detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
             run_id, approval_id = getattr(error, "run_id", None), getattr(error, "approval_id", None)
             return Problem(status, name, title, detail, headers=headers, run_id=run_id, approval_id=approval_id)
     return None

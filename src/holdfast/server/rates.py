@@ -23,27 +23,22 @@ class Rates:
 
     def take(self, caller: str) -> None:
         """Count a request. Raises ``Problem`` when there were too many."""
-        wait = self.wait_for(caller)
-        if wait > 0:
-            raise too_many(wait)
-        left, now = self._refilled(caller)
-        self._keep(caller, left - 1, now)
+        self.check(caller)
+        left, since = self._left[caller]
+        self._left[caller] = (left - 1, since)
 
-    def wait_for(self, caller: str) -> float:
-        """Seconds until the caller may ask again."""
-        left, _ = self._refilled(caller)
-        return max(0.0, (1 - left) / self._per_second)
-
-    def _refilled(self, caller: str) -> tuple[float, float]:
+    def check(self, caller: str) -> None:
+        """Raises ``Problem`` when a request would be too many; counts nothing."""
         now = self._clock()
         left, since = self._left.get(caller, (self._burst, now))
-        return min(self._burst, left + (now - since) * self._per_second), now
-
-    def _keep(self, caller: str, left: float, now: float) -> None:
+        # A clock that was set back refills nothing, but goes on from there.
+        left = min(self._burst, left + max(0.0, now - since) * self._per_second)
         self._left[caller] = (left, now)
         self._left.move_to_end(caller)
         if len(self._left) > MOST_KNOWN:
             self._left.popitem(last=False)
+        if left < 1:
+            raise too_many((1 - left) / self._per_second)
 
 
 def too_many(wait: float) -> Problem:

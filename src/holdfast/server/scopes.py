@@ -26,6 +26,8 @@ class Scope(StrEnum):
     LISTEN = "listen"
     LISTEN_TO_ALL = "listen:*"
     ADMIN = "admin"
+    ANY = "any"
+    """Asked by what every valid key may do, whatever its scopes; no key has it."""
 
 
 _IMPLIED = {
@@ -50,6 +52,8 @@ def checked_scopes(scopes: Collection[str]) -> tuple[str, ...]:
 
 def allows(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:
     """Whether a key with these scopes may do what asks for ``wanted``; to listen, on which address (``None``: any)."""
+    if wanted is Scope.ANY:
+        return True
     if wanted is Scope.LISTEN:
         if address is None:
             return any(scope.startswith("listen:") for scope in scopes)

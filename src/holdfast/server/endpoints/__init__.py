@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Helper
 from holdfast.server.delivering.sweeping import sweeper
-from holdfast.server.endpoints import addresses, deliveries, policies, service
+from holdfast.server.endpoints import addresses, audit, deliveries, keys, policies, service
 from holdfast.server.policing import policeman
 from holdfast.server.webhooks.sending import sender
 
@@ -16,6 +16,8 @@ ENDPOINTS: Sequence[Endpoint] = [
     *addresses.api.endpoints,
     *deliveries.api.endpoints,
     *policies.api.endpoints,
+    *keys.api.endpoints,
+    *audit.api.endpoints,
 ]
 
 HELPERS: Sequence[Helper] = [sweeper, policeman, sender]

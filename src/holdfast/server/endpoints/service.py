@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from pydantic import BaseModel
@@ -44,12 +45,17 @@ async def health(call: Call) -> ServerHealth:
 @api("GET", "/v1/openapi.json", scope=None)
 async def openapi(call: Call) -> dict[str, Any]:
     """This API, as an OpenAPI document."""
+    return _document()
+
+
+@functools.cache  # anybody may ask, and it is some work
+def _document() -> dict[str, Any]:
     from holdfast.server.endpoints import ENDPOINTS
 
     return document(ENDPOINTS, version=__version__)
 
 
-@api("GET", "/v1/whoami", scope=Scope.READ)
+@api("GET", "/v1/whoami", scope=Scope.ANY)
 async def whoami(call: Call) -> WhoAmI:
     """Who the server takes the caller for."""
     caller = call.caller

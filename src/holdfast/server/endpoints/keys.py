@@ -1,0 +1,89 @@
+"""API keys, of the caller's own namespace: whoever administers one sees and changes nothing of the others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.keys import Key, UnknownKey, create_key, read_keys, revoke_key
+from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+_LONGEST = 100 * 366 * 86400.0
+
+
+class NewKey(Body):
+    """A key to be made."""
+
+    name: str
+    """What people call it."""
+    scopes: list[str] = Field(max_length=200)
+    """Of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>`` and ``listen:*``."""
+    expires_at: AwareDatetime | None = None
+    expires_in: float | None = Field(default=None, gt=0, le=_LONGEST)
+    """The same, in seconds from now."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKey(Key):
+    """A new key, and its token, which is told this once."""
+
+    token: str
+
+
+class KeyList(BaseModel):
+    """All keys of a namespace."""
+
+    items: list[Key]
+
+
+class Revoked(BaseModel):
+    """Whether it was still of use."""
+
+    changed: bool
+
+
+@api("POST", "/v1/keys", scope=Scope.ADMIN, status=201)
+async def create_api_key(call: Call, body: NewKey) -> MadeKey:
+    """Make a key for the caller's namespace. Its token is told this once."""
+    if body.expires_at is not None and body.expires_in is not None:
+        raise Problem(422, "bad-input", "The values do not fit", "Give one of expires_at and expires_in.")
+    now = call.platform.settings.now()
+    expires_at = body.expires_at
+    if body.expires_in is not None:
+        expires_at = datetime.fromtimestamp(now + body.expires_in, UTC)
+    key, token = await create_key(
+        await call.platform.tenants.home(),
+        body.name,
+        body.scopes,
+        call.caller.namespace,
+        expires_at=expires_at,
+        created_by=call.caller.key,
+        now=now,
+    )
+    call.platform.keys.forget(key.id)
+    return MadeKey(**asdict(key), token=token)
+
+
+@api("GET", "/v1/keys", scope=Scope.ADMIN)
+async def list_api_keys(call: Call) -> KeyList:
+    """The keys of the caller's namespace, the oldest first; also those that were revoked or have expired."""
+    return KeyList(items=await read_keys(await call.platform.tenants.home(), call.caller.namespace))
+
+
+@api("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
+async def revoke_api_key(call: Call, id: str) -> Revoked:
+    """Let a key open nothing any more: at once on this server, within two seconds on others."""
+    now = call.platform.settings.now()
+    try:
+        changed = await revoke_key(await call.platform.tenants.home(), id, now, call.caller.namespace)
+    except UnknownKey as error:
+        raise Problem(404, "unknown-key", "There is no such key", str(error)) from None
+    call.platform.keys.forget(id)
+    return Revoked(changed=changed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
@@ -356,11 +356,21 @@ def _check_schema(question: Question, value: Any, what: str) -> None:
         raise InputError(f"{what}: {told}. The question is still open.")
 
 
-def _faults(question: Question, value: Any) -> Any:
+def _faults(question: Question, value: Any) -> Iterator[Any]:
+    """What is wrong with a value. Nothing is fetched for it: whoever asks must not send whoever checks anywhere."""
     from jsonschema.validators import validator_for  # takes a while to import, and few answers need it
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
 
-    schema = json.loads(question.form)
-    return validator_for(schema)(schema).iter_errors(value)
+    schema, form = json.loads(question.form), f"the form of question {question.text[:60]!r}"
+    try:
+        yield from validator_for(schema)(schema, registry=Registry()).iter_errors(value)
+    except Unresolvable as error:
+        raise InputError(
+            f"the form of question {question.text[:60]!r} refers to {error.ref!r}, which is not in it"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{form} refers to itself without an end") from None
 
 
 def form_in_words(schema: Mapping[str, Any]) -> str:

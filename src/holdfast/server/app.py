@@ -31,7 +31,7 @@ from holdfast.server.calls import Call, not_allowed
 from holdfast.server.delivering.deliveries import HeldNow
 from holdfast.server.delivering.desk import Desks
 from holdfast.server.delivering.listeners import Listeners
-from holdfast.server.guard import LOCAL_HOSTS, Guard, check_site
+from holdfast.server.guard import ANY_HOST, LOCAL_HOSTS, Guard, check_site, name_in
 from holdfast.server.keys import Caller, Keys
 from holdfast.server.problems import Problem, problem_of, server_fault
 from holdfast.server.rates import Rates
@@ -247,6 +247,11 @@ class App:
             )
         )
 
+    def _is_local(self, request: Request) -> bool:
+        """Whether it comes from this machine; and if any name will do, whether it is for this machine's own."""
+        is_expected = ANY_HOST not in self.platform.settings.hosts
+        return is_local(request) and (is_expected or name_in(request.headers["host"]) in LOCAL_HOSTS)
+
     async def _caller(self, request: Request, remote: str) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else None
@@ -254,7 +259,7 @@ class App:
             # So guessing costs the store little. Keys that were seen here are not concerned: whoever shares an address
             # with somebody who guesses is still served.
             self._strangers.check(network_of(remote))
-        caller = await self.platform.keys.caller(given, is_local=is_local(request))
+        caller = await self.platform.keys.caller(given, is_local=self._is_local(request))
         if caller is not None:
             return caller
         self._strangers.take(network_of(remote))

@@ -71,7 +71,7 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
-        host = _name_in(given[0]) if len(given) == 1 else ""
+        host = name_in(given[0]) if len(given) == 1 else ""
         if not host or (ANY_HOST not in self._hosts and host not in self._hosts):
             raise Problem(
                 421,
@@ -94,7 +94,7 @@ def too_large(most: int) -> Problem:
     return Problem(413, "too-large", "The body is too large", f"At most {most:,} bytes are taken.")
 
 
-def _name_in(host: str) -> str:
+def name_in(host: str) -> str:
     """The name in a ``Host`` header, without the port."""
     host = host.strip().lower()
     name, colon, port = host.rpartition(":")

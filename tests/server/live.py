@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import uvicorn
 
 from holdfast.server.app import App, Settings, create_app
+from holdfast.server.serve import Server
 
 
 @dataclass
@@ -44,19 +45,19 @@ async def _events(answer: httpx2.Response) -> AsyncGenerator[tuple[str, Any]]:
 
 
 @asynccontextmanager
-async def live(url: str = "memory://", settings: Settings | None = None, port: int = 0) -> AsyncGenerator[Live]:
+async def live(
+    url: str = "memory://", settings: Settings | None = None, port: int = 0, **more: Any
+) -> AsyncGenerator[Live]:
     """A server over the store at ``url``."""
     app = create_app(url, settings=settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=3))
-    task = asyncio.create_task(server._serve())  # `serve` would take the process's signal handlers
-    while not server.started:
-        await asyncio.sleep(0.01)
-        if task.done():
-            task.result()
-    address = server.servers[0].sockets[0].getsockname()
-    try:
-        yield Live(app, f"http://{address[0]}:{address[1]}")
-    finally:
-        app.platform.closing.set()
-        server.should_exit = True
-        await task
+    started, listening = asyncio.Event(), socket.create_server(("127.0.0.1", port))
+    server = Server(app, on_started=started.set, grace=3, **more)
+    async with app.running():
+        task = asyncio.create_task(server._serve([listening]))  # `serve` would take the process's signal handlers
+        await started.wait()
+        try:
+            yield Live(app, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        finally:
+            app.platform.closing.set()
+            server.should_exit = True
+            await task

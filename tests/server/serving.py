@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 
@@ -22,11 +23,11 @@ class Served:
     """The store's."""
     _open: list[httpx2.AsyncClient] = field(default_factory=list)
 
-    def caller(self, token: str | None = None, **headers: str) -> httpx2.AsyncClient:
-        """A client that shows this token."""
+    def caller(self, token: str | None = None, *, remote: str = "127.0.0.1", **headers: str) -> httpx2.AsyncClient:
+        """A client at an address that shows this token."""
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        transport = httpx2.ASGITransport(app=self.app)
+        transport = httpx2.ASGITransport(app=self.app, client=(remote, 12345))
         client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
         self._open.append(client)
         return client
@@ -37,6 +38,43 @@ class Served:
         now = self.app.platform.settings.now()
         _, token = await create_key(store, name, scopes, namespace, now=now, **more)
         return token
+
+    async def raw(
+        self,
+        method: str,
+        path: bytes,
+        headers: Sequence[tuple[str, str]] = (("host", "localhost"),),
+        body: Sequence[bytes] = (),
+        query: bytes = b"",
+    ) -> tuple[int, dict[str, str], bytes]:
+        """What comes of a request that no decent client would make: status, headers and body."""
+        parts, sent = list(body), list[Any]()
+
+        async def receive() -> Any:
+            if parts:
+                return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+            "client": ("127.0.0.1", 12345),
+            "server": ("127.0.0.1", 80),
+        }
+        await self.app(scope, receive, send)
+        told = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], told, b"".join(message.get("body", b"") for message in sent[1:])
 
     async def close(self) -> None:
         for client in self._open:

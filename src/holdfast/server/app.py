@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
-from holdfast.server.auditing import TRIM_EVERY, Auditor, target_of, trim
+from holdfast.server.auditing import Auditor, target_of
 from holdfast.server.calls import Call, not_allowed
 from holdfast.server.delivering.deliveries import HeldNow
 from holdfast.server.delivering.desk import Desks
@@ -285,24 +285,6 @@ async def _without_body(response: Response) -> Response:
     return response
 
 
-async def _trimming(platform: Platform) -> AsyncGenerator[None]:
-    """Deletes entries of the audit log that are too old, as long as the server runs."""
-
-    async def keep_trimming() -> None:
-        while True:
-            before = platform.settings.now() - platform.settings.keep_audit
-            for tenant in platform.tenants.known():
-                await trim(await tenant.store(), before)
-            await asyncio.sleep(TRIM_EVERY)
-
-    task = asyncio.create_task(keep_trimming())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 def create_app(
     url: str | None = None,
     *,
@@ -320,4 +302,4 @@ def create_app(
 
     chosen = settings or Settings()
     opener = partial(open_store, clock=chosen.clock)
-    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, [_trimming, *HELPERS])
+    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, HELPERS)

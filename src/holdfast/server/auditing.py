@@ -7,19 +7,13 @@ is not carried out.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.stores.auditing import NewAudit
 from holdfast.stores.contract import Store
 
-log = logging.getLogger("holdfast.server")
-
 LONGEST_TARGET = 400
-TRIM_EVERY = 3600.0
-"""Seconds between two looks for entries that are too old."""
-_TRIMMED_AT_ONCE = 10_000
 _SAYING = ("workflow", "name", "id")
 """What in a body says what a request is about."""
 
@@ -61,14 +55,3 @@ def target_of(path: Mapping[str, str], body: Any) -> str:
     said = [getattr(body, word, None) for word in _SAYING]
     target = "/".join([*path.values(), *(word for word in said if isinstance(word, str))])
     return target[:LONGEST_TARGET].replace("\0", "\N{SYMBOL FOR NULL}")  # which PostgreSQL would not take
-
-
-async def trim(store: Store, before: float) -> int:
-    """Delete all entries that are older than this time; how many there were. Failing is no harm: later will do."""
-    trimmed = 0
-    try:
-        while done := await store.trim_audit(before, _TRIMMED_AT_ONCE):
-            trimmed += done
-    except Exception as error:
-        log.warning("entries of the audit log that are too old could not be deleted: %s", error)
-    return trimmed

@@ -1,0 +1,175 @@
+"""The audit log, and how often somebody may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from serving import serving
+
+from holdfast.errors import StoreUnavailable
+from holdfast.server.app import Settings
+from holdfast.server.auditing import Auditor
+from holdfast.server.problems import Problem
+from holdfast.server.rates import Rates
+from holdfast.server.remotes import network_of
+from holdfast.stores.auditing import NewAudit
+from holdfast.stores.contract import Store
+
+pytestmark = pytest.mark.asyncio
+
+
+def entry(target: str = "x") -> NewAudit:
+    return NewAudit(1.0, "k", "key", "act", target, "allowed", "127.0.0.1")
+
+
+@dataclass
+class Log:
+    """A store that notes entries when it is let."""
+
+    fails: bool = False
+    commits: list[list[str]] = field(default_factory=list[list[str]])
+    let: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+        await self.let.wait()
+        if self.fails:
+            raise StoreUnavailable("gone")
+        self.commits.append([one.target for one in entries])
+
+
+async def test_who_asks_for_what_is_noted_allowed_or_denied_with_what_it_is_about():
+    async with serving() as served:
+        admin, reader = await served.key("admin", name="boss"), await served.key("read", name="ci")
+        boss, ci = served.caller(admin), served.caller(reader, remote="203.0.113.9")
+        assert (await boss.put("/v1/addresses/jobs", json={})).status_code == 200
+        assert (await ci.put("/v1/addresses/jobs", json={"nonsense": 1})).status_code == 403
+        made = (await boss.post("/v1/keys", json={"name": "third", "scopes": ["read"]})).json()
+        assert (await boss.get("/v1/keys")).status_code == 200  # which changes nothing
+        assert (await boss.put("/v1/addresses/jobs", json={"nonsense": 1})).status_code == 422  # nothing to carry out
+        page = (await boss.get("/v1/audit", params={"limit": 2})).json()
+        rest = (await boss.get("/v1/audit", params={"limit": 2, "cursor": page["next"]})).json()
+        assert rest["next"] is None
+        told = [(one["name"], one["action"], one["target"], one["outcome"]) for one in page["items"] + rest["items"]]
+        assert told == [
+            ("boss", "create_api_key", "third", "allowed"),
+            ("ci", "set_address", "jobs", "denied"),
+            ("boss", "set_address", "jobs", "allowed"),
+        ]
+        assert page["items"][1]["remote"] == "203.0.113.9"
+        assert page["items"][1]["key"] == reader.split("_")[1]
+        assert made["token"] not in str(page)
+
+
+async def test_what_cannot_be_noted_is_not_carried_out(monkeypatch: pytest.MonkeyPatch):
+    async with serving() as served:
+        store = await served.app.platform.tenants.home()
+
+        async def fail(entries: Sequence[NewAudit]) -> None:
+            raise StoreUnavailable("gone")
+
+        monkeypatch.setattr(store, "note_audit", fail)
+        http = served.caller()
+        assert (await http.put("/v1/addresses/jobs", json={})).status_code == 503
+        assert (await http.get("/v1/addresses/jobs")).status_code == 404
+        monkeypatch.undo()
+        assert (await http.put("/v1/addresses/jobs", json={})).status_code == 200
+        [noted] = await store.audit()
+        assert (noted.what.who, noted.what.name) == ("", "local")
+
+
+async def test_entries_that_come_in_together_share_a_commit():
+    store = Log()
+    auditor = Auditor(cast(Store, store))
+    noting = [asyncio.create_task(auditor.note(entry(str(number)))) for number in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in noting)  # nothing is durable yet
+    noting += [asyncio.create_task(auditor.note(entry(str(number)))) for number in range(50, 100)]
+    await asyncio.sleep(0)
+    store.let.set()
+    await asyncio.gather(*noting)
+    assert len(store.commits) == 2
+    assert [int(target) for commit in store.commits for target in commit] == list(range(100))
+
+
+async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
+    store = Log(fails=True)
+    auditor = Auditor(cast(Store, store))
+    gone = asyncio.create_task(auditor.note(entry("gone")))
+    noting = [asyncio.create_task(auditor.note(entry())) for _ in range(3)]
+    await asyncio.sleep(0)
+    gone.cancel()  # whoever hangs up takes nobody else with it
+    store.let.set()
+    ended = await asyncio.gather(gone, *noting, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError, *[StoreUnavailable] * 3]
+    store.fails = False
+    await auditor.note(entry("after"))
+    assert store.commits == [["after"]]
+
+
+# Rates
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
+    clock = Clock()
+    async with serving(settings=Settings(rate=2.0, clock=clock)) as served:
+        busy, other = served.caller(await served.key("read")), served.caller(await served.key("read"))
+        codes = [(await busy.get("/v1/whoami")).status_code for _ in range(6)]
+        assert codes == [200] * 4 + [429] * 2  # twice the rate at once
+        refused = await busy.get("/v1/whoami")
+        assert (refused.headers["retry-after"], refused.json()["type"]) == ("1", "too-many-requests")
+        assert (await other.get("/v1/whoami")).status_code == 200
+        clock.now += 0.5
+        assert [(await busy.get("/v1/whoami")).status_code for _ in range(2)] == [200, 429]
+        clock.now -= 10_000  # somebody sets the clock: nobody is locked out for as long
+        assert (await busy.get("/v1/whoami")).status_code == 429
+        clock.now += 1
+        assert (await busy.get("/v1/whoami")).status_code == 200
+        # What needs no key is counted by address.
+        assert [(await served.caller(remote="10.0.0.1").get("/v1/health")).status_code for _ in range(5)][-1] == 429
+
+
+async def test_whoever_guesses_keys_is_stopped_before_the_store_is_asked(monkeypatch: pytest.MonkeyPatch):
+    clock = Clock()
+    async with serving(settings=Settings(clock=clock)) as served:
+        token, fresh = await served.key("read"), await served.key("read")
+        store, asked = await served.app.platform.tenants.home(), list[Any]()
+        assert (await served.caller(token).get("/v1/whoami")).status_code == 200
+        read = store.documents
+
+        async def documents(kind: str, names: Any = None, **more: Any) -> Any:
+            asked.append(names)
+            return await read(kind, names, **more)
+
+        monkeypatch.setattr(store, "documents", documents)
+        guesses = [f"hf_{number:012x}_{'x' * 43}" for number in range(30)]
+        codes = [(await served.caller(guess).get("/v1/whoami")).status_code for guess in guesses]
+        assert codes == [401] * 20 + [429] * 10
+        assert len(asked) == 20
+        # A key that was seen here works from the same address; another one must wait; elsewhere nobody must.
+        clock.now += 0.5
+        assert (await served.caller(token).get("/v1/whoami")).status_code == 200
+        assert (await served.caller(fresh).get("/v1/whoami")).status_code == 429
+        assert (await served.caller(fresh, remote="10.0.0.2").get("/v1/whoami")).status_code == 200
+
+
+async def test_addresses_of_one_network_of_ipv6_count_together():
+    assert network_of("2001:db8:1:2:aaaa::1") == network_of("2001:db8:1:2:bbbb::2") != network_of("2001:db8:1:3::1")
+    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") != network_of("10.0.0.2")
+    rates = Rates(1.0, 2.0, Clock())
+    for number in range(20_000):  # so many that the first are forgotten
+        rates.take(str(number))
+    with pytest.raises(Problem):
+        [rates.take("19999") for _ in range(2)]

@@ -1,0 +1,215 @@
+"""A server on a real socket: clients that are slow on purpose, what is no HTTP, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from live import Live, live
+
+from holdfast.errors import UsageError
+from holdfast.server import connections, guard
+from holdfast.server.app import Settings
+from holdfast.server.serve import serve
+
+pytestmark = pytest.mark.asyncio
+
+REQUEST = b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Wire:
+    """A connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, server: Live, **more: Any) -> Wire:
+        host, port = server.address.removeprefix("http://").split(":")
+        return cls(*await asyncio.open_connection(host, int(port), **more))
+
+    async def says(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def trickles(self, data: bytes, every: float = 0.02) -> None:
+        """One byte after the other, until the other side hangs up."""
+        try:
+            for byte in data:
+                await self.says(bytes([byte]))
+                await asyncio.sleep(every)
+        except ConnectionError:
+            pass
+
+    async def hears(self) -> bytes:
+        """All that comes until the other side hangs up."""
+        heard = b""
+        try:
+            async with asyncio.timeout(5):
+                while part := await self.reader.read(65536):
+                    heard += part
+        except ConnectionError:
+            pass  # it has hung up in the middle of what was sent to it
+        self.writer.close()
+        return heard
+
+
+def problem_in(heard: bytes) -> tuple[int, str]:
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    return int(head.split()[1]), json.loads(body)["type"]
+
+
+async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_trickle(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
+    async with live() as server:
+        silent = await Wire.to(server)
+        slow_head = await Wire.to(server)
+        second_head = await Wire.to(server)
+        slow_body = await Wire.to(server)
+        unread_body = await Wire.to(server)
+        head = b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"
+        await second_head.says(REQUEST)
+        assert b"200 OK" in await second_head.reader.readuntil(b"}")  # a good one before it changes nothing
+        await slow_body.says(head)
+        await unread_body.says(head.replace(b"/v1/keys", b"/nowhere"))  # answered before its body is there
+        began = time.monotonic()
+        talking = [
+            asyncio.create_task(wire.trickles(data))
+            for wire, data in (
+                (slow_head, b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 500),
+                (second_head, b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 500),
+                (slow_body, b" " * 890),
+                (unread_body, b" " * 890),
+            )
+        ]
+        wires = (silent, slow_head, second_head, slow_body, unread_body)
+        heard = await asyncio.gather(*(wire.hears() for wire in wires))
+        assert time.monotonic() - began < 3
+        await asyncio.gather(*talking)
+        assert heard[0] == b""
+        assert problem_in(heard[1]) == (408, "too-slow")
+        assert problem_in(heard[2]) == (408, "too-slow")
+        assert problem_in(heard[3]) == (408, "too-slow")
+        assert problem_in(heard[4]) == (404, "no-such-path")
+        assert (await httpx2.AsyncClient(base_url=server.address).get("/v1/health")).status_code == 200
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "STALL_SECONDS", 0.3)
+    async with live() as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(reader, (host, int(port)))
+        asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000
+
+        async def ask_for_ever() -> None:
+            await loop.sock_sendall(reader, asked)
+            while True:
+                await asyncio.sleep(0.02)
+                await loop.sock_sendall(reader, b"G")
+
+        with pytest.raises(ConnectionError):  # and reads nothing of it
+            await asyncio.wait_for(ask_for_ever(), 10)
+        reader.close()
+
+
+async def test_what_is_no_http_is_told_as_a_problem():
+    async with live() as server:
+        for data in (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            b"GET /v1/whoami HTTP/1.1\r\n\r\n",
+            b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+            b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000,
+        ):
+            wire = await Wire.to(server)
+            await wire.says(data)
+            assert problem_in(await wire.hears()) == (400, "no-http")
+        # An absolute target does not say which host it is for.
+        wire = await Wire.to(server)
+        await wire.says(b"GET http://evil.example/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert problem_in(await wire.hears()) == (404, "no-such-path")
+
+
+async def test_more_connections_than_it_can_have_are_turned_away():
+    async with live(connections=3) as server:
+        held = [await Wire.to(server) for _ in range(3)]
+        for wire in held:
+            await wire.says(REQUEST)
+            await wire.reader.readuntil(b"}")
+        turned_away = await Wire.to(server)
+        assert problem_in(await turned_away.hears()) == (503, "too-busy")
+        held.pop().writer.close()
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            wire = await Wire.to(server)
+            await wire.says(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            if b"200 OK" in await wire.hears():
+                break
+        else:
+            pytest.fail("the place that became free was not given to anybody")
+
+
+# Where it listens
+
+
+async def test_it_listens_elsewhere_only_once_there_is_a_key(tmp_path: Path):
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(UsageError, match="holdfast keys create"):
+            await serve("memory://", host=host, port=0)
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1.*holdfast keys create"):
+        await serve("memory://", host="192.0.2.1", port=0)
+    with pytest.raises(UsageError, match="is no address of this machine"):
+        await serve("memory://", host="no such host", port=0)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Is another server running"):
+        await serve("memory://", port=taken.getsockname()[1])
+    with pytest.raises(UsageError, match="no certificate"):
+        await serve("memory://", port=0, tls_key=tmp_path / "key.pem")
+    (tmp_path / "cert.pem").write_text("nonsense")
+    with pytest.raises(UsageError, match="cannot be used"):
+        await serve("memory://", port=0, tls_cert=tmp_path / "cert.pem")
+
+
+async def test_it_speaks_tls(tmp_path: Path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
+    making = await asyncio.create_subprocess_exec(*made, *names, "-keyout", key, "-out", cert, stderr=subprocess.PIPE)
+    assert await making.wait() == 0
+    async with live(tls_cert=cert, tls_key=key) as server:
+        port = server.address.rpartition(":")[2]
+        async with httpx2.AsyncClient(verify=ssl.create_default_context(cafile=str(cert))) as client:
+            answer = await client.get(f"https://localhost:{port}/v1/whoami")
+        assert (answer.status_code, answer.json()["name"]) == (200, "local")
+
+
+async def test_only_a_proxy_that_is_trusted_is_believed():
+    async def remote_seen(**more: Any) -> list[str]:
+        async with live(settings=Settings(), **more) as server:
+            platform = server.app.platform
+            home = await platform.tenants.home()
+            async with httpx2.AsyncClient(base_url=server.address) as client:
+                token = (await client.post("/v1/keys", json={"name": "a", "scopes": ["admin"]})).json()["token"]
+                headers = {"authorization": f"Bearer {token}", "x-forwarded-for": "203.0.113.9"}
+                assert (await client.put("/v1/addresses/x", json={}, headers=headers)).status_code == 200
+                assert (await client.get("/v1/whoami", headers={"x-forwarded-for": "127.0.0.1"})).status_code == 401
+            return [one.what.remote for one in await home.audit()][:1]
+
+    assert await remote_seen() == ["127.0.0.1"]
+    assert await remote_seen(trust_proxy=["10.9.9.9"]) == ["127.0.0.1"]
+    assert await remote_seen(trust_proxy=["127.0.0.1"]) == ["203.0.113.9"]

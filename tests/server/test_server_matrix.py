@@ -100,7 +100,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/schedules/{}/pause": Row(OPERATE, 404),
     "POST /v1/schedules/{}/resume": Row(OPERATE, 404),
     "POST /v1/schedules/{}/trigger": Row(SUBMIT, 404),
-    "DELETE /v1/schedules/{}": Row(OPERATE, 404),
+    "DELETE /v1/schedules/{}": Row(OPERATE),
     "GET /v1/queues": Row(READ),
     "GET /v1/queues/{}": Row(READ, 404),
     "PATCH /v1/queues/{}": Row(OPERATE, OWN, {"concurrency": 7}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -48,12 +49,12 @@ class Served:
         query: bytes = b"",
     ) -> tuple[int, dict[str, str], bytes]:
         """What comes of a request that no decent client would make: status, headers and body."""
-        parts, sent = list(body), list[Any]()
+        parts, sent = list(body) or [b""], list[Any]()
 
         async def receive() -> Any:
-            if parts:
-                return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
-            return {"type": "http.request", "body": b"", "more_body": False}
+            if not parts:
+                await asyncio.Event().wait()  # the caller never hangs up
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
         async def send(message: Any) -> None:
             sent.append(message)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from serving import serving
+from serving import Served, serving
+from starlette.responses import StreamingResponse
 
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.server.api import is_too_deep
-from holdfast.server.app import Settings
+from holdfast.server.api import Api, is_too_deep
+from holdfast.server.app import App, Settings
+from holdfast.server.calls import Call
+from holdfast.server.streams import Sent, event_stream
 
 pytestmark = pytest.mark.asyncio
 
@@ -221,6 +226,35 @@ async def test_the_outside_learns_nothing_of_the_servers_own_troubles(
         assert answer.headers.get("retry-after") == ("1" if status == 503 else None)
         if status == 500:
             assert answer.json()["fault"] in caplog.text
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("hunter2"), ZeroDivisionError("hunter2"), None])
+async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_about_to_stop(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+):
+    api, is_closed = Api(), asyncio.Event()
+
+    @api("GET", "/v1/stream", scope=None)
+    async def stream(call: Call) -> StreamingResponse:  # pyright: ignore[reportUnusedFunction]
+        async def events() -> AsyncGenerator[Sent]:
+            try:
+                yield Sent({"number": 1})
+                if error is not None:
+                    raise error
+                call.platform.closing.set()
+                await asyncio.sleep(3600)
+            finally:
+                is_closed.set()
+
+        return event_stream(events())
+
+    async with serving() as served:
+        with caplog.at_level(logging.WARNING, "holdfast.server"):
+            app = App(served.app.platform, api.endpoints)
+            code, _, body = await Served(app, "memory://").raw("GET", b"/v1/stream")
+        assert (code, body) == (200, b': welcome\n\ndata: {"number":1}\n\n')
+        assert is_closed.is_set()
+        assert ("hunter2" in caplog.text) is (error is not None)
 
 
 async def test_where_the_store_is_is_not_told():

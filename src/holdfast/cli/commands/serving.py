@@ -64,7 +64,7 @@ from holdfast.cli.moments import coming, span
     help="How long entries of the audit log are kept.",
 )
 @click.option(
-    "--allow-webhooks-to",
+    "--allow-webhook-to",
     "webhook_hosts",
     multiple=True,
     metavar="HOST",

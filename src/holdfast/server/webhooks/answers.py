@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
-from holdfast.server.api import JSON_DEPTH, depth_of
+from holdfast.server.api import JSON_DEPTH, is_too_deep
 from holdfast.server.webhooks.posting import Answer
 
 GOES_ON = 202
@@ -85,7 +85,7 @@ def _output(answer: Answer) -> Meaning:
     if not answer.body.strip():
         return Completed(None)
     try:
-        if depth_of(answer.body) > JSON_DEPTH:
+        if is_too_deep(answer.body):
             raise ValueError(f"it is nested more than {JSON_DEPTH} levels deep")
         return Completed(json.loads(answer.body.decode("utf-8"), parse_constant=_not_json))
     except (ValueError, RecursionError) as error:

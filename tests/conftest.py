@@ -20,3 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="whether all tests of the engine, and those with real processes, run on PostgreSQL as well",
     )
+    parser.getgroup("server").addoption(
+        "--requests",
+        type=int,
+        default=0,
+        help="how many requests of each kind are made up for each endpoint, other ones every time; a few, and always "
+        "the same, unless given",
+    )

@@ -36,12 +36,26 @@ async def start_many(
             f"start_many starts many runs, and with dedup={options.dedup!r} all of them would be one: start that one "
             f"with `start`"
         )
+    return await start_all(store, spec, ((_bound(spec, call), options) for call in calls), max_value)
+
+
+async def start_all(
+    store: Store,
+    spec: WorkflowSpec,
+    runs: Iterable[tuple[bytes, StartOptions]],
+    max_value: int,
+    *,
+    unsuccessful_too: bool = False,
+) -> list[str]:
+    """Start a run of a workflow for each of these inputs, each with options of its own: see ``accept``."""
     ids: list[str] = []
-    left = iter(calls)
+    left = iter(runs)
     while some := list(islice(left, AT_ONCE)):
-        news = [new_run(spec, _bound(spec, call), options, now=store.now(), max_value=max_value) for call in some]
+        news = [new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in some]
         answers = await store.commit([StartRun(new) for new in news])
-        ids += [accept(answer, new).id for answer, new in zip(answers, news, strict=True)]
+        ids += [
+            accept(answer, new, unsuccessful_too=unsuccessful_too).id for answer, new in zip(answers, news, strict=True)
+        ]
     return ids
 
 

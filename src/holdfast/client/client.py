@@ -133,7 +133,7 @@ class Client:
     async def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
         store = await self._connection.store()
-        spec = await _spec(store, workflow, self._options.version)
+        spec = await find_spec(store, workflow, self._options.version)
         await self._announce_queue(store)
         inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
         new = new_run(spec, inputs, self._options, now=store.now(), max_value=self.max_value)
@@ -147,7 +147,7 @@ class Client:
         raised; those before it are started. With an id template, the same call may then be made again.
         """
         store = await self._connection.store()
-        spec = await _spec(store, workflow, self._options.version)
+        spec = await find_spec(store, workflow, self._options.version)
         await self._announce_queue(store)
         return await start_many(store, spec, calls, self._options, self.max_value)
 
@@ -413,7 +413,7 @@ class Client:
         """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
 
         async def spec_of(store: Store, workflow: str) -> WorkflowSpec:
-            return await _spec(store, workflow, None)
+            return await find_spec(store, workflow, None)
 
         return ClientSchedules(self._connection, spec_of, self._sync)
 
@@ -572,7 +572,8 @@ class Client:
             call.close()  # it was never begun if an event loop is running here
 
 
-async def _spec(store: Store, workflow: str, version: str | None) -> WorkflowSpec:
+async def find_spec(store: Store, workflow: str, version: str | None) -> WorkflowSpec:
+    """What was announced of a workflow, in the version that a start by name means. Raises ``UnknownWorkflow``."""
     spec = await spec_to_start(store, workflow, version)
     if spec is not None:
         return spec

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 
-from pydantic_core import to_jsonable_python
-
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.offsets import Cursor, Seen, cursor_of
 from holdfast.client.plans import plan_in
 from holdfast.client.recorded_reply import PlainReply, plain_reply
+from holdfast.client.wire import to_wire
 from holdfast.codec import describe_error, to_plain
 from holdfast.core.execution import current_execution
 from holdfast.core.records import Kind, Record
@@ -392,7 +391,7 @@ def _plain(payload: bytes | None) -> Any:
 
 def _jsonable(value: Any) -> Any:
     """What JSON has no form for, in words: times, bytes, sets."""
-    return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+    return to_wire(value, tagged=False)
 
 
 def _output(payload: bytes) -> Any:
@@ -404,6 +403,11 @@ def _output(payload: bytes) -> Any:
 def _error(payload: bytes | None) -> dict[str, str]:
     told = _or_none(describe_error, payload or b"null")
     return {"type": "", "message": ""} if told is None else {"type": told.type, "message": told.message}
+
+
+def failure_in(record: Record) -> dict[str, str]:
+    """The type and the message of what a record that is not ``ok`` tells."""
+    return _child_error(record.payload or b"null") if record.kind is Kind.CHILD else _error(record.payload)
 
 
 def _child_error(payload: bytes) -> dict[str, str]:

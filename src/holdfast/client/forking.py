@@ -37,8 +37,13 @@ async def fork_run(
     new_id: str | None = None,
     max_value: int = LARGEST,
     fresh: bytes | None = None,
+    by: str | None = None,
 ) -> Run:
-    """Create the fork; it begins when a worker takes it up. ``fresh`` is its own part of the seed: random bytes."""
+    """Create the fork; it begins when a worker takes it up. ``fresh`` is its own part of the seed: random bytes.
+
+    ``by`` is who says what a question is taken to have been answered with; the user of the operating system, if it is
+    nobody else.
+    """
     source = await store.get(run_id)
     if source is None:
         raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
@@ -57,7 +62,7 @@ async def fork_run(
         if with_output is not GIVEN:
             what = f"the output of step {old.name!r}"
             if old.kind is Kind.APPROVAL:
-                answer = Answer.like(with_output, user(), now)
+                answer = Answer.like(with_output, user() if by is None else by, now)
                 payload = check_size(answer.payload(), what, max_value)
             else:
                 payload = check_size(codec_for(Any).encode(with_output, what), what, max_value)

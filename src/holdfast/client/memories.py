@@ -159,8 +159,8 @@ def _check_limit(limit: object) -> None:
 def _words_of(plain: Any) -> Iterator[str]:
     """The words in plain data: texts and numbers, and the names of fields, without JSON's signs."""
     if isinstance(plain, dict):
-        for name, value in cast("dict[str, Any]", plain).items():
-            yield name
+        for name, value in cast("dict[Any, Any]", plain).items():
+            yield str(name)
             yield from _words_of(value)
     elif isinstance(plain, list):
         for value in cast("list[Any]", plain):

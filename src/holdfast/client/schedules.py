@@ -9,6 +9,7 @@ import builtins
 import difflib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_in
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, get_args
 
@@ -356,13 +357,17 @@ class ClientSchedules:
         """
         return await (await self._way.store()).delete_schedule(name)
 
-    async def trigger(self, name: str) -> str:
-        """Start a run of it now, paused or not, beside those of its ticks; returns the run's id."""
+    async def trigger(self, name: str, *, id: str | None = None) -> str:
+        """Start a run of it now, paused or not, beside those of its ticks; returns the run's id.
+
+        With an ``id``, one that is there under it is joined.
+        """
         store = await self._way.store()
         schedule = await find(store, name)
         new = run_by_hand(schedule, await self._spec_of(store, schedule.what.workflow), store.now())
+        new = new if id is None else replace_in(new, id=id)
         [answer] = await store.commit([StartRun(new)])
-        run = accept(answer, new)
+        run = accept(answer, new, unsuccessful_too=id is not None)
         # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
         await store.settle_schedule(name, schedule.fired_up_to, schedule.fired_up_to, run=run.id)
         return run.id

@@ -178,8 +178,11 @@ def session_of(spec: WorkflowSpec, inputs: bytes) -> str:
     return session
 
 
-def accept(answer: Answer, new: NewRun) -> Run:
-    """The run that the caller gets: the new one, or the one that was there and may be joined."""
+def accept(answer: Answer, new: NewRun, *, unsuccessful_too: bool = False) -> Run:
+    """The run that the caller gets: the new one, or the one that was there and may be joined.
+
+    ``unsuccessful_too``: also one that has ended without a result.
+    """
     if answer is Verdict.SWITCHED_OFF:
         raise switched_off(new.workflow, f"run {new.id!r} was not started")
     assert isinstance(answer, Started)
@@ -187,7 +190,7 @@ def accept(answer: Answer, new: NewRun) -> Run:
     if answer.created or answer.deduplicated:
         return run
     check_same(run, new)
-    if run.state.is_terminal and run.state is not RunState.COMPLETED:
+    if run.state.is_terminal and run.state is not RunState.COMPLETED and not unsuccessful_too:
         raise unsuccessful(run)
     return run
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_json
 
 from holdfast.codec import codec_for, to_plain
 from holdfast.codec.tags import TAGGED
@@ -22,15 +22,35 @@ VALUES = "Holdfast-Values"
 TAGGED_VALUES = "tagged"
 
 _MARK = "$tagged"
+_LONGEST_NUMBER = 14_000
+"""In bits; about 4200 digits."""
 _values = codec_for(Any)
 
 
 def to_wire(value: Any, what: str = "the value", *, tagged: bool = True) -> Any:
     """A value as JSON data. Raises ``UnrecordableValue`` for what cannot be recorded either."""
     if not tagged:
-        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+        return _plain(value)
     data = _values.encode(value, what)
     return {_MARK: json.loads(data[len(TAGGED) :])} if data.startswith(TAGGED) else json.loads(data)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        # By way of the text: only there do infinite numbers, which JSON does not have, become words.
+        return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr))
+    except ValueError:  # there is something in it that even pydantic has no form for
+        return _in_words(value)
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value).items()
+        return {key if isinstance(key, str) else str(_in_words(key)): _in_words(item) for key, item in entries}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_in_words(item) for item in cast("list[Any]", value)]
+    # Python does not write numbers of so many digits, nor read them.
+    return hex(value) if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER else _plain(value)
 
 
 def from_wire(data: Any, what: str = "the value") -> Any:

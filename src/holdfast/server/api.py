@@ -2,8 +2,8 @@
 
 An endpoint is an async function of a ``Call``, of the parts of its path, and, if it wants them, of a ``body`` and a
 ``query``, which are pydantic models. Its return type is the model of the answer; ``None`` is answered with 204, and a
-``Response`` of its own (a stream) with that. From the same declarations come the routes, the OpenAPI document, and the
-tests that ask of every endpoint who may call it.
+``Response`` of its own (a stream) with that; it may have both, and choose by what the request accepts. From the same
+declarations come the routes, the OpenAPI document, and the tests that ask of every endpoint who may call it.
 
 Paths are matched part by part, while they are still quoted, so that an id may hold anything, slashes included.
 """
@@ -14,14 +14,17 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast, get_type_hints
+from types import UnionType
+from typing import Any, Final, Self, Union, cast, get_args, get_type_hints
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from holdfast.server.problems import Problem
+from holdfast.server.headers import check_headers
+from holdfast.server.problems import Json, Problem
 from holdfast.server.scopes import Scope
 
 Handler = Callable[..., Awaitable[Any]]
@@ -72,6 +75,10 @@ class Endpoint:
     """It stands in the audit log."""
     more: Mapping[int, str]
     """Other statuses that it may answer with, and what they mean."""
+    headers: tuple[str, ...] = ()
+    """Headers of the request that it reads: see ``headers``."""
+    group: str = ""
+    """Under which it stands in the OpenAPI document."""
 
     @property
     def name(self) -> str:
@@ -97,8 +104,10 @@ class Endpoint:
 class Api:
     """A collection of endpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str | None = None) -> None:
         self.endpoints: list[Endpoint] = []
+        self._group = group
+        """Under which they stand in the OpenAPI document; that of their module, unless given."""
 
     def __call__(
         self,
@@ -110,32 +119,43 @@ class Api:
         on_address: bool = False,
         audited: bool | None = None,
         more: Mapping[int, str] | None = None,
+        headers: tuple[str, ...] = (),
     ) -> Callable[[Handler], Handler]:
         """Declare an endpoint. What changes something is audited unless it says otherwise."""
 
         def declare(handler: Handler) -> Handler:
-            hints = get_type_hints(handler)
-            returns = hints.get("return", type(None))
-            streams = inspect.isclass(returns) and issubclass(returns, Response)
+            hints = get_type_hints(handler, include_extras=True)
+            returns, streams = _without_response(hints.get("return", type(None)))
             self.endpoints.append(
                 Endpoint(
                     method=method,
                     path=path,
                     scope=scope,
                     handler=handler,
-                    status=204 if returns is type(None) else status,
+                    status=204 if returns is type(None) and not streams else status,
                     body=hints.get("body"),
                     query=hints.get("query"),
-                    answer=None if streams or returns is type(None) else TypeAdapter(returns),
+                    answer=None if returns is type(None) else TypeAdapter(returns),
                     streams=streams,
                     on_address=on_address,
                     audited=(method != "GET") if audited is None else audited,
                     more=more or {},
+                    headers=headers,
+                    group=self._group or handler.__module__.rpartition(".")[2],
                 )
             )
             return handler
 
         return declare
+
+
+def _without_response(returns: Any) -> tuple[Any, bool]:
+    """What an endpoint returns that is data, and whether it may also return a response of its own."""
+    kinds = get_args(returns) if isinstance(returns, UnionType) else (returns,)
+    data = [kind for kind in kinds if not (inspect.isclass(kind) and issubclass(kind, Response))]
+    if len(data) == len(kinds):
+        return returns, False
+    return (Union[tuple(data)] if data else type(None)), True  # noqa: UP007
 
 
 # Routing
@@ -182,7 +202,7 @@ def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
                 value = unquote(part, errors="strict")
             except UnicodeDecodeError:
                 return None
-            if not value or "\0" in value:  # no store can keep a name with a NUL, so there is nothing under it
+            if not value or not value.isprintable():  # nothing has such a name or id
                 return None
             values[wanted[1:-1]] = value
         elif wanted != part:
@@ -195,6 +215,7 @@ def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
 
 async def arguments_of(endpoint: Endpoint, request: Request, path: Mapping[str, str]) -> dict[str, Any]:
     """The arguments that an endpoint takes, beside the call. Raises ``Problem``."""
+    check_headers(endpoint.headers, request.headers)
     arguments: dict[str, Any] = dict(path)
     if endpoint.query is not None:
         arguments["query"] = _checked(endpoint.query, _query(endpoint.query, request), "query")
@@ -209,7 +230,7 @@ def answer_of(endpoint: Endpoint, value: Any, status: int | None = None) -> Resp
         return value
     if endpoint.answer is None or (value is None and status == 204):
         return Response(status_code=status or endpoint.status)
-    return JSONResponse(endpoint.answer.dump_python(value, mode="json"), status or endpoint.status)
+    return Json(endpoint.answer.dump_python(value, mode="json"), status or endpoint.status)
 
 
 def _query(model: type[BaseModel], request: Request) -> dict[str, Any]:
@@ -232,9 +253,18 @@ def _parsed(model: type[BaseModel], data: bytes, media_type: str) -> BaseModel:
     if is_too_deep(data):
         raise Problem(422, "too-deep", "The body is nested too deeply", f"At most {JSON_DEPTH} levels are taken.")
     try:
-        return model.model_validate({}) if is_empty else model.model_validate_json(data)
+        if is_empty:
+            return model.model_validate({})
+        if _ENDLESS.search(data):
+            raise ValueError("a number has more digits than can be told")
+        if _NOT_FINITE.search(data):
+            from_json(data, allow_inf_nan=False)
+        # JSON has numbers and texts of its own: a text that looks like a number is none.
+        return model.model_validate_json(data, strict=True)
     except ValidationError as error:
         raise _invalid(error, "body") from None
+    except ValueError as error:
+        raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
 def _checked(model: type[BaseModel], values: Mapping[str, Any], where: str) -> BaseModel:
@@ -272,6 +302,10 @@ def is_too_deep(data: bytes, most: int = JSON_DEPTH) -> bool:
     return bool(left)
 
 
+_ENDLESS: Final = re.compile(rb'"\$int"\s*:\s*"-?[0-9a-fA-F]{3500}')
+"""A tagged number that Python would not write in decimal any more; plain ones of that length it does not read."""
+_NOT_FINITE: Final = re.compile(rb"NaN|Infinity")
+"""Numbers that JSON does not have, and that some write all the same."""
 # Possessive, since a repeat that could go back would remember every character of a long string.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from holdfast.client.client import Client
 from holdfast.client.handle import RunInfo
 from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
+from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.keys import Caller
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
@@ -73,19 +74,9 @@ class Call:
 
     # Idempotency
 
-    @property
-    def idempotency_key(self) -> str | None:
-        """What the caller calls this request, so that sending it again changes nothing. Raises ``Problem``."""
-        given = self.request.headers.get("idempotency-key")
-        if given is not None and not (0 < len(given) <= 255 and given.isprintable()):
-            raise Problem(
-                422, "bad-idempotency-key", "The Idempotency-Key does not fit", "It has 1 to 255 printable characters."
-            )
-        return given
-
     def derived_id(self, what: str) -> str | None:
         """An id that follows from the Idempotency-Key; other callers and other operations have others."""
-        given = self.idempotency_key
+        given = self.request.headers.get(IDEMPOTENCY_KEY)
         if given is None:
             return None
         mixed = "\0".join((self.caller.key, what, given)).encode()

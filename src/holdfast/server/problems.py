@@ -7,6 +7,7 @@ a fault of the server's, of which the outside learns nothing but a number to loo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +19,20 @@ from holdfast import errors
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 1
 """Seconds after which a store that cannot be reached is worth another try."""
+
+
+class Json(JSONResponse):
+    """An answer in JSON. Halves of characters, which a model may have said, become question marks."""
+
+    def render(self, content: Any) -> bytes:
+        """As it is sent."""
+        return to_text(content)
+
+
+def to_text(content: Any) -> bytes:
+    """JSON as it is sent."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="replace")
 
 
 class Problem(Exception):
@@ -46,18 +61,20 @@ class Problem(Exception):
         detail = {"detail": self.detail} if self.detail else {}
         return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.more}
 
-    def response(self) -> JSONResponse:
+    def response(self) -> Json:
         """The answer."""
-        return JSONResponse(self.as_json(), self.status, headers=self.headers, media_type=MEDIA_TYPE)
+        return Json(self.as_json(), self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.RunNotFound: (404, "run-not-found", "There is no such run"),
     errors.UnknownWorkflow: (404, "unknown-workflow", "No worker has announced such a workflow"),
     errors.UnknownSchedule: (404, "unknown-schedule", "There is no such schedule"),
+    errors.UnknownQueue: (404, "unknown-queue", "There is no such queue that has limits"),
     errors.UnknownApproval: (404, "unknown-approval", "There is no such question"),
     errors.RunConflict: (409, "run-conflict", "The id belongs to another run"),
     errors.RunEnded: (409, "run-ended", "The run has ended"),
+    errors.RunUnsuccessful: (409, "run-unsuccessful", "The run under this id has ended without a result"),
     errors.RetryRefused: (409, "retry-refused", "The run cannot be retried"),
     errors.ApprovalClosed: (409, "approval-closed", "The question takes no answer any more"),
     errors.WorkflowSwitchedOff: (409, "workflow-switched-off", "The workflow is switched off"),
@@ -69,6 +86,8 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),
 }
 """By the nearest class above an error's own."""
+_ABOUT = ("run_id", "approval_id", "state", "error")
+"""What errors tell beside their words."""
 
 
 _STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
@@ -82,8 +101,8 @@ def problem_of(error: errors.HoldfastError) -> Problem | None:
             headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
             # What a store says of itself, and where it is, is for those who run it.
             detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
-            run_id, approval_id = getattr(error, "run_id", None), getattr(error, "approval_id", None)
-            return Problem(status, name, title, detail, headers=headers, run_id=run_id, approval_id=approval_id)
+            more = {about: getattr(error, about, None) or None for about in _ABOUT}
+            return Problem(status, name, title, detail, headers=headers, **more)
     return None
 
 

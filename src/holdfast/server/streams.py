@@ -1,16 +1,22 @@
-"""Server-sent events: a stream that a reader can come back to."""
+"""Server-sent events: a stream that a reader can come back to.
+
+What goes wrong once a stream has begun can be told by no status any more: it is told by a last event, ``problem``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from holdfast.errors import HoldfastError
+from holdfast.server.problems import Problem, problem_of, to_text
+
 MEDIA_TYPE = "text/event-stream"
+PROBLEM = "problem"
 QUIET = 15.0
 """Seconds after which a comment is sent, so that whoever stands between does not take the stream for dead."""
 
@@ -29,8 +35,7 @@ class Sent:
         """As it is sent."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
-        lines.append(f"data: {json.dumps(self.data, ensure_ascii=False, separators=(',', ':'))}")
-        return "\n".join([*lines, "", ""]).encode()
+        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", to_text(self.data), b"\n\n"])
 
 
 def event_stream(events: AsyncGenerator[Sent]) -> StreamingResponse:
@@ -53,6 +58,13 @@ async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
             if event is None:
                 return
             yield event.encoded()
+    except Problem as problem:
+        yield Sent(problem.as_json(), PROBLEM).encoded()
+    except HoldfastError as error:
+        problem = problem_of(error)
+        if problem is None:
+            raise
+        yield Sent(problem.as_json(), PROBLEM).encoded()
     finally:
         if following is not None:
             following.cancel()

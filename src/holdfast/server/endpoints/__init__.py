@@ -7,12 +7,37 @@ from collections.abc import Sequence
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Helper
 from holdfast.server.delivering.sweeping import sweeper
-from holdfast.server.endpoints import addresses, audit, deliveries, keys, policies, service
+from holdfast.server.endpoints import (
+    addresses,
+    agents,
+    approvals,
+    audit,
+    control,
+    deliveries,
+    events,
+    keys,
+    memories,
+    policies,
+    queues,
+    runs,
+    schedules,
+    service,
+    usage,
+)
 from holdfast.server.policing import policeman
 from holdfast.server.webhooks.sending import sender
 
 ENDPOINTS: Sequence[Endpoint] = [
     *service.api.endpoints,
+    *runs.api.endpoints,
+    *events.api.endpoints,
+    *control.api.endpoints,
+    *approvals.api.endpoints,
+    *schedules.api.endpoints,
+    *queues.api.endpoints,
+    *memories.api.endpoints,
+    *agents.api.endpoints,
+    *usage.api.endpoints,
     *addresses.api.endpoints,
     *deliveries.api.endpoints,
     *policies.api.endpoints,

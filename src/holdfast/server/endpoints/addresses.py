@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 
 from holdfast.client.addresses import (
     AddressInfo,
+    declare_address,
     delete_address,
     find_address,
     list_addresses,
@@ -20,11 +21,11 @@ from holdfast.client.addresses import (
 from holdfast.client.handle import RunInfo
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
 from holdfast.client.starting import start_options
-from holdfast.core.usage import Budget
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import listen, take
+from holdfast.server.models import BudgetBody, Changed
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
@@ -34,15 +35,6 @@ from holdfast.server.webhooks.sending import targets_of
 api = Api()
 
 Seconds = float
-
-
-class BudgetBody(Body):
-    """What a run may use; what is not given is not limited."""
-
-    usd: float | None = Field(None, gt=0)
-    tokens: int | None = Field(None, gt=0)
-    turns: int | None = Field(None, gt=0)
-    seconds: float | None = Field(None, gt=0)
 
 
 class SendBody(Body):
@@ -130,12 +122,6 @@ class AddressPage(BaseModel):
     items: list[AddressInfo]
 
 
-class Changed(BaseModel):
-    """Whether anything was changed by the request."""
-
-    changed: bool
-
-
 @api("GET", "/v1/addresses", scope=Scope.READ)
 async def list_all_addresses(call: Call) -> AddressPage:
     """All addresses, with their settings."""
@@ -219,7 +205,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
         delay=body.delay,
         priority=body.priority,
         tags=body.tags,
-        budget=None if body.budget is None else Budget(**body.budget.model_dump()),
+        budget=None if body.budget is None else body.budget.budget(),
         max_deliveries=body.max_deliveries,
     )
     payload = call.taken(body.payload, "the payload")
@@ -259,6 +245,7 @@ async def listen_to_address(call: Call, address: str, query: ListenQuery) -> Str
     First an event `listener`, with the id of the listener; then an event `delivery` for each. While the stream is open
     the listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
     """
+    await declare_address(await call.store(), address)  # what cannot be one is refused before the stream begins
     return event_stream(
         listen(
             call,

@@ -1,0 +1,148 @@
+"""Agents and workflows: whether they are served, and the switch that stops them everywhere; and the workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.client.addresses import LONGEST_LEASE, SHORTEST_LEASE, declare_address
+from holdfast.client.health import Health
+from holdfast.client.stalls import is_alive
+from holdfast.errors import UnknownWorkflow
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.models import Changed, Items, Text
+from holdfast.server.scopes import Scope
+from holdfast.stores.contract import Worker
+
+api = Api()
+
+
+@api("GET", "/v1/agents", scope=Scope.READ)
+async def list_agents(call: Call) -> Items[Health]:
+    """How it is with every agent and workflow that was announced: who serves it, by its workers' heartbeats."""
+    return Items[Health](items=await call.client.health())
+
+
+@api("GET", "/v1/agents/{name}", scope=Scope.READ)
+async def get_agent(call: Call, name: str) -> Health:
+    """How it is with one agent or workflow."""
+    for one in await call.client.health():
+        if one.name == name:
+            return one
+    raise UnknownWorkflow(
+        f"nobody has announced an agent or a workflow {name!r}: GET /v1/agents tells which there are. A worker "
+        f"announces what it serves when it starts; an agent of another framework, with its first heartbeat."
+    )
+
+
+@api("POST", "/v1/agents/{name}/kill", scope=Scope.OPERATE)
+async def kill_agent(call: Call, name: str) -> Changed:
+    """Stop an agent or a workflow everywhere: its runs stop at the next recorded point, and none is started."""
+    return Changed(changed=await call.client.switch_off(name))
+
+
+@api("POST", "/v1/agents/{name}/lift", scope=Scope.OPERATE)
+async def lift_agent(call: Call, name: str) -> Changed:
+    """Let the runs of an agent that was stopped go on."""
+    return Changed(changed=await call.client.switch_on(name))
+
+
+# Agents that take no deliveries
+
+
+class HeartbeatBody(Body):
+    """A sign of life."""
+
+    listener: Annotated[
+        str | None,
+        Field(max_length=200, description="What the answer to the last one said; left out by a process that starts."),
+    ] = None
+    name: Annotated[Text, Field(description="What people call the process.")] = ""
+    lease: Annotated[
+        float | None,
+        Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE, description="Seconds until it counts as silent."),
+    ] = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "host-1", "lease": 60}]})
+
+
+class Heard(BaseModel):
+    """What an agent learns when it is heard of."""
+
+    listener: Annotated[str, Field(description="Hand it in with the next heartbeat.")]
+    lease: float
+    killed: Annotated[bool, Field(description="Somebody has stopped the agent: it should do nothing until `lift`.")]
+
+
+@api("POST", "/v1/agents/{name}/heartbeat", scope=Scope.LISTEN, on_address=True, audited=False)
+async def send_heartbeat(call: Call, name: str, body: HeartbeatBody) -> Heard:
+    """Tell that an agent of another framework is alive, and hear whether it is to stop.
+
+    It is for those that take no deliveries; those that do are heard of by what they ask for. `GET /v1/agents` tells of
+    it from the first heartbeat on.
+    """
+    store, tenant, listeners = await call.store(), call.tenant, call.platform.listeners
+    address = await declare_address(store, name)
+    lease = address.lease if body.lease is None else body.lease
+    worker = await listeners.read(tenant, name, body.listener)
+    if worker is None or not await listeners.keep(tenant, store, worker, lease):
+        worker = await listeners.register(call, store, replace(address, lease=lease), body.name)
+    return Heard(
+        listener=await listeners.name(tenant, name, worker),
+        lease=lease,
+        killed=await call.platform.switches.is_off(tenant, name),
+    )
+
+
+# Workers
+
+
+class WorkerInfo(BaseModel):
+    """A process that takes up runs."""
+
+    id: int
+    name: str
+    host: Annotated[str, Field(description="Its machine; of a listener, its network address.")]
+    pid: int
+    state: Annotated[str, Field(description="live, retired (left in good order) or dead.")]
+    alive: Annotated[bool, Field(description="Its lease has not passed.")]
+    listener: Annotated[bool, Field(description="It takes deliveries over HTTP, or only sends heartbeats.")]
+    workflows: Annotated[list[str], Field(description="What it serves; with a version behind an @, if that has one.")]
+    queues: Annotated[list[str] | None, Field(description="The queues that it serves; null: all.")]
+    started_at: datetime
+    beat_at: Annotated[datetime, Field(description="Its last heartbeat.")]
+    lease_until: datetime
+
+    @classmethod
+    def of(cls, worker: Worker, now: float) -> WorkerInfo:
+        """From its row."""
+        return cls(
+            id=worker.id,
+            name=worker.name,
+            host=worker.host,
+            pid=worker.pid,
+            state=worker.state,
+            alive=is_alive(worker, now),
+            listener=worker.by_lease,
+            workflows=list(worker.workflows),
+            queues=None if worker.queues is None else list(worker.queues),
+            started_at=_moment(worker.started_at),
+            beat_at=_moment(worker.beat_at or worker.started_at),
+            lease_until=_moment(worker.lease_until),
+        )
+
+
+@api("GET", "/v1/workers", scope=Scope.READ)
+async def list_workers(call: Call) -> Items[WorkerInfo]:
+    """The workers that are live, and those that unfinished runs refer to."""
+    store = await call.store()
+    now = store.now()
+    return Items[WorkerInfo](items=[WorkerInfo.of(one, now) for one in await store.workers()])
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

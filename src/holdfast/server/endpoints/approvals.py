@@ -1,0 +1,96 @@
+"""Questions that runs ask people, and the answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from holdfast.client.approvals import ApprovalInfo, find_approval
+from holdfast.client.wire import VALUES
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.models import Changed, Items, Limit, Name, Text
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class ApprovalsQuery(Body):
+    """Which questions."""
+
+    run_id: Annotated[Name | None, Field(description="Of this run.")] = None
+    workflow: Annotated[Name | None, Field(description="Of runs of this workflow.")] = None
+    asked_of: Annotated[Text | None, Field(description="That this person is asked now.")] = None
+    all: Annotated[bool, Field(description="Also those that are closed.")] = False
+    limit: Limit = 100
+
+
+@api("GET", "/v1/approvals", scope=Scope.READ, headers=(VALUES,))
+async def list_approvals(call: Call, query: ApprovalsQuery) -> Items[ApprovalInfo]:
+    """Questions that wait for a person's answer, the longest open first."""
+    found = await call.client.approvals(
+        query.run_id, workflow=query.workflow, asked_of=query.asked_of, all=query.all, limit=query.limit
+    )
+    return Items[ApprovalInfo](items=[_told(call, one) for one in found])
+
+
+@api("GET", "/v1/approvals/{id}", scope=Scope.READ, headers=(VALUES,))
+async def get_approval(call: Call, id: str) -> ApprovalInfo:
+    """One question, and what has become of it. The beginning of its id will do, as long as it names one."""
+    return _told(call, ApprovalInfo.of(await find_approval(call.tenant.connection, id)))
+
+
+class ApproveBody(Body):
+    """A yes."""
+
+    value: Annotated[Any, Field(description="The choice, or what is filled into the form.")] = None
+    arguments: Annotated[
+        dict[Name, Any] | None, Field(description="For the call of a tool: in place of those that it was called with.")
+    ] = None
+    by: Annotated[Text | None, Field(description="Who answers; the name of the key unless given.")] = None
+    reason: Text = ""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "Ada", "reason": "within the budget"}]})
+
+
+class DenyBody(Body):
+    """A no."""
+
+    by: Annotated[Text | None, Field(description="Who answers; the name of the key unless given.")] = None
+    reason: Text = ""
+
+
+@api("POST", "/v1/approvals/{id}/approve", scope=Scope.OPERATE, headers=(VALUES,))
+async def approve(call: Call, id: str, body: ApproveBody) -> Changed:
+    """Say yes to a question; 409 `approval-closed` if it was answered before, or nobody waits for it any more.
+
+    `changed` is false when the same person has said the very same before. An answer that does not fit is a 422, and the
+    question stays open.
+    """
+    value = call.taken(body.value, "the answer")
+    arguments = body.arguments
+    if arguments is not None:
+        arguments = {name: call.taken(one, f"argument {name!r}") for name, one in arguments.items()}
+    changed = await call.client.approve(id, value, arguments=arguments, by=_by(call, body.by), reason=body.reason)
+    return Changed(changed=changed)
+
+
+@api("POST", "/v1/approvals/{id}/deny", scope=Scope.OPERATE)
+async def deny(call: Call, id: str, body: DenyBody) -> Changed:
+    """Say no to a question. Answers as for a yes."""
+    return Changed(changed=await call.client.deny(id, by=_by(call, body.by), reason=body.reason))
+
+
+def _by(call: Call, given: str | None) -> str:
+    """Who answers. A key that speaks for somebody is named as well: it cannot pass for that person unnoticed."""
+    caller = call.caller
+    if not given:
+        return caller.name
+    return f"{given} (key {caller.name})" if caller.key else given
+
+
+def _told(call: Call, info: ApprovalInfo) -> ApprovalInfo:
+    answer = info.answer
+    return info if answer is None else replace(info, answer=replace(answer, value=call.out(answer.value)))

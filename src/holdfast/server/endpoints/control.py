@@ -1,0 +1,176 @@
+"""Changing runs: cancelling, pausing, retrying and forking them, other budgets; dead runs, and deleting ended ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from holdfast.client.dead import DeadRun
+from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.handle import RunInfo
+from holdfast.client.pruning import PruneReport
+from holdfast.client.wire import VALUES
+from holdfast.errors import RunConflict
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.endpoints.runs import info_of
+from holdfast.server.headers import IDEMPOTENCY_KEY
+from holdfast.server.models import (
+    LARGEST_INT,
+    BudgetBody,
+    Changed,
+    Cursor,
+    Limit,
+    Name,
+    Page,
+    Seconds,
+    StateName,
+    Text,
+    bad_cursor,
+    from_cursor,
+    to_cursor,
+)
+from holdfast.server.scopes import Scope
+
+api = Api("runs")
+
+
+@api("POST", "/v1/runs/{id}/cancel", scope=Scope.OPERATE)
+async def cancel_run(call: Call, id: str) -> Changed:
+    """Ask for a run to be cancelled; 409 `run-ended` if it has ended.
+
+    What it is doing is interrupted, and steps with a compensation are undone. `changed` is false when that was asked
+    before.
+    """
+    return Changed(changed=await call.client.cancel(id))
+
+
+@api("POST", "/v1/runs/{id}/pause", scope=Scope.OPERATE)
+async def pause_run(call: Call, id: str) -> Changed:
+    """Keep a run from going on. Steps in flight may end, and are recorded."""
+    return Changed(changed=await call.client.pause(id))
+
+
+@api("POST", "/v1/runs/{id}/resume", scope=Scope.OPERATE)
+async def resume_run(call: Call, id: str) -> Changed:
+    """Let a paused run go on; `changed` is false when it was not paused."""
+    return Changed(changed=await call.client.resume(id))
+
+
+class RetryBody(Body):
+    """How a run is retried."""
+
+    run_again: Annotated[bool, Field(description="A `once` step may run a second time.")] = False
+    version: Annotated[Text | None, Field(description="Of its workflow, whose code goes on with it.")] = None
+
+
+@api("POST", "/v1/runs/{id}/retry", scope=Scope.OPERATE, headers=(VALUES,))
+async def retry_run(call: Call, id: str, body: RetryBody) -> RunInfo:
+    """Let a failed, cancelled or dead run go on from where it went wrong; 409 `retry-refused` if it cannot.
+
+    The records that ended it are taken back from its journal, with what the workflow did because of them.
+    """
+    await call.client.retry(id, run_again=body.run_again, version=body.version)
+    return await info_of(call, await call.tenant.connection.read(id))
+
+
+class ForkBody(Body):
+    """Where a fork begins."""
+
+    at: Annotated[
+        Annotated[int, Field(ge=1, le=LARGEST_INT)] | Name | None,
+        Field(description="The step to go on from, by its number or its name; without it, all that is recorded."),
+    ] = None
+    output: Annotated[
+        Any, Field(description="What that step is taken to have returned, null included; left out: it runs again.")
+    ] = None
+    id: Annotated[Name | None, Field(description="Of the new run; made up unless given.")] = None
+
+
+@api(
+    "POST",
+    "/v1/runs/{id}/fork",
+    scope=Scope.OPERATE,
+    status=201,
+    more={200: "The same request has forked it before."},
+    headers=(IDEMPOTENCY_KEY, VALUES),
+)
+async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
+    """Start a new run that shares what was recorded of another one before a step."""
+    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else GIVEN
+    derived = call.derived_id("fork") if body.id is None else None
+    store = await call.store()
+    try:
+        run = await fork_run(
+            store, id, at=body.at, with_output=output, new_id=body.id or derived, by=call.caller.name or None
+        )
+    except RunConflict:
+        run = None if derived is None else await store.get(derived)
+        if run is None or run.forked_from != id:
+            raise
+        call.status = 200
+    return await info_of(call, run)
+
+
+@api("PUT", "/v1/runs/{id}/budget", scope=Scope.OPERATE)
+async def set_budget(call: Call, id: str, body: BudgetBody) -> Changed:
+    """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
+    await call.client.set_budget(id, body.budget())
+    return Changed(changed=True)
+
+
+# Dead runs, and those that nobody needs any more
+
+
+class DeadQuery(Body):
+    """Which dead runs."""
+
+    workflow: Name | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+@api("GET", "/v1/dead", scope=Scope.READ)
+async def list_dead(call: Call, query: DeadQuery) -> Page[DeadRun]:
+    """Runs that took their workers down too often in a row, newest first, and what they were doing.
+
+    They are left alone until somebody retries them.
+    """
+    before = None
+    if query.cursor is not None:
+        before = from_cursor("dead", query.cursor)
+        if await (await call.store()).get(before) is None:  # it was deleted, and nobody knows where it stood
+            raise bad_cursor(query.cursor)
+    found = await call.client.dead(workflow=query.workflow, limit=query.limit + 1, before=before)
+    page = found[: query.limit]
+    return Page[DeadRun](items=page, next=to_cursor("dead", page[-1].id) if len(found) > query.limit else None)
+
+
+class PruneBody(Body):
+    """Which runs are deleted."""
+
+    older_than: Annotated[Seconds, Field(description="Seconds since they ended.")]
+    state: Annotated[
+        tuple[StateName, ...],
+        Field(description="Ended states; completed and cancelled unless given.", max_length=10),
+    ] = ()
+    workflow: Name | None = None
+    keep: Annotated[int, Field(ge=0, le=10**9, description="Not the newest so many of each workflow.")] = 0
+    unclaimed: Annotated[bool, Field(description="Also those whose result nobody has had.")] = False
+    run_ids: Annotated[list[Name] | None, Field(description="Only these.", max_length=10_000)] = None
+    dry_run: Annotated[bool, Field(description="Delete nothing, only tell.")] = False
+
+
+@api("POST", "/v1/prune", scope=Scope.ADMIN)
+async def prune_runs(call: Call, body: PruneBody) -> PruneReport:
+    """Delete runs that ended longer ago than that, with all that belongs to them; never one that is still needed."""
+    return await call.client.prune(
+        body.older_than,
+        state=body.state,
+        workflow=body.workflow,
+        keep=body.keep,
+        unclaimed=body.unclaimed,
+        run_ids=body.run_ids,
+        dry_run=body.dry_run,
+    )

@@ -1,0 +1,186 @@
+"""What happens in a run, as a stream or page by page, and what is recorded of it.
+
+A reader of the stream that is cut off comes back with the id of the last event that it had (``Last-Event-ID``, or
+``?after=``), and goes on behind it: nothing is missing, and nothing comes twice, whichever server answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.events import Event, failure_in, read_events
+from holdfast.client.offsets import cursor_of
+from holdfast.client.wire import VALUES
+from holdfast.codec import to_plain
+from holdfast.core.records import Kind, Record
+from holdfast.errors import CodecError, RunNotFound
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.headers import LAST_EVENT_ID
+from holdfast.server.models import Cursor, Failure, Limit, Page, Wait, number_from_cursor, to_cursor
+from holdfast.server.scopes import Scope
+from holdfast.server.streams import MEDIA_TYPE, Sent, event_stream
+from holdfast.server.waiting import until_closing, within
+
+api = Api("runs")
+
+_BEHIND_ALL_NOTICES = 2**62
+
+
+# Events
+
+
+class ToldEvent(BaseModel):
+    """Something that has happened in a run."""
+
+    offset: Annotated[str, Field(description="Hand it in as `after` to go on behind this event.")]
+    kind: Annotated[
+        str,
+        Field(
+            description="begun, text, retracted, answered, step, plan, approval, compacted, child, start, signal, "
+            "timer, compensation, cancel, deadline, patch, delivered, returned, reopened or ended."
+        ),
+    ]
+    at: datetime
+    run_id: str
+    step: Annotated[int | None, Field(description="The number of the step, signal or child that it belongs to.")]
+    name: str
+    text: Annotated[str, Field(description="Of `text`: the piece. Of `answered` and `compacted`: the whole text.")]
+    data: Annotated[Any, Field(description="What else there is to tell.")]
+
+
+class EventsQuery(Body):
+    """Which events."""
+
+    after: Annotated[Cursor | None, Field(description="The offset of the last event that you had.")] = None
+    follow: Annotated[bool, Field(description="Of a stream: go on until the run has ended.")] = True
+    wait: Wait = 0.0
+    limit: Limit = 100
+
+
+@api("GET", "/v1/runs/{id}/events", scope=Scope.READ, headers=(VALUES, LAST_EVENT_ID))
+async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent] | Response:
+    """What happens in a run, from its beginning or behind `after`.
+
+    With `Accept: text/event-stream`, a stream that ends after the event `ended`: the `id` of each is its offset,
+    `event` its kind, `data` the event as below. A reader that comes back with `Last-Event-ID` goes on behind that.
+    An event `problem` tells why a stream ended early.
+
+    Else a page: those that are there, at most `limit`; if there are none, `wait` says for how long to wait for one. Go
+    on with its `next` as `after`.
+    """
+    after = query.after or call.request.headers.get(LAST_EVENT_ID) or None
+    connection = call.tenant.connection
+    cursor_of(after, await connection.read(id))
+    if MEDIA_TYPE in call.request.headers.get("accept", ""):
+        events = read_events(connection, id, after, follow=query.follow)
+        return event_stream(_sent(call, until_closing(call, events)))
+    found = await _page(call, id, after, query.limit)
+    if not found and query.wait:
+        first = await within(call, query.wait, _first(call, id, after))
+        if first is not None:
+            found = [first, *await _page(call, id, first.offset, query.limit - 1)]
+    items = [ToldEvent(**_json(call, event)) for event in found]
+    return Page[ToldEvent](items=items, next=found[-1].offset if found else after)
+
+
+async def _sent(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[Sent]:
+    async with aclosing(events):
+        async for event in events:
+            yield Sent(_json(call, event), event.kind, event.offset)
+
+
+async def _page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
+    found: list[Event] = []
+    async with aclosing(read_events(call.tenant.connection, run_id, after, follow=False)) as events:
+        while len(found) < limit and (event := await anext(events, None)) is not None:
+            found.append(event)
+    return found
+
+
+async def _first(call: Call, run_id: str, after: str | None) -> Event | None:
+    async with aclosing(read_events(call.tenant.connection, run_id, after)) as events:
+        return await anext(events, None)
+
+
+def _json(call: Call, event: Event) -> dict[str, Any]:
+    return event.as_json() | {"data": call.out(event.data)}
+
+
+# What is recorded
+
+
+class JournalStep(BaseModel):
+    """The outcome of something that a run has done, as it stands in its journal."""
+
+    number: Annotated[int | None, Field(description="As forks take it; null: of timers and the like.")]
+    name: str
+    kind: Annotated[str, Field(description="step, signal, approval, child, start, timer, compensation, cancel, …")]
+    ok: bool
+    value: Annotated[Any, Field(description="What it returned.")] = None
+    error: Annotated[Failure | None, Field(description="What it failed with.")] = None
+    arguments: Annotated[str, Field(description="Shortened, for people to read.")]
+    attempts: int
+    started_at: datetime | None
+    at: datetime
+    worker: Annotated[str, Field(description="The name of the worker that recorded it.")]
+
+
+class StepsQuery(Body):
+    """Which part of a journal."""
+
+    limit: Limit = 100
+    cursor: Cursor | None = None
+
+
+@api("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES,))
+async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep]:
+    """What is recorded of a run, in the order in which its code saw it."""
+    store = await call.store()
+    after = -1 if query.cursor is None else number_from_cursor("steps", query.cursor)
+    feed = await store.feed(id, after, _BEHIND_ALL_NOTICES, query.limit + 1)
+    if feed is None:
+        raise RunNotFound(f"there is no run {id!r} in {store.url}", id)
+    page = feed.records[: query.limit]
+    names = {one.id: one.name for one in await store.workers({record.worker for record in page})}
+    more = len(feed.records) > query.limit
+    return Page[JournalStep](
+        items=[_step(call, record, names.get(record.worker, "")) for record in page],
+        next=to_cursor("steps", page[-1].seq) if more else None,
+    )
+
+
+def _step(call: Call, record: Record, worker: str) -> JournalStep:
+    error = None if record.ok else Failure(**failure_in(record))
+    return JournalStep(
+        number=record.position + 1 if record.kind.has_position else None,
+        name=record.name,
+        kind=record.kind.label,
+        ok=record.ok,
+        value=call.out(_value(record)) if record.ok else None,
+        error=error,
+        arguments=record.preview,
+        attempts=record.attempts,
+        started_at=datetime.fromtimestamp(record.started_at, UTC) if record.started_at else None,
+        at=datetime.fromtimestamp(record.at, UTC),
+        worker=worker,
+    )
+
+
+def _value(record: Record) -> Any:
+    """What was recorded, as plain data; ``None`` for what this version cannot read: it hides nothing else."""
+    payload = record.payload or b"null"
+    try:
+        if record.kind is not Kind.CHILD:
+            return to_plain(payload)
+        result = plain_result(payload)
+        return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (CodecError, ValueError, KeyError, TypeError):
+        return None

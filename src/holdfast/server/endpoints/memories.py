@@ -1,0 +1,87 @@
+"""Memories: values that outlive runs, kept by namespace and key, and found by the words in them.
+
+The namespace in the path is one of memories, within the namespace that the caller's key is bound to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from holdfast.client.memories import LONGEST_TEXT, Remembered, check_place, remembered
+from holdfast.client.wire import VALUES
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.models import Limit, Name, Text
+from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class MemoriesQuery(Body):
+    """Which memories: those behind a key, or those with words in them."""
+
+    after: Annotated[Name | None, Field(description="Those behind this key.")] = None
+    q: Annotated[Text | None, Field(description="Those with some of these words in them, the best match first.")] = None
+    limit: Limit = 100
+
+
+class MemoryPage(BaseModel):
+    """Memories, and where to go on."""
+
+    items: list[Remembered]
+    next: Annotated[
+        str | None, Field(description="Hand it in as `after` for the next page; null: there is none, or `q` was given.")
+    ]
+
+
+@api("GET", "/v1/memories/{namespace}", scope=Scope.READ, headers=(VALUES,))
+async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> MemoryPage:
+    """Memories of a namespace: in the order of their keys, or, with `q`, by the words in them."""
+    memory = call.client.memory
+    if query.q is not None:
+        found = await memory.search(namespace, query.q, limit=query.limit)
+        return MemoryPage(items=[_told(call, one) for one in found], next=None)
+    found = await memory.list(namespace, after=query.after or "", limit=query.limit + 1)
+    page = found[: query.limit]
+    more = len(found) > query.limit
+    return MemoryPage(items=[_told(call, one) for one in page], next=page[-1].key if more else None)
+
+
+@api("GET", "/v1/memories/{namespace}/{key}", scope=Scope.READ, headers=(VALUES,))
+async def get_memory(call: Call, namespace: str, key: str) -> Remembered:
+    """One memory."""
+    place = check_place(namespace, key)
+    found = await (await call.store()).get_memory(namespace, key)
+    if found is None:
+        raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {place}.")
+    return _told(call, remembered(found))
+
+
+class MemoryBody(Body):
+    """A value to be kept."""
+
+    value: Any
+    text: Annotated[
+        str | None,
+        Field(max_length=LONGEST_TEXT, description="What it is found by; the words in the value unless given."),
+    ] = None
+
+
+@api("PUT", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE, headers=(VALUES,))
+async def put_memory(call: Call, namespace: str, key: str, body: MemoryBody) -> None:
+    """Keep a value, in place of the one that is there."""
+    await call.client.memory.put(namespace, key, call.taken(body.value), text=body.text)
+
+
+@api("DELETE", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE)
+async def delete_memory(call: Call, namespace: str, key: str) -> None:
+    """Forget a value; harmless if there is none."""
+    await call.client.memory.delete(namespace, key)
+
+
+def _told(call: Call, one: Remembered) -> Remembered:
+    return replace(one, value=call.out(one.value))

@@ -1,0 +1,66 @@
+"""Queues with limits: looking at them, and setting their limits by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from holdfast.client.queues import QueueInfo
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.models import Changed, Items, Rate
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class LimitsBody(Body):
+    """Limits to be set: only what is there changes, and null takes a limit away."""
+
+    concurrency: Annotated[int | None, Field(ge=1, le=10**9, description="Runs that are executed at once.")] = None
+    rate: Annotated[Rate | None, Field(description="How many begin, or how many tokens they use.")] = None
+    key_concurrency: Annotated[int | None, Field(ge=1, le=10**9, description="The same for each key.")] = None
+    key_rate: Annotated[Rate | None, Field(description="The same for each key.")] = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"concurrency": 10, "rate": "100/min"}, {"rate": None}]})
+
+
+@api("GET", "/v1/queues", scope=Scope.READ)
+async def list_queues(call: Call) -> Items[QueueInfo]:
+    """All queues with limits, in the order of their names."""
+    return Items[QueueInfo](items=await call.client.queues.list())
+
+
+@api("GET", "/v1/queues/{name}", scope=Scope.READ)
+async def get_queue(call: Call, name: str) -> QueueInfo:
+    """One queue; 404 `unknown-queue` if it has no limits."""
+    return await call.client.queues.get(name)
+
+
+@api("PATCH", "/v1/queues/{name}", scope=Scope.OPERATE)
+async def set_queue(call: Call, name: str, body: LimitsBody) -> Changed:
+    """Set limits of a queue by hand, for all workers and at once. They stay until `reset`, whatever code says.
+
+    A queue that has no limits yet gets some.
+    """
+    limits: dict[str, Any] = {one: getattr(body, one) for one in body.model_fields_set}
+    return Changed(changed=await call.client.queues.set(name, **limits))
+
+
+@api("POST", "/v1/queues/{name}/reset", scope=Scope.OPERATE)
+async def reset_queue(call: Call, name: str) -> Changed:
+    """Let a queue have the limits that code says, or none if it says nothing."""
+    return Changed(changed=await call.client.queues.reset(name))
+
+
+@api("POST", "/v1/queues/{name}/pause", scope=Scope.OPERATE)
+async def pause_queue(call: Call, name: str) -> Changed:
+    """Let no run of a queue begin or go on until it is resumed; those that are being executed are left alone."""
+    return Changed(changed=await call.client.queues.pause(name))
+
+
+@api("POST", "/v1/queues/{name}/resume", scope=Scope.OPERATE)
+async def resume_queue(call: Call, name: str) -> Changed:
+    """Let its runs begin again."""
+    return Changed(changed=await call.client.queues.resume(name))

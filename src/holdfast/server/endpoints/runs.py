@@ -1,0 +1,319 @@
+"""Runs: starting, finding and following them, and sending them signals.
+
+What else changes them is in ``control``, and what happens in them in ``events``.
+
+**Sending a start again.** With an ``Idempotency-Key``, the id of the run follows from the key, so that the same request
+finds the run that the first one has started, also on another server and after a restart: nothing is kept but the run
+itself. If it was sent with other inputs, that is a conflict. A workflow that makes ids of its inputs needs no such key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.bulk import start_all
+from holdfast.client.client import find_spec
+from holdfast.client.handle import RunInfo
+from holdfast.client.plans import PlanItem
+from holdfast.client.stalls import look_around
+from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.client.wire import VALUES
+from holdfast.codec import bind_by_name, describe_error
+from holdfast.core.states import RunState
+from holdfast.server.api import Api, Body
+from holdfast.server.calls import Call
+from holdfast.server.headers import IDEMPOTENCY_KEY
+from holdfast.server.models import (
+    Changed,
+    Cursor,
+    Failure,
+    Items,
+    Limit,
+    Name,
+    OptionsBody,
+    Page,
+    Spent,
+    StateName,
+    Text,
+    Wait,
+    announce_queue,
+    number_from_cursor,
+    to_cursor,
+)
+from holdfast.server.scopes import Scope
+from holdfast.server.waiting import within
+from holdfast.stores.contract import RunFilter, WorkflowSpec
+from holdfast.stores.operations import Run, Started, StartRun
+
+api = Api()
+
+MOST_AT_ONCE = 10_000
+"""Runs that are started by one request."""
+
+
+def told(call: Call, info: RunInfo) -> RunInfo:
+    """A run as the caller wants its values."""
+    return replace(info, inputs=call.out(info.inputs), output=call.out(info.output))
+
+
+async def info_of(call: Call, run: Run) -> RunInfo:
+    """What can be told of a run whose row was read."""
+    around = None if run.state.is_terminal else await look_around(await call.store(), [run])
+    return told(call, RunInfo.of(run, around))
+
+
+# Starting
+
+
+class CallBody(Body):
+    """The inputs of one run."""
+
+    args: Annotated[tuple[Any, ...], Field(description="By position.")] = ()
+    kwargs: Annotated[dict[Name, Any], Field(description="By name.", default_factory=dict)]
+
+    def inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
+        """As they are recorded. Raises ``InputError``."""
+        args = [call.taken(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
+        kwargs = {name: call.taken(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        return bind_by_name(spec.name, spec.parameters, args, kwargs)
+
+
+class StartBody(OptionsBody, CallBody):
+    """A run to be started."""
+
+    workflow: Annotated[Name, Field(description="A worker must have announced it.")]
+    id: Annotated[Name | None, Field(description="The run's id: one that is there with the same inputs is joined.")] = (
+        None
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"workflow": "onboarding", "kwargs": {"customer": "acme"}, "tags": ["trial"]}]}
+    )
+
+
+class BatchBody(OptionsBody):
+    """Runs of one workflow to be started, with the same options."""
+
+    workflow: Name
+    calls: Annotated[list[CallBody], Field(min_length=1, max_length=MOST_AT_ONCE)]
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"workflow": "greet", "calls": [{"kwargs": {"name": "Ada"}}, {"kwargs": {"name": "Bob"}}]}]
+        }
+    )
+
+
+class Ids(BaseModel):
+    """Runs, in the order in which they were asked for."""
+
+    ids: list[str]
+
+
+@api(
+    "POST",
+    "/v1/runs",
+    scope=Scope.SUBMIT,
+    status=201,
+    more={200: "The run was there already."},
+    headers=(IDEMPOTENCY_KEY, VALUES),
+)
+async def start_run(call: Call, body: StartBody) -> RunInfo:
+    """Start a run of a workflow, or join the one that is there.
+
+    With an `id`, or an `Idempotency-Key`, sending the request again finds the run that the first one has started; with
+    other inputs, that is a 409 `run-conflict`. A run under this `id` that has failed is a 409 `run-unsuccessful`.
+    """
+    store = await call.store()
+    spec = await find_spec(store, body.workflow, body.version)
+    inputs = body.inputs(call, spec)
+    options = body.options(body.id)
+    derived = _derived(call, spec, options)
+    new = new_run(spec, inputs, options if derived is None else replace(options, id=derived), now=store.now())
+    await announce_queue(call, store, options.queue)
+    [answer] = await store.commit([StartRun(new)])
+    # What the same request has started is told also if it has failed since: that is what has come of it.
+    run = accept(answer, new, unsuccessful_too=derived is not None)
+    call.status = 201 if isinstance(answer, Started) and answer.created else 200
+    return await info_of(call, run)
+
+
+@api("POST", "/v1/runs/batch", scope=Scope.SUBMIT, status=201, headers=(IDEMPOTENCY_KEY, VALUES))
+async def start_runs(call: Call, body: BatchBody) -> Ids:
+    """Start many runs of a workflow, a thousand in one commit.
+
+    If one cannot be started, the answer tells why, and those of the thousands before it are started: send the same
+    request again with the same `Idempotency-Key`, or let the workflow make ids of its inputs, and none starts twice.
+    """
+    store = await call.store()
+    spec = await find_spec(store, body.workflow, body.version)
+    options = body.options()
+    derived = _derived(call, spec, options)
+
+    def each() -> Iterator[tuple[bytes, StartOptions]]:
+        for number, one in enumerate(body.calls):
+            id = None if derived is None else f"{derived}-{number}"
+            yield one.inputs(call, spec), replace(options, id=id)
+
+    calls = list(each())  # all of them are checked before the first is started
+    await announce_queue(call, store, options.queue)
+    most = call.client.max_value
+    return Ids(ids=await start_all(store, spec, calls, most, unsuccessful_too=derived is not None))
+
+
+def _derived(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | None:
+    """The id that follows from the Idempotency-Key, unless there is another one anyway."""
+    if options.id is not None or spec.id_template is not None:
+        return None
+    return call.derived_id("run")
+
+
+# Finding
+
+
+class RunsQuery(Body):
+    """Which runs: those that match all that is given."""
+
+    state: Annotated[tuple[StateName, ...], Field(description="In one of these states.")] = ()
+    workflow: Name | None = None
+    tag: Name | None = None
+    text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
+    parent: Annotated[Name | None, Field(description="Started by this run.")] = None
+    created_after: Annotated[AwareDatetime | None, Field(description="Created then or later.")] = None
+    created_before: Annotated[AwareDatetime | None, Field(description="Created earlier.")] = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+@api("GET", "/v1/runs", scope=Scope.READ, headers=(VALUES,))
+async def list_runs(call: Call, query: RunsQuery) -> Page[RunInfo]:
+    """Runs that match, newest first.
+
+    Large inputs and outputs are not read: a text that tells their size stands for them.
+    """
+    store = await call.store()
+    where = RunFilter(
+        states=[RunState(one) for one in query.state],
+        workflow=query.workflow,
+        tag=query.tag,
+        text=query.text,
+        parent=query.parent,
+        created_after=None if query.created_after is None else query.created_after.timestamp(),
+        created_before=None if query.created_before is None else query.created_before.timestamp(),
+    )
+    before = None if query.cursor is None else number_from_cursor("runs", query.cursor)
+    runs = await store.list_runs(where, limit=query.limit + 1, before=before)
+    page = runs[: query.limit]
+    around = None if all(run.state.is_terminal for run in page) else await look_around(store, page)
+    more = len(runs) > query.limit
+    return Page[RunInfo](
+        items=[told(call, RunInfo.of(run, around)) for run in page],
+        next=to_cursor("runs", page[-1].key) if more else None,
+    )
+
+
+class WaitQuery(Body):
+    """Whether to wait."""
+
+    wait: Wait = 0.0
+
+
+@api("GET", "/v1/runs/{id}", scope=Scope.READ, headers=(VALUES,))
+async def get_run(call: Call, id: str, query: WaitQuery) -> RunInfo:
+    """What can be told of a run; with `wait`, once it has ended, or so many seconds have passed."""
+    return await info_of(call, await _ended(call, id, query.wait))
+
+
+class Result(BaseModel):
+    """What has become of a run."""
+
+    run_id: str
+    workflow: str
+    state: RunState
+    output: Annotated[Any, Field(description="What it returned; of an agent, its answer.")] = None
+    usage: Annotated[Spent | None, Field(description="What an agent's run has used.")] = None
+    error: Annotated[Failure | None, Field(description="The exception that it ended with.")] = None
+    retryable: Annotated[bool, Field(description="It has no result, and can be retried.")] = False
+
+
+@api(
+    "GET",
+    "/v1/runs/{id}/result",
+    scope=Scope.READ,
+    more={202: "The run has not ended yet."},
+    headers=(VALUES,),
+)
+async def get_result(call: Call, id: str, query: WaitQuery) -> Result:
+    """The result of a run, or what it failed with.
+
+    202 as long as it has not ended; with `wait`, after so many seconds.
+    """
+    run = await _ended(call, id, query.wait)
+    result = Result(run_id=run.id, workflow=run.workflow, state=run.state)
+    if not run.state.is_terminal:
+        call.status = 202
+        return result
+    if run.state is not RunState.COMPLETED:
+        result.retryable = run.rewind is None or not run.rewind.undone
+        if run.error is not None:
+            fault = describe_error(run.error)
+            result.error = Failure(type=fault.type, message=fault.message)
+        return result
+    output = plain_result(run.output or b"null")
+    if isinstance(output, AgentResult):
+        result.usage = Spent.of(output.usage)
+        output = output.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    result.output = call.out(output)
+    return result
+
+
+async def _ended(call: Call, run_id: str, seconds: float) -> Run:
+    """A run as it is once it has ended, or so many seconds later."""
+    connection = call.tenant.connection
+    if seconds > 0:
+        run = await within(call, seconds, connection.wait_for_end(run_id))
+        if run is not None:
+            return run
+    return await connection.read(run_id)
+
+
+# What else can be told of one
+
+
+@api("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
+async def get_run_usage(call: Call, id: str) -> Spent:
+    """What the model calls of a run have used so far, with those of the runs that it has started."""
+    await call.tenant.connection.read(id)
+    return Spent.of(await call.client.usage(id))
+
+
+@api("GET", "/v1/runs/{id}/plan", scope=Scope.READ)
+async def get_plan(call: Call, id: str) -> Items[PlanItem]:
+    """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
+    return Items[PlanItem](items=list(await call.client.plan(id)))
+
+
+# Signals
+
+
+class SignalBody(Body):
+    """A value to be sent into a run."""
+
+    name: Annotated[Name, Field(description="What the run waits for.")]
+    value: Any = None
+    id: Annotated[Name | None, Field(description="Sending one with the same again changes nothing.")] = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "value": {"invoice": 17}}]})
+
+
+@api("POST", "/v1/runs/{id}/signals", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY, VALUES))
+async def send_signal(call: Call, id: str, body: SignalBody) -> Changed:
+    """Send a value into a run; 409 `run-ended` if it has ended."""
+    value = call.taken(body.value, f"signal {body.name!r}")
+    given = call.derived_id("signal") if body.id is None else body.id
+    return Changed(changed=await call.client.signal(id, body.name, value, id=given))

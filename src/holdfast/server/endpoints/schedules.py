@@ -1,0 +1,149 @@
+"""Schedules: what is started at set times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from holdfast.client.client import find_spec
+from holdfast.client.queueing import key_in
+from holdfast.client.schedules import ScheduleInfo
+from holdfast.client.wire import VALUES
+from holdfast.core.queues import Queue
+from holdfast.core.schedules import CatchUp, Overlap
+from holdfast.server.api import Api
+from holdfast.server.calls import Call
+from holdfast.server.endpoints.runs import CallBody
+from holdfast.server.headers import IDEMPOTENCY_KEY
+from holdfast.server.models import (
+    BudgetBody,
+    Changed,
+    Items,
+    Name,
+    Priority,
+    QueueBody,
+    Span,
+    Tags,
+    Text,
+    announce_queue,
+)
+from holdfast.server.scopes import Scope
+
+api = Api()
+
+
+class ScheduleBody(CallBody):
+    """When which workflow is started with what: `cron` or `every`, one of the two."""
+
+    workflow: Annotated[Name, Field(description="A worker must have announced it.")]
+    cron: Annotated[Text | None, Field(description="Five fields, or six with seconds in front.")] = None
+    every: Annotated[Span | None, Field(description="An interval: seconds, or words such as 15 min.")] = None
+    zone: Annotated[Text | None, Field(description="Whose clock `cron` is read by; UTC unless given.")] = None
+    start: Annotated[AwareDatetime | None, Field(description="When an interval begins to count.")] = None
+    catch_up: Annotated[CatchUp, Field(description="Which of the ticks that were missed fire after all.")] = "last"
+    most: Annotated[int, Field(ge=1, le=10_000, description="So many missed ticks fire at once.")] = 100
+    overlap: Annotated[Overlap, Field(description="skip: nothing while the run before is under way.")] = "allow"
+    queue: Name | QueueBody | None = None
+    key: Annotated[Name | int | None, Field(description="Whose runs they are in their queue.")] = None
+    priority: Priority = 0
+    tags: Tags = ()
+    budget: BudgetBody | None = None
+    max_deliveries: Annotated[int | None, Field(ge=1, le=10**6)] = None
+    replace: Annotated[bool, Field(description="Change the one that is there under this name.")] = False
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"workflow": "report", "cron": "0 6 * * 1-5", "zone": "Europe/Berlin", "kwargs": {"kind": "daily"}}
+            ]
+        }
+    )
+
+
+class TriggeredRun(BaseModel):
+    """The run that was started."""
+
+    run_id: str
+
+
+@api("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES,))
+async def list_schedules(call: Call) -> Items[ScheduleInfo]:
+    """All schedules, in the order of their names."""
+    return Items[ScheduleInfo](items=[_told(call, one) for one in await call.client.schedules.list()])
+
+
+@api("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES,))
+async def get_schedule(call: Call, name: str) -> ScheduleInfo:
+    """One schedule, and when it fires next."""
+    return _told(call, await call.client.schedules.get(name))
+
+
+@api("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES,))
+async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInfo:
+    """Let a workflow be started again and again; nothing changes if the very same schedule is there.
+
+    One that is there and is another one is changed with `replace`; its pause stays.
+    """
+    store = await call.store()
+    args = [call.taken(one, f"argument {number}") for number, one in enumerate(body.args, 1)]
+    kwargs = {one: call.taken(value, f"argument {one!r}") for one, value in body.kwargs.items()}
+    queue, key = body.queue, body.key
+    if isinstance(queue, QueueBody):
+        # Its limits are not declared in this process, which serves several namespaces: only its name goes on.
+        limited: Queue = queue.queue()
+        spec = await find_spec(store, body.workflow, None)
+        given = None if key is None else str(key)
+        key = key_in(limited, given, spec, body.inputs(call, spec), {})
+        await announce_queue(call, store, limited)
+        queue = limited.name
+    info = await call.client.schedules.create(
+        name,
+        body.workflow,
+        cron=body.cron,
+        every=body.every,
+        zone=body.zone,
+        start=body.start,
+        args=args,
+        kwargs=kwargs,
+        catch_up=body.catch_up,
+        most=body.most,
+        overlap=body.overlap,
+        queue=queue,
+        key=key,
+        priority=body.priority,
+        tags=body.tags,
+        budget=None if body.budget is None else body.budget.budget(),
+        max_deliveries=body.max_deliveries,
+        replace=body.replace,
+    )
+    return _told(call, info)
+
+
+@api("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)
+async def pause_schedule(call: Call, name: str) -> Changed:
+    """Keep a schedule from firing, over restarts and deploys."""
+    return Changed(changed=await call.client.schedules.pause(name))
+
+
+@api("POST", "/v1/schedules/{name}/resume", scope=Scope.OPERATE)
+async def resume_schedule(call: Call, name: str) -> Changed:
+    """Let it fire again; what it missed is dealt with by its `catch_up`."""
+    return Changed(changed=await call.client.schedules.resume(name))
+
+
+@api("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
+async def trigger_schedule(call: Call, name: str) -> TriggeredRun:
+    """Start a run of it now, paused or not, beside those of its ticks."""
+    return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=call.derived_id("trigger")))
+
+
+@api("DELETE", "/v1/schedules/{name}", scope=Scope.OPERATE)
+async def delete_schedule(call: Call, name: str) -> Changed:
+    """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts."""
+    return Changed(changed=await call.client.schedules.delete(name))
+
+
+def _told(call: Call, info: ScheduleInfo) -> ScheduleInfo:
+    return replace(info, inputs=call.out(info.inputs))

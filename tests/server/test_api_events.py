@@ -1,0 +1,251 @@
+"""Events over HTTP: whoever comes back goes on exactly where they were, and nobody holds up a server that closes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+from serving import Served, serving
+from working import working
+
+from holdfast import ask, step, wait_for_signal, workflow
+
+pytestmark = pytest.mark.asyncio
+
+STREAM = {"accept": "text/event-stream"}
+
+
+@step
+async def told_step(number: int) -> int:
+    return number * number
+
+
+@workflow
+async def told_run(steps: int) -> int:
+    total = sum([await told_step(number) for number in range(steps)])
+    await wait_for_signal("go")
+    if await ask("Really?"):
+        total += await told_step(100)
+    return total
+
+
+def events_in(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, as browsers read them."""
+    found: list[dict[str, Any]] = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            found.append(dict(line.split(": ", 1) for line in lines))
+    return found
+
+
+class Stream:
+    """A reader of a stream, that can be cut: requests through ASGI by hand, since the client's transport waits for the
+    whole answer.
+    """
+
+    def __init__(self, served: Served, path: str, **headers: str) -> None:
+        self._gone = asyncio.Event()
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.status = 0
+        self._rest = ""
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"localhost"), (b"accept", b"text/event-stream")]
+            + [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("localhost", 80),
+            "scheme": "http",
+            "http_version": "1.1",
+        }
+        self.task = asyncio.create_task(self._ask(served, scope))
+
+    async def _ask(self, served: Served, scope: dict[str, Any]) -> None:
+        sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.status = message["status"]
+            else:
+                await self._parts.put(message.get("body", b""))
+
+        try:
+            await served.app(scope, receive, send)
+        finally:
+            await self._parts.put(None)
+
+    async def next(self) -> dict[str, Any] | None:
+        """The next event; ``None``: the stream has ended."""
+        while not (found := events_in(self._rest.rpartition("\n\n")[0])):
+            part = await asyncio.wait_for(self._parts.get(), 20)
+            if part is None:
+                return None
+            self._rest += part.decode()
+        _, _, self._rest = self._rest.partition(f"data: {found[0]['data']}\n\n")
+        return found[0]
+
+    async def cut(self) -> None:
+        """The connection breaks."""
+        self._gone.set()
+        await asyncio.wait_for(self.task, 20)
+
+
+@asynccontextmanager
+async def told() -> AsyncGenerator[tuple[Served, str]]:
+    """A run that waits for a signal, after some steps."""
+    async with serving() as served, working(served):
+        run = (await served.caller().post("/v1/runs", json={"workflow": "told_run", "args": [5]})).json()["id"]
+        yield served, run
+
+
+async def go_on(served: Served, run: str) -> None:
+    caller = served.caller()
+    await caller.post(f"/v1/runs/{run}/signals", json={"name": "go"})
+    tenant = await served.app.platform.tenants.tenant("default")
+    async with aclosing(tenant.client.events(run)) as events:
+        while (await anext(events)).kind != "approval":
+            pass
+    [question] = (await caller.get("/v1/approvals", params={"run_id": run})).json()["items"]
+    answered = await caller.post(f"/v1/approvals/{question['id']}/approve", json={"by": "Ada"})
+    assert answered.json() == {"changed": True}
+
+
+@pytest.mark.parametrize("way", ["header", "query"])
+async def test_a_reader_that_is_cut_at_every_event_sees_the_whole_sequence_once(way: str):
+    async with told() as (served, run):
+        path, seen = f"/v1/runs/{run}/events", list[dict[str, Any]]()
+        going = asyncio.create_task(go_on(served, run))
+        while not seen or seen[-1]["event"] != "ended":
+            last = seen[-1]["id"] if seen else ""
+            if way == "header":
+                stream = Stream(served, path, **({"last_event_id": last} if last else {}))
+            else:
+                stream = Stream(served, f"{path}?after={last}" if last else path)
+            event = await stream.next()
+            assert event is not None
+            seen.append(event)
+            await stream.cut()
+        await going
+        whole = events_in((await served.caller().get(path, headers=STREAM)).text)
+
+        def lasting(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [one for one in events if one["event"] != "begun"]  # those go when their steps are recorded
+
+        assert [one["event"] for one in whole] == [one["event"] for one in lasting(whole)]
+        assert [json.loads(one["data"]) for one in lasting(seen)] == [json.loads(one["data"]) for one in whole]
+        assert len({one["id"] for one in seen}) == len(seen)
+        kinds = [one["event"] for one in whole]
+        assert (kinds[:5], kinds[-1]) == (["step"] * 5, "ended")
+
+
+async def test_pages_of_events_tell_the_same_and_wait_for_the_next_one():
+    async with told() as (served, run):
+        caller, path = served.caller(), f"/v1/runs/{run}/events"
+        seen: list[dict[str, Any]] = []
+        after: dict[str, str] = {}
+
+        async def read(wait: float) -> int:
+            nonlocal after
+            page = (await caller.get(path, params={"limit": 2, "wait": wait, **after})).json()
+            seen.extend(page["items"])
+            after = {"after": page["next"]}
+            return len(page["items"])
+
+        while [one["kind"] for one in seen].count("step") < 5:
+            assert 1 <= await read(20) <= 2
+        while await read(0):
+            pass
+        reading = asyncio.create_task(read(20))
+        await caller.post(f"/v1/runs/{run}/signals", json={"name": "go", "value": [1]})
+        assert await reading
+        lasting = [one for one in seen if one["kind"] != "begun"]
+        assert [one["kind"] for one in lasting[:6]] == ["step"] * 5 + ["signal"]
+        assert lasting[5]["data"] == {"value": [1]}
+        assert len({one["offset"] for one in seen}) == len(seen)
+
+
+async def test_an_offset_that_is_none_is_refused_before_a_stream_begins():
+    async with told() as (served, run):
+        caller = served.caller()
+        for headers in (STREAM, {}):
+            wrong = await caller.get(f"/v1/runs/{run}/events", params={"after": "nonsense"}, headers=headers)
+            assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-request")
+            unknown = await caller.get("/v1/runs/unknown/events", headers=headers)
+            assert (unknown.status_code, unknown.json()["type"]) == (404, "run-not-found")
+
+
+async def test_whoever_waits_ends_when_the_server_closes():
+    async with told() as (served, run):
+        caller = served.caller()
+        stream = Stream(served, f"/v1/runs/{run}/events")
+        for _ in range(5):
+            await stream.next()
+        waiting = [
+            asyncio.create_task(caller.get(f"/v1/runs/{run}", params={"wait": 60})),
+            asyncio.create_task(caller.get(f"/v1/runs/{run}/result", params={"wait": 60})),
+        ]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        served.app.platform.closing.set()
+        answers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert [one.status_code for one in answers] == [200, 202]
+        while await stream.next() is not None:
+            pass
+        await asyncio.wait_for(stream.task, 10)
+
+
+async def test_however_many_wait_for_a_run_the_store_is_asked_once_for_all():
+    async with told() as (served, run):
+        tenant = await served.app.platform.tenants.tenant("default")
+        store = await tenant.store()
+        looks = 0
+        get_many = store.get_many
+
+        async def counted(ids: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await get_many(ids)
+
+        store.get_many = counted
+        caller = served.caller()
+        waiting = [asyncio.create_task(caller.get(f"/v1/runs/{run}", params={"wait": 30})) for _ in range(900)]
+        await asyncio.sleep(1.0)
+        before = looks
+        await asyncio.sleep(0.5)
+        assert looks - before < 100
+        await caller.post(f"/v1/runs/{run}/cancel")
+        assert {one.json()["state"] for one in await asyncio.gather(*waiting)} == {"cancelled"}
+
+
+async def test_a_stream_of_a_run_that_is_deleted_ends_with_a_problem():
+    async with told() as (served, run):
+        caller = served.caller()
+        await caller.post(f"/v1/runs/{run}/cancel")
+        await caller.get(f"/v1/runs/{run}", params={"wait": 20})
+        store = await (await served.app.platform.tenants.tenant("default")).store()
+        feed = store.feed
+
+        async def gone(*_: Any) -> None:
+            return None
+
+        store.feed = gone
+        [problem] = events_in((await caller.get(f"/v1/runs/{run}/events", headers=STREAM)).text)
+        assert (problem["event"], json.loads(problem["data"])["type"]) == ("problem", "run-not-found")
+        store.feed = feed

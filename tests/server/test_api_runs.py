@@ -1,0 +1,247 @@
+"""Runs over HTTP: started once however often they are asked for, found, followed to their end, retried and forked."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from serving import serving
+from working import working
+
+from holdfast import step, wait_for_signal, workflow
+from holdfast.client.wire import from_wire, to_wire
+
+pytestmark = pytest.mark.asyncio
+
+TAGGED = {"Holdfast-Values": "tagged"}
+answers = {"broken": True}
+
+
+@step
+async def api_greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@step
+async def api_maybe(name: str) -> str:
+    if answers["broken"]:
+        raise ValueError(f"{name} is not there")
+    return name
+
+
+@workflow
+async def api_greeting(name: str, times: int = 1) -> str:
+    return " ".join([await api_greet(name) for _ in range(times)])
+
+
+@workflow
+async def api_waiting(name: str) -> str:
+    return f"{await api_greet(name)}, {await wait_for_signal('word')}"
+
+
+@workflow
+async def api_failing(name: str) -> str:
+    await api_greet(name)
+    return await api_maybe(name)
+
+
+@workflow
+async def api_echo(value: Any) -> Any:
+    return value
+
+
+def start(workflow: str, *args: Any, **more: Any) -> dict[str, Any]:
+    return {"workflow": workflow, "args": list(args), **more}
+
+
+async def test_a_run_is_started_waited_for_and_its_result_read():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        answer = await caller.post("/v1/runs", json=start("api_greeting", "Ada", tags=["trial"]))
+        assert answer.status_code == 201
+        run = answer.json()
+        assert (run["workflow"], run["inputs"], run["tags"]) == ("api_greeting", {"name": "Ada"}, ["trial"])
+        ended = (await caller.get(f"/v1/runs/{run['id']}", params={"wait": 20})).json()
+        assert (ended["state"], ended["output"]) == ("completed", "hello Ada")
+        result = await caller.get(f"/v1/runs/{run['id']}/result")
+        assert (result.status_code, result.json()["output"], result.json()["error"]) == (200, "hello Ada", None)
+        [recorded] = (await caller.get(f"/v1/runs/{run['id']}/steps")).json()["items"]
+        assert (recorded["number"], recorded["name"], recorded["value"]) == (1, "api_greet", "hello Ada")
+        assert (recorded["ok"], recorded["worker"] != "") == (True, True)
+
+
+async def test_the_same_request_sent_five_times_at_once_starts_one_run():
+    async with serving() as served:
+        token = await served.key("submit", "read")
+        caller = served.caller(token)
+        async with working(served):
+            pass  # so that the workflow is known; nobody executes it now
+        body, name = start("api_greeting", "Ada"), {"Idempotency-Key": "order 17"}
+        sent = await asyncio.gather(*(caller.post("/v1/runs", json=body, headers=name) for _ in range(5)))
+        assert sorted(one.status_code for one in sent) == [200, 200, 200, 200, 201]
+        assert len({one.json()["id"] for one in sent}) == 1
+        assert len((await caller.get("/v1/runs")).json()["items"]) == 1
+        other = await caller.post("/v1/runs", json=start("api_greeting", "Bob"), headers=name)
+        assert (other.status_code, other.json()["type"]) == (409, "run-conflict")
+        somebody = served.caller(await served.key("submit", name="somebody else"))
+        theirs = await somebody.post("/v1/runs", json=body, headers=name)
+        assert theirs.status_code == 201, "another key's request of the same name is another request"
+
+
+async def test_a_request_that_is_sent_again_is_answered_with_its_run_also_when_that_has_failed():
+    async with serving() as served, working(served):
+        caller, name = served.caller(), {"Idempotency-Key": "once"}
+        answers["broken"] = True
+        run = (await caller.post("/v1/runs", json=start("api_failing", "Eve"), headers=name)).json()
+        result = (await caller.get(f"/v1/runs/{run['id']}/result", params={"wait": 20})).json()
+        assert (result["state"], result["retryable"]) == ("failed", True)
+        assert result["error"] == {"type": "builtins.ValueError", "message": "Eve is not there"}
+        again = await caller.post("/v1/runs", json=start("api_failing", "Eve"), headers=name)
+        assert (again.status_code, again.json()["state"]) == (200, "failed")
+        by_id = await caller.post("/v1/runs", json=start("api_failing", "Eve", id=run["id"]))
+        assert (by_id.status_code, by_id.json()["type"], by_id.json()["state"]) == (409, "run-unsuccessful", "failed")
+
+        answers["broken"] = False
+        retried = await caller.post(f"/v1/runs/{run['id']}/retry")
+        assert retried.status_code == 200
+        ended = (await caller.get(f"/v1/runs/{run['id']}", params={"wait": 20})).json()
+        assert ended["output"] == "Eve"
+        refused = await caller.post(f"/v1/runs/{run['id']}/retry")
+        assert (refused.status_code, refused.json()["type"]) == (409, "retry-refused")
+
+
+async def test_a_batch_that_is_sent_again_starts_nothing_twice():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        body = {"workflow": "api_greeting", "calls": [{"args": ["a"]}, {"kwargs": {"name": "b"}}, {"args": ["a"]}]}
+        first, second = [
+            (await caller.post("/v1/runs/batch", json=body, headers={"Idempotency-Key": "many"})).json()["ids"]
+            for _ in range(2)
+        ]
+        assert first == second
+        assert len(set(first)) == 3
+        outputs = [(await caller.get(f"/v1/runs/{one}", params={"wait": 20})).json()["output"] for one in first]
+        assert outputs == ["hello a", "hello b", "hello a"]
+        wrong = {"workflow": "api_greeting", "calls": [{"args": ["c"]}, {"kwargs": {"nme": "d"}}]}
+        refused = await caller.post("/v1/runs/batch", json=wrong)
+        assert (refused.status_code, refused.json()["type"]) == (422, "bad-input")
+        assert len((await caller.get("/v1/runs")).json()["items"]) == 3, "none of a batch with a fault is started"
+
+
+async def test_pages_of_runs_have_every_run_once_while_others_are_started():
+    async with serving() as served:
+        caller = served.caller()
+        async with working(served):
+            pass
+        for number in range(7):
+            await caller.post("/v1/runs", json=start("api_greeting", "Ada", id=f"run-{number}"))
+        seen: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = (await caller.get("/v1/runs", params={"limit": 3, **cursor})).json()
+            seen += [one["id"] for one in page["items"]]
+            if page["next"] is None:
+                break
+            cursor = {"cursor": page["next"]}
+            await caller.post("/v1/runs", json=start("api_greeting", "Bob"))
+        assert seen == [f"run-{number}" for number in reversed(range(7))]
+        wrong = await caller.get("/v1/runs", params={"cursor": "nonsense"})
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-cursor")
+        assert (await caller.get("/v1/runs", params={"limit": 501})).status_code == 422
+        some = await caller.get("/v1/runs", params=[("state", "failed"), ("state", "dead")])
+        assert some.json() == {"items": [], "next": None}
+        assert len((await caller.get("/v1/runs", params={"text": "RUN-3"})).json()["items"]) == 1
+
+
+async def test_signals_reach_a_run_once_and_it_can_be_paused_resumed_and_cancelled():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        run = (await caller.post("/v1/runs", json=start("api_waiting", "Ada", id="order/17"))).json()["id"]
+        place = f"/v1/runs/{run.replace('/', '%2F')}"
+        assert (await caller.get(f"{place}/result", params={"wait": 0.05})).status_code == 202
+        assert (await caller.post(f"{place}/pause")).json() == {"changed": True}
+        assert (await caller.post(f"{place}/pause")).json() == {"changed": False}
+        assert "paused" in (await caller.get(place)).json()["stalled"]
+        assert (await caller.post(f"{place}/resume")).json() == {"changed": True}
+        for changed in (True, False):
+            sent = await caller.post(
+                f"{place}/signals", json={"name": "word", "value": "x"}, headers={"Idempotency-Key": "s"}
+            )
+            assert sent.json() == {"changed": changed}
+        assert (await caller.get(place, params={"wait": 20})).json()["output"] == "hello Ada, x"
+        late = await caller.post(f"{place}/cancel")
+        assert (late.status_code, late.json()["type"], late.json()["run_id"]) == (409, "run-ended", run)
+
+        other = (await caller.post("/v1/runs", json=start("api_waiting", "Bob"))).json()["id"]
+        assert (await caller.post(f"/v1/runs/{other}/cancel")).json() == {"changed": True}
+        assert (await caller.get(f"/v1/runs/{other}", params={"wait": 20})).json()["state"] == "cancelled"
+
+
+async def test_a_fork_goes_on_from_a_step_and_is_made_once():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]
+        await caller.get(f"/v1/runs/{run}", params={"wait": 20})
+        body, name = {"at": 2, "output": None}, {"Idempotency-Key": "fork"}
+        forks = [await caller.post(f"/v1/runs/{run}/fork", json=body, headers=name) for _ in range(2)]
+        assert [one.status_code for one in forks] == [201, 200]
+        assert forks[0].json()["id"] == forks[1].json()["id"]
+        failed = (await caller.get(f"/v1/runs/{forks[0].json()['id']}/result", params={"wait": 20})).json()
+        assert failed["state"] == "failed", "null is an output, which the code cannot join"
+        again = (await caller.post(f"/v1/runs/{run}/fork", json={"at": 2})).json()
+        assert again["forked_from"] == run
+        assert (await caller.get(f"/v1/runs/{again['id']}", params={"wait": 20})).json()[
+            "output"
+        ] == "hello Ada hello Ada"
+        wrong = await caller.post(f"/v1/runs/{run}/fork", json={"at": "api_greet"})
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-request")
+
+
+async def test_values_are_plain_json_or_lose_nothing():
+    moment, value = datetime(2026, 11, 16, tzinfo=UTC), {"when": None, "parts": (1, b"\x00\xff"), "$tagged": 1}
+    value["when"] = moment
+    async with serving() as served, working(served):
+        caller = served.caller()
+        sent = start("api_echo", to_wire(value))
+        run = (await caller.post("/v1/runs", json=sent, headers=TAGGED)).json()["id"]
+        tagged = await caller.get(f"/v1/runs/{run}/result", params={"wait": 20}, headers=TAGGED)
+        assert from_wire(tagged.json()["output"]) == value
+        plain = (await caller.get(f"/v1/runs/{run}/result")).json()["output"]
+        assert (plain["when"], plain["parts"][0]) == ("2026-11-16T00:00:00Z", 1)
+        info = (await caller.get(f"/v1/runs/{run}", headers=TAGGED)).json()
+        assert from_wire(info["inputs"])["value"] == value
+        wrong = await caller.get(f"/v1/runs/{run}", headers={"Holdfast-Values": "taged"})
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-header")
+
+
+async def test_dead_runs_are_listed_and_ended_ones_deleted():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        assert (await caller.get("/v1/dead")).json() == {"items": [], "next": None}
+        run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada"))).json()["id"]
+        await caller.get(f"/v1/runs/{run}", params={"wait": 20})
+        dry = (await caller.post("/v1/prune", json={"older_than": 0, "dry_run": True})).json()
+        assert (dry["runs"], dry["dry_run"]) == (1, True)
+        assert (await caller.post("/v1/prune", json={"older_than": 0})).json()["runs"] == 1
+        gone = await caller.get(f"/v1/runs/{run}")
+        assert (gone.status_code, gone.json()["type"], gone.json()["run_id"]) == (404, "run-not-found", run)
+        assert (await caller.get(f"/v1/runs/{run}/usage")).status_code == 404
+
+
+async def test_whoever_submits_cannot_change_the_limits_of_a_queue():
+    async with serving() as served:
+        async with working(served):
+            pass
+        operator = served.caller(await served.key("operate", "submit"))
+        submitter = served.caller(await served.key("submit", name="submitter"))
+        limited = start("api_greeting", "Ada", queue={"name": "narrow", "concurrency": 1})
+        refused = await submitter.post("/v1/runs", json=limited)
+        assert (refused.status_code, refused.json()["scope"]) == (403, "operate")
+        assert (await operator.post("/v1/runs", json=limited)).status_code == 201
+        assert (await submitter.post("/v1/runs", json=limited)).status_code == 201, "the limits are as they were"
+        wider = start("api_greeting", "Ada", queue={"name": "narrow", "concurrency": 1000})
+        assert (await submitter.post("/v1/runs", json=wider)).status_code == 403
+        assert (await operator.get("/v1/queues/narrow")).json()["concurrency"] == 1
+        assert (await submitter.post("/v1/runs", json=start("api_greeting", "Ada", queue="narrow"))).status_code == 201

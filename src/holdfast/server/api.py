@@ -45,7 +45,7 @@ class Body(BaseModel):
     @model_validator(mode="after")
     def _without_nuls(self) -> Self:
         for name, field in type(self).model_fields.items():
-            if field.annotation is Any:
+            if field.annotation is Any or Any in get_args(field.annotation):
                 continue
             value = getattr(self, name)
             texts = cast("Iterable[Any]", value if isinstance(value, list | tuple) else (value,))

@@ -72,7 +72,7 @@ _EVENT: Final = {
     "required": ["data"],
     "properties": {
         "id": {"type": "string", "description": "Hand it in as Last-Event-ID to go on behind it."},
-        "event": {"type": "string", "description": "Its kind; `problem`: the stream ends early, and this is why."},
+        "event": {"type": "string", "description": "Its kind."},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }

@@ -1,6 +1,6 @@
 """Server-sent events: a stream that a reader can come back to.
 
-What goes wrong once a stream has begun can be told by no status any more: it is told by a last event, ``problem``.
+What goes wrong once a stream has begun can be told by no status any more: it just ends, and whoever comes back is told.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from holdfast.errors import HoldfastError
-from holdfast.server.problems import Problem, problem_of, to_text
+from holdfast.server.problems import to_text
 
 MEDIA_TYPE = "text/event-stream"
-PROBLEM = "problem"
 QUIET = 15.0
 """Seconds after which a comment is sent, so that whoever stands between does not take the stream for dead."""
 
@@ -58,13 +56,6 @@ async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
             if event is None:
                 return
             yield event.encoded()
-    except Problem as problem:
-        yield Sent(problem.as_json(), PROBLEM).encoded()
-    except HoldfastError as error:
-        problem = problem_of(error)
-        if problem is None:
-            raise
-        yield Sent(problem.as_json(), PROBLEM).encoded()
     finally:
         if following is not None:
             following.cancel()

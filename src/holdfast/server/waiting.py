@@ -7,8 +7,7 @@ namespace's connection, which watches the store once for all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from holdfast.server.calls import Call
@@ -25,29 +24,6 @@ async def within(call: Call, seconds: float, awaited: Coroutine[Any, Any, T]) ->
         return await work if work.done() else None
     finally:
         await _stop(work, closing)
-
-
-async def until_closing(call: Call, events: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """The same events, as long as the server stays."""
-    closing = asyncio.ensure_future(call.platform.closing.wait())
-    following: asyncio.Task[T | None] | None = None
-    async with aclosing(events):
-        try:
-            while not closing.done():
-                following = asyncio.create_task(_next(events))
-                await asyncio.wait((following, closing), return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    return
-                event = await following
-                if event is None:
-                    return
-                yield event
-        finally:
-            await _stop(closing, *([] if following is None else [following]))
-
-
-async def _next(events: AsyncGenerator[T]) -> T | None:
-    return await anext(events, None)
 
 
 async def _stop(*tasks: asyncio.Future[Any]) -> None:

@@ -27,7 +27,7 @@ from holdfast.server.headers import LAST_EVENT_ID
 from holdfast.server.models import Cursor, Failure, Limit, Page, Wait, number_from_cursor, to_cursor
 from holdfast.server.scopes import Scope
 from holdfast.server.streams import MEDIA_TYPE, Sent, event_stream
-from holdfast.server.waiting import until_closing, within
+from holdfast.server.waiting import within
 
 api = Api("runs")
 
@@ -71,7 +71,7 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent]
 
     With `Accept: text/event-stream`, a stream that ends after the event `ended`: the `id` of each is its offset,
     `event` its kind, `data` the event as below. A reader that comes back with `Last-Event-ID` goes on behind that.
-    An event `problem` tells why a stream ended early.
+    So does one whose stream has ended without that event: the server was stopped, or something went wrong.
 
     Else a page: those that are there, at most `limit`; if there are none, `wait` says for how long to wait for one. Go
     on with its `next` as `after`.
@@ -81,7 +81,7 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent]
     cursor_of(after, await connection.read(id))
     if MEDIA_TYPE in call.request.headers.get("accept", ""):
         events = read_events(connection, id, after, follow=query.follow)
-        return event_stream(_sent(call, until_closing(call, events)))
+        return event_stream(_sent(call, events))
     found = await _page(call, id, after, query.limit)
     if not found and query.wait:
         first = await within(call, query.wait, _first(call, id, after))

@@ -129,6 +129,7 @@ ROWS: dict[str, Row] = {
     "GET /v1/addresses/{}": Row(READ, 404),
     "PUT /v1/addresses/{}": Row(OPERATE),
     "DELETE /v1/addresses/{}": Row(OPERATE),
+    "POST /v1/addresses/{}/webhook/secret": Row(OPERATE, 422),
     "POST /v1/addresses/{}/send": Row(SUBMIT, OWN, {"payload": 1}),
     "POST /v1/addresses/{}/take": Row(LISTEN),
     "GET /v1/addresses/{}/listen": Row(LISTEN),

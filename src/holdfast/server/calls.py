@@ -17,7 +17,7 @@ from holdfast.server.keys import Caller
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 from holdfast.server.tenants import Tenant
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import Store, WorkflowSpec
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
@@ -64,6 +64,11 @@ class Call:
     def run_out(self, run: RunInfo) -> RunInfo:
         """A run as the caller wants its values."""
         return replace(run, inputs=self.out(run.inputs), output=self.out(run.output))
+
+    def nudge(self, spec: WorkflowSpec) -> None:
+        """A run was started here: if it is one of an address, whoever listens is told at once."""
+        if spec.by_delivery:
+            self.platform.desks.of(self.tenant).nudge(spec.name)
 
     # Who may do what
 

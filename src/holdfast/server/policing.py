@@ -99,14 +99,17 @@ def _limit_in_words(info: PolicyInfo) -> str:
     return f"{policy.runs_per_day} runs" if info.reached == "runs" else f"${policy.usd_per_day:g}"
 
 
-async def refuse_starts(store: Store, name: str, starts: int = 1) -> None:
-    """Refuse to start runs of what has reached a limit, and whose policy says so. Raises ``Problem``."""
+async def refuse_starts(store: Store, name: str, starts: int = 1, run_id: str | None = None) -> None:
+    """Refuse to start runs of what has reached a limit, and whose policy says so. Raises ``Problem``.
+
+    A run that is there under ``run_id`` is not started, but found.
+    """
     info = await read_policy(store, name)
     if info is None or info.policy.on_breach != "refuse":
         return
     most = info.policy.runs_per_day
     is_over = info.reached is not None or (most is not None and info.runs + starts > most)
-    if not is_over:
+    if not is_over or (run_id is not None and await store.get(run_id) is not None):
         return
     until = end_of_day(info.day)
     wait = max(1, round(until.timestamp() - store.now()))

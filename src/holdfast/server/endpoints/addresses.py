@@ -209,7 +209,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
         max_deliveries=body.max_deliveries,
     )
     payload = call.taken(body.payload, "the payload")
-    await refuse_starts(await call.store(), address)
+    await refuse_starts(await call.store(), address, run_id=options.id)
     run, is_new = await send_to(
         await call.store(), address, payload, options, deadline=body.deadline, max_value=call.client.max_value
     )

@@ -45,6 +45,7 @@ from holdfast.server.models import (
     number_from_cursor,
     to_cursor,
 )
+from holdfast.server.policing import refuse_starts
 from holdfast.server.scopes import Scope
 from holdfast.server.waiting import within
 from holdfast.stores.contract import RunFilter, WorkflowSpec
@@ -136,7 +137,9 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     derived = _derived(call, spec, options)
     new = new_run(spec, inputs, options if derived is None else replace(options, id=derived), now=store.now())
     await announce_queue(call, store, options.queue)
+    await refuse_starts(store, spec.name, run_id=new.id)
     [answer] = await store.commit([StartRun(new)])
+    call.nudge(spec)
     # What the same request has started is told also if it has failed since: that is what has come of it.
     run = accept(answer, new, unsuccessful_too=derived is not None)
     call.status = 201 if isinstance(answer, Started) and answer.created else 200
@@ -162,8 +165,10 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
 
     calls = list(each())  # all of them are checked before the first is started
     await announce_queue(call, store, options.queue)
-    most = call.client.max_value
-    return Ids(ids=await start_all(store, spec, calls, most, unsuccessful_too=derived is not None))
+    await refuse_starts(store, spec.name, len(calls))
+    ids = await start_all(store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None)
+    call.nudge(spec)
+    return Ids(ids=ids)
 
 
 def _derived(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | None:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from holdfast.client.approvals import ApprovalInfo
     from holdfast.client.client import Client
     from holdfast.client.events import Event
-    from holdfast.client.handle import Handle, RunInfo
+    from holdfast.client.handle import Handle
     from holdfast.client.plans import Plan
     from holdfast.client.queues import QueueInfo
+    from holdfast.client.run_info import RunInfo
     from holdfast.client.schedules import ScheduleInfo
     from holdfast.core.queues import PerKey, Queue
     from holdfast.core.states import Effect, RunState
@@ -106,9 +107,10 @@ _HOMES = {
     "holdfast.client.approvals": ("ApprovalInfo",),
     "holdfast.client.client": ("Client",),
     "holdfast.client.events": ("Event",),
-    "holdfast.client.handle": ("Handle", "RunInfo"),
+    "holdfast.client.handle": ("Handle",),
     "holdfast.client.plans": ("Plan",),
     "holdfast.client.queues": ("QueueInfo",),
+    "holdfast.client.run_info": ("RunInfo",),
     "holdfast.client.schedules": ("ScheduleInfo",),
     "holdfast.core.queues": ("PerKey", "Queue"),
     "holdfast.core.states": ("Effect", "RunState"),

@@ -49,8 +49,8 @@ from holdfast.authoring.workflow import (
     queue_name,
 )
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
-from holdfast.client.client import run_sync
-from holdfast.client.handle import Link
+from holdfast.client.store_runs import Link
+from holdfast.client.sync import run_sync
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import current_execution
 from holdfast.core.queues import Queue

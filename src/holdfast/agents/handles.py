@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from holdfast.agents.conversation import Recorded, Told
 from holdfast.agents.sessions import earlier_messages
 from holdfast.client.agent_result import AgentResult
-from holdfast.client.handle import Handle, Link
+from holdfast.client.handle import Handle
+from holdfast.client.store_runs import Link, StoreRuns
 from holdfast.errors import UsageError
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
@@ -30,10 +31,11 @@ class _Reader(Protocol):
 class AgentHandle(Handle[AgentResult[T]]):
     """A started run of an agent."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_link", "_told")
 
     def __init__(self, link: Link, run_id: str, decode: Callable[..., AgentResult[T]], told: Told) -> None:
-        super().__init__(link, run_id, partial(decode, what=f"the result of run {run_id!r}"))
+        super().__init__(StoreRuns(link, partial(decode, what=f"the result of run {run_id!r}")), run_id)
+        self._link = link
         self._told = told
 
     async def result(self, timeout: float | None = None) -> AgentResult[T]:

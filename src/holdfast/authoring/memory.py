@@ -15,6 +15,7 @@ from holdfast.authoring.runtime import current_runtime
 from holdfast.authoring.step import invoke
 from holdfast.client import memories
 from holdfast.client.memories import ClientMemory, Remembered
+from holdfast.client.store_parts import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.engine import steps
@@ -100,7 +101,7 @@ class WorkflowMemory(ClientMemory):
         await _recorded(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
 
 
-memory = WorkflowMemory(_Here())
+memory = WorkflowMemory(StoreMemory(_Here()))
 """The one that users import."""
 
 

@@ -17,10 +17,11 @@ from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
-from holdfast.client.client import run_sync
-from holdfast.client.handle import Handle, Link
+from holdfast.client.handle import Handle
 from holdfast.client.queueing import declare, template_of
 from holdfast.client.starting import StartOptions, checked_deliveries, start_options
+from holdfast.client.store_runs import Link, StoreRuns
+from holdfast.client.sync import run_sync
 from holdfast.codec import InputsCodec, codec_for, key_template, template_fields
 from holdfast.core.execution import current_execution
 from holdfast.core.queues import Queue
@@ -139,7 +140,7 @@ class Workflow(Generic[P, R]):
     def handle(self, link: Link, run_id: str) -> Handle[R]:
         """A handle to one of its runs."""
         decode = partial(self.definition.output.decode, what=f"the result of workflow {self.name!r}")
-        return Handle(link, run_id, decode, [self.definition.namespace])  # type: ignore[arg-type]
+        return Handle(StoreRuns(link, decode, [self.definition.namespace]), run_id)
 
     @property
     def start_options(self) -> StartOptions:

@@ -151,6 +151,8 @@ async def send_to(
         deadline: seconds that it has; what the address says unless given.
         max_value: the largest payload, in bytes.
     """
+    if options.version is not None:
+        raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
     address = await declare_address(store, name)
     spec = address.spec if deadline is None else replace(address.spec, timeout=deadline)
     inputs = bind_by_name(name, spec.parameters, (payload,), {})

@@ -77,7 +77,7 @@ class Answer:
     @classmethod
     def like(cls, value: Any, by: str, at: float) -> Answer:
         """The answer of which workflow code makes this value: a yes, a no, a choice, or what is in a form."""
-        plain = _plain(value, "the answer")
+        plain = json_data(value, "the answer")
         return cls(value is not False, None if value is True or value is False else plain, by=by, at=at)
 
     def is_same(self, other: Answer) -> bool:
@@ -211,7 +211,7 @@ async def approve(
 ) -> bool:
     """Say yes; false when the same person has said the very same before. ``of`` is the run that must be the asker."""
     row = await _of_run(reach, id, of)
-    plain = _plain(value, f"the answer to approval {row.id}")
+    plain = json_data(value, f"the answer to approval {row.id}")
     given = Answer(True, plain, _edited(row, arguments), reason, user() if by is None else by, reach.now())
     if row.state is ApprovalState.OPEN:
         _check(row, given)
@@ -299,8 +299,8 @@ async def _in_its_place(reach: ApprovalReach, row: Approval) -> Approval | None:
 # Whether an answer fits
 
 
-def _plain(value: Any, what: str) -> Any:
-    """What was given as JSON would say it."""
+def json_data(value: Any, what: str) -> Any:
+    """What was given as JSON would say it. Raises ``InputError``."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
@@ -315,7 +315,7 @@ def _edited(row: Approval, arguments: Mapping[str, Any] | None) -> dict[str, Any
         return None
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"the arguments for approval {row.id} are an object, with a value for each, not {arguments!r}")
-    return cast("dict[str, Any]", _plain(dict(arguments), f"the arguments for approval {row.id}"))
+    return cast("dict[str, Any]", json_data(dict(arguments), f"the arguments for approval {row.id}"))
 
 
 def _check(row: Approval, given: Answer) -> None:

@@ -26,17 +26,22 @@ async def start_many(
     A call that cannot be started raises what ``start`` would raise. Those of the same thousand that can be are started
     all the same, and so are all before them.
     """
+    check_options(spec.name, options)
+    return await start_all(store, spec, ((_bound(spec, call), options) for call in calls), max_value)
+
+
+def check_options(workflow: str, options: StartOptions) -> None:
+    """Refuse options that only one run can have. Raises ``UsageError``."""
     if options.id is not None:
         raise UsageError(
             f"start_many starts many runs, and id={options.id!r} can only be the id of one: give the workflow an id "
-            f"template, as in @workflow(id='{spec.name}-{{customer}}')"
+            f"template, as in @workflow(id='{workflow}-{{customer}}')"
         )
     if options.dedup is not None:
         raise UsageError(
             f"start_many starts many runs, and with dedup={options.dedup!r} all of them would be one: start that one "
             f"with `start`"
         )
-    return await start_all(store, spec, ((_bound(spec, call), options) for call in calls), max_value)
 
 
 async def start_all(
@@ -60,10 +65,15 @@ async def start_all(
 
 
 def _bound(spec: WorkflowSpec, call: Call) -> bytes:
+    return bind_by_name(spec.name, spec.parameters, *split_call(call))
+
+
+def split_call(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, by position and by name. Raises ``UsageError``."""
     if isinstance(call, Mapping):
-        return bind_by_name(spec.name, spec.parameters, (), dict(call))
+        return (), dict(call)
     if isinstance(call, str | bytes):
         raise UsageError(
             f"start_many takes a tuple or a mapping of arguments for each run, not {call!r:.60}: write ({call!r:.60},)"
         )
-    return bind_by_name(spec.name, spec.parameters, tuple(call), {})
+    return tuple(call), {}

@@ -104,11 +104,7 @@ async def read_events(
     source: Source, run_id: str, after: str | None = None, *, follow: bool = True
 ) -> AsyncGenerator[Event]:
     """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there."""
-    if current_execution() is not None:
-        raise UsageError(
-            f"the events of run {run_id!r} were asked for in workflow code, where they would differ on replay: follow "
-            f"a run from a step, or from outside"
-        )
+    refuse_in_workflow(run_id)
     store = await source.store()
     run = await store.get(run_id)
     if run is None:
@@ -135,6 +131,15 @@ async def read_events(
             looked = asyncio.get_running_loop().time()
             await bell.wait(POLL)
             await asyncio.sleep(GATHER - (asyncio.get_running_loop().time() - looked))
+
+
+def refuse_in_workflow(run_id: str) -> None:
+    """Nobody follows a run in workflow code. Raises ``UsageError``."""
+    if current_execution() is not None:
+        raise UsageError(
+            f"the events of run {run_id!r} were asked for in workflow code, where they would differ on replay: follow "
+            f"a run from a step, or from outside"
+        )
 
 
 async def events_so_far(store: Store, run_id: str, after: str | None = None) -> list[Event]:

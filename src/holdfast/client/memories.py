@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
 from holdfast.codec import LARGEST, check_size, codec_for, to_plain
 from holdfast.errors import InputError
 from holdfast.stores.contract import Store
-from holdfast.stores.memories import DeleteMemory, Memory, MemoryChange, PutMemory
+from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import MemoryBackend
 
 T = TypeVar("T")
 
 LONGEST_NAME = 200
 """Characters of a namespace or a key."""
+
+MOST = 1000
+"""Values that are read at once."""
 
 LONGEST_TEXT = 100_000
 """Characters that a value is found by; what comes after them is kept, but not searched."""
@@ -35,18 +41,6 @@ class Remembered:
     value: Any
     """As plain data; ``memory.get(..., type=...)`` gives it back as what it was."""
     updated_at: datetime
-
-
-class Shelf(Protocol):
-    """What it takes to read and change memory."""
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
-
-    async def remember(self, change: MemoryChange) -> None:
-        """Carry out a change."""
-        ...
 
 
 def to_put(namespace: str, key: str, value: Any, text: str | None, at: float, max_value: int = LARGEST) -> PutMemory:
@@ -87,30 +81,27 @@ async def read_value(store: Store, namespace: str, key: str, default: Any, type:
 async def search(store: Store, namespace: str, words: str, limit: int) -> list[Remembered]:
     """What has some of these words in it, the best match first."""
     check_namespace(namespace)
-    if not isinstance(words, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"memory.search: the words to look for are a str, not {words!r}")
-    _check_limit(limit)
+    check_words(words)
+    check_limit(limit)
     return [remembered(found) for found in await store.search_memories(namespace, words, limit=limit)]
 
 
 async def list_values(store: Store, namespace: str, after: str, limit: int) -> list[Remembered]:
     """What a namespace has, in the order of the keys."""
     check_namespace(namespace)
-    _check_limit(limit)
+    check_limit(limit)
     return [remembered(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
 
 
 class ClientMemory:
     """Memory as a client sees it."""
 
-    def __init__(self, shelf: Shelf, max_value: int = LARGEST) -> None:
-        self._shelf = shelf
-        self._max_value = max_value
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
 
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
         """Keep a value under a key, in place of the one that is there."""
-        store = await self._shelf.store()
-        await self._shelf.remember(to_put(namespace, key, value, text, store.now(), self._max_value))
+        await self._backend.put(namespace, key, value, text)
 
     @overload
     async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
@@ -118,19 +109,19 @@ class ClientMemory:
     async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, or ``default``."""
-        return await read_value(await self._shelf.store(), namespace, key, default, type)
+        return await self._backend.get(namespace, key, default, type)
 
     async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Remembered]:
         """Values that have some of these words in them, the best match first."""
-        return await search(await self._shelf.store(), namespace, words, limit)
+        return await self._backend.search(namespace, words, limit)
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Remembered]:
         """Values in the order of their keys, those behind the key ``after``."""
-        return await list_values(await self._shelf.store(), namespace, after, limit)
+        return await self._backend.list(namespace, after, limit)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value; harmless if there is none."""
-        await self._shelf.remember(to_delete(namespace, key))
+        await self._backend.delete(namespace, key)
 
 
 def check_namespace(namespace: object, what: str = "memory: a namespace") -> str:
@@ -151,9 +142,16 @@ def _check_name(name: object, what: str) -> str:
     return name
 
 
-def _check_limit(limit: object) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1000:
-        raise InputError(f"memory: limit={limit!r} must be a whole number from 1 to 1000")
+def check_words(words: object) -> None:
+    """Refuse what cannot be looked for."""
+    if not isinstance(words, str):
+        raise InputError(f"memory.search: the words to look for are a str, not {words!r}")
+
+
+def check_limit(limit: object) -> None:
+    """Refuse what is no number of values to be read at once."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
+        raise InputError(f"memory: limit={limit!r} must be a whole number from 1 to {MOST}")
 
 
 def _words_of(plain: Any) -> Iterator[str]:

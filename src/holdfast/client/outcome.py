@@ -36,8 +36,13 @@ def result_of(run: Run | Ended, decode: Callable[[bytes], R], namespaces: Sequen
     raise unsuccessful(run, namespaces)
 
 
-def unsuccessful(run: Run | Ended, namespaces: Sequence[Mapping[str, object]] = ()) -> RunUnsuccessful:
-    """The exception for a run that ended without a result, caused by the workflow's own where that can be rebuilt."""
+def unsuccessful(
+    run: Run | Ended, namespaces: Sequence[Mapping[str, object]] = (), *, undone: bool = False
+) -> RunUnsuccessful:
+    """The exception for a run that ended without a result, caused by the workflow's own where that can be rebuilt.
+
+    ``undone``: it is known that compensations have undone what it had done. A run's row tells that itself.
+    """
     reason = ""
     cause: BaseException | None = None
     if run.error is not None:
@@ -49,8 +54,9 @@ def unsuccessful(run: Run | Ended, namespaces: Sequence[Mapping[str, object]] = 
         except CodecError:
             pass  # its class is not loaded here; its words are in the message
     rewind = None if isinstance(run, Ended) else run.rewind
+    undone = undone or (rewind is not None and rewind.undone)
     goes_on = f"`holdfast retry {run.id}` lets it go on; "
-    if rewind is not None and rewind.undone:
+    if undone:
         goes_on = "what it had done was undone; "
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]
     error = _EXCEPTIONS[run.state](

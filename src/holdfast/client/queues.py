@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import builtins
 import difflib
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.client.stalls import why_keys_wait, why_nothing_begins
 from holdfast.core.queues import AnyRate, QueueLimits, checked_queue_name, read_limits
 from holdfast.errors import UnknownQueue, UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import KeptQueue
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import QueueBackend
 
 
 class _Unchanged(Enum):
@@ -123,29 +126,34 @@ async def names_in_use(store: Store) -> set[str]:
     return {spec.queue for spec in specs.values()} | {one.name for one in await store.queues()}
 
 
-class Way(Protocol):
-    """A client's way to its store."""
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
+async def set_limits(store: Store, name: str, given: Mapping[str, Any]) -> bool:
+    """Set those limits of a queue that are given; false when they were set to the same before."""
+    found = await store.queues([checked_queue_name(name)])
+    held = found[0].limits if found else QueueLimits()
+    limits = read_limits(
+        concurrency=given.get("concurrency", held.concurrency),
+        rate=given.get("rate", held.rates or None),
+        key_concurrency=given.get("key_concurrency", held.key_concurrency),
+        key_rate=given.get("key_rate", held.key_rates or None),
+        where=f"queue {name!r}: ",
+    )
+    return await store.set_queue(name, limits)
 
 
 class ClientQueues:
     """Queues with limits as a client sees them."""
 
-    def __init__(self, way: Way, in_sync: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._way = way
+    def __init__(self, backend: QueueBackend, in_sync: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._backend = backend
         self._sync = in_sync
 
     async def list(self) -> builtins.list[QueueInfo]:
         """All queues with limits, in the order of their names."""
-        return await read_queues(await self._way.store())
+        return await self._backend.list()
 
     async def get(self, name: str) -> QueueInfo:
         """One queue. Raises ``UnknownQueue`` if it has no limits."""
-        store = await self._way.store()
-        return QueueInfo.of(await find_queue(store, name), store.now())
+        return await self._backend.get(name)
 
     async def set(
         self,
@@ -168,42 +176,34 @@ class ClientQueues:
             key_concurrency: how many of each key are executed at once.
             key_rate: a rate for each key.
         """
-        given = (concurrency, rate, key_concurrency, key_rate)
-        if all(one is AS_IT_IS for one in given):
+        all_four = {
+            "concurrency": concurrency,
+            "rate": rate,
+            "key_concurrency": key_concurrency,
+            "key_rate": key_rate,
+        }
+        given = {word: limit for word, limit in all_four.items() if limit is not AS_IT_IS}
+        if not given:
             raise UsageError(
                 f"queue {name!r}: what is to be set? Give concurrency=, rate=, key_concurrency= or key_rate=; None "
                 f"takes a limit away"
             )
-        store = await self._way.store()
-        found = await store.queues([checked_queue_name(name)])
-        held = found[0].limits if found else QueueLimits()
-        limits = read_limits(
-            concurrency=held.concurrency if concurrency is AS_IT_IS else concurrency,
-            rate=held.rates or None if rate is AS_IT_IS else rate,
-            key_concurrency=held.key_concurrency if key_concurrency is AS_IT_IS else key_concurrency,
-            key_rate=held.key_rates or None if key_rate is AS_IT_IS else key_rate,
-            where=f"queue {name!r}: ",
-        )
-        return await store.set_queue(name, limits)
+        return await self._backend.set(name, given)
 
     async def reset(self, name: str) -> bool:
         """Let a queue have the limits that code says, or none if it says nothing; false when none were set by hand."""
-        store = await self._way.store()
-        await find_queue(store, name)
-        return await store.set_queue(name, None)
+        return await self._backend.reset(name)
 
     async def pause(self, name: str) -> bool:
         """Let no run of a queue begin or go on until it is resumed; those that are being executed are left alone.
 
         It stays paused over restarts and deploys. False when it was paused before.
         """
-        return await (await self._way.store()).pause_queue(checked_queue_name(name))
+        return await self._backend.pause(name)
 
     async def resume(self, name: str) -> bool:
         """Let its runs begin again; false when it was not paused."""
-        store = await self._way.store()
-        await find_queue(store, name)
-        return await store.resume_queue(name)
+        return await self._backend.resume(name)
 
     # The same, for code without an event loop
 

@@ -91,9 +91,9 @@ def _used(usage: Usage) -> dict[str, Any]:
 
 async def usage_report(store: Store, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
     """What was used from one day to another, both included; the last ``DAYS`` unless they are given."""
-    last = datetime.fromtimestamp(store.now(), UTC).date() if until is None else _day(until)
+    last = datetime.fromtimestamp(store.now(), UTC).date() if until is None else day_of(until)
     try:
-        first = last - timedelta(days=DAYS - 1) if since is None else _day(since)
+        first = last - timedelta(days=DAYS - 1) if since is None else day_of(since)
     except OverflowError:
         first = date.min
     if first > last:
@@ -109,6 +109,6 @@ async def usage_report(store: Store, since: date | None, until: date | None, wor
     )
 
 
-def _day(given: date) -> date:
+def day_of(given: date) -> date:
     """A day; of a moment, the one that it belongs to, as UTC has it."""
     return given.astimezone(UTC).date() if isinstance(given, datetime) else given

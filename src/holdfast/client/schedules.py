@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from holdfast.client.queueing import checked_text, declare, key_in
-from holdfast.client.starting import accept, checked_deliveries, session_of
+from holdfast.client.starting import accept, checked_deliveries, checked_id, session_of
 from holdfast.codec import bind_by_name, to_plain
 from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Cron, Overlap, Timing, every
@@ -26,6 +26,9 @@ from holdfast.stores.contract import INLINE, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule, next_tick, run_by_hand, timing_of
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import ScheduleBackend
 
 T = TypeVar("T")
 
@@ -224,25 +227,85 @@ async def find(store: Store, name: str) -> Schedule:
     raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {hint}")
 
 
-class Way(Protocol):
-    """A client's way to its store."""
+@dataclass(frozen=True, slots=True)
+class WantedSchedule:
+    """A schedule as it was asked for: see ``ClientSchedules.create``."""
 
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
+    name: str
+    workflow: str
+    cron: str | None = None
+    every: Span | None = None
+    zone: str | None = None
+    start: datetime | float | None = None
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    catch_up: CatchUp = "last"
+    most: int = 100
+    overlap: Overlap = "allow"
+    queue: str | Queue | None = None
+    key: str | int | None = None
+    priority: int = 0
+    tags: Collection[str] = ()
+    budget: Budget | None = None
+    max_deliveries: int | None = None
+    replace: bool = False
+
+
+async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSpec) -> ScheduleInfo:
+    """Make a schedule of a workflow, or find that the very same is there."""
+    where = f"schedule {wanted.name!r}"
+    try:
+        new = new_schedule(
+            wanted.name,
+            spec,
+            bind_by_name(wanted.workflow, spec.parameters, tuple(wanted.args), dict(wanted.kwargs or {})),
+            timing_from(wanted.cron, wanted.every, wanted.zone, wanted.start),
+            catch_up=wanted.catch_up,
+            most=wanted.most,
+            overlap=wanted.overlap,
+            queue=wanted.queue,
+            key=wanted.key,
+            priority=wanted.priority,
+            tags=wanted.tags,
+            budget=wanted.budget,
+            max_deliveries=wanted.max_deliveries,
+        )
+    except HoldfastError as error:
+        raise type(error)(f"{where}: {error}") from None
+    if isinstance(wanted.queue, Queue):
+        await store.put_queues([NewQueue(wanted.queue.name, wanted.queue.limits)])
+    [kept] = await store.put_schedules([new], replace=False)
+    if kept.what != new:
+        if kept.what.by_code:
+            raise UsageError(
+                f"{where} is declared in code: change it there (workers that start announce it again), or choose "
+                f"another name"
+            )
+        if not wanted.replace:
+            raise UsageError(
+                f"{where} is there already, and is another one ({kept.what.workflow!r}, {kept.what.timing}): "
+                f"choose another name, or pass replace=True to change it"
+            )
+        [kept] = await store.put_schedules([new])
+    return ScheduleInfo.of(kept, await store.get(kept.last_run) if kept.last_run else None)
+
+
+async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec, id: str | None) -> str:
+    """Start a run of a schedule now, or find the one that is there under the ``id``; returns the run's id."""
+    new = run_by_hand(schedule, spec, store.now())
+    new = new if id is None else replace_in(new, id=checked_id(id))
+    [answer] = await store.commit([StartRun(new)])
+    run = accept(answer, new, unsuccessful_too=id is not None)
+    # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
+    await store.settle_schedule(schedule.what.name, schedule.fired_up_to, schedule.fired_up_to, run=run.id)
+    return run.id
 
 
 class ClientSchedules:
     """Schedules as a client sees them."""
 
-    def __init__(
-        self,
-        way: Way,
-        spec_of: Callable[[Store, str], Coroutine[Any, Any, WorkflowSpec]],
-        in_sync: Callable[[Coroutine[Any, Any, Any]], Any],
-    ) -> None:
-        self._way = way
-        self._spec_of = spec_of
+    def __init__(self, backend: ScheduleBackend, in_sync: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._backend = backend
         self._sync = in_sync
 
     async def create(
@@ -290,87 +353,57 @@ class ClientSchedules:
             max_deliveries: as in ``options``.
             replace: change the schedule that is there under this name; its pause stays.
         """
-        store = await self._way.store()
-        where = f"schedule {name!r}"
-        spec = await self._spec_of(store, workflow)
-        try:
-            new = new_schedule(
-                name,
-                spec,
-                bind_by_name(workflow, spec.parameters, tuple(args), dict(kwargs or {})),
-                timing_from(cron, every, zone, start),
-                catch_up=catch_up,
-                most=most,
-                overlap=overlap,
-                queue=queue,
-                key=key,
-                priority=priority,
-                tags=tags,
-                budget=budget,
-                max_deliveries=max_deliveries,
-            )
-        except HoldfastError as error:
-            raise type(error)(f"{where}: {error}") from None
-        if isinstance(queue, Queue):
-            await store.put_queues([NewQueue(queue.name, queue.limits)])
-        [kept] = await store.put_schedules([new], replace=False)
-        if kept.what != new:
-            if kept.what.by_code:
-                raise UsageError(
-                    f"{where} is declared in code: change it there (workers that start announce it again), or choose "
-                    f"another name"
-                )
-            if not replace:
-                raise UsageError(
-                    f"{where} is there already, and is another one ({kept.what.workflow!r}, {kept.what.timing}): "
-                    f"choose another name, or pass replace=True to change it"
-                )
-            [kept] = await store.put_schedules([new])
-        return ScheduleInfo.of(kept, await store.get(kept.last_run) if kept.last_run else None)
+        wanted = WantedSchedule(
+            name,
+            workflow,
+            cron=cron,
+            every=every,
+            zone=zone,
+            start=start,
+            args=args,
+            kwargs=kwargs,
+            catch_up=catch_up,
+            most=most,
+            overlap=overlap,
+            queue=queue,
+            key=key,
+            priority=priority,
+            tags=tags,
+            budget=budget,
+            max_deliveries=max_deliveries,
+            replace=replace,
+        )
+        return await self._backend.create(wanted)
 
     async def list(self) -> builtins.list[ScheduleInfo]:
         """All schedules, in the order of their names."""
-        return await read_schedules(await self._way.store())
+        return await self._backend.list()
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule. Raises ``UnknownSchedule``."""
-        store = await self._way.store()
-        found = await find(store, name)
-        return ScheduleInfo.of(found, await store.get(found.last_run) if found.last_run else None)
+        return await self._backend.get(name)
 
     async def pause(self, name: str) -> bool:
         """Keep a schedule from firing, over restarts and deploys; false when it was paused before."""
-        store = await self._way.store()
-        await find(store, name)
-        return await store.pause_schedule(name)
+        return await self._backend.pause(name)
 
     async def resume(self, name: str) -> bool:
         """Let it fire again; what it missed is dealt with by its ``catch_up``. False when it was not paused."""
-        store = await self._way.store()
-        await find(store, name)
-        return await store.resume_schedule(name)
+        return await self._backend.resume(name)
 
     async def delete(self, name: str) -> bool:
         """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts.
 
         False when there is none.
         """
-        return await (await self._way.store()).delete_schedule(name)
+        return await self._backend.delete(name)
 
     async def trigger(self, name: str, *, id: str | None = None) -> str:
         """Start a run of it now, paused or not, beside those of its ticks; returns the run's id.
 
-        With an ``id``, one that is there under it is joined.
+        With an ``id`` for the run, the one that is there under it is found instead, whatever has become of it.
         """
-        store = await self._way.store()
-        schedule = await find(store, name)
-        new = run_by_hand(schedule, await self._spec_of(store, schedule.what.workflow), store.now())
-        new = new if id is None else replace_in(new, id=id)
-        [answer] = await store.commit([StartRun(new)])
-        run = accept(answer, new, unsuccessful_too=id is not None)
-        # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
-        await store.settle_schedule(name, schedule.fired_up_to, schedule.fired_up_to, run=run.id)
-        return run.id
+        return await self._backend.trigger(name, id)
 
     # The same, for code without an event loop
 
@@ -398,6 +431,6 @@ class ClientSchedules:
         """``delete`` without an event loop."""
         return self._sync(self.delete(name))
 
-    def trigger_sync(self, name: str) -> str:
+    def trigger_sync(self, name: str, *, id: str | None = None) -> str:
         """``trigger`` without an event loop."""
-        return self._sync(self.trigger(name))
+        return self._sync(self.trigger(name, id=id))

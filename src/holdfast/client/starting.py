@@ -9,6 +9,7 @@ queue and key is joined, whatever its inputs.
 
 from __future__ import annotations
 
+import difflib
 import secrets
 import sys
 from collections.abc import Collection, Mapping
@@ -22,10 +23,11 @@ from holdfast.core.queues import Queue
 from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget
-from holdfast.errors import InputError, RunConflict, UsageError
-from holdfast.stores.contract import WorkflowSpec
+from holdfast.errors import InputError, RunConflict, UnknownWorkflow, UsageError
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
+from holdfast.stores.serving import announced, spec_to_start
 
 LONGEST_ID = 200
 
@@ -104,6 +106,27 @@ def start_options(
     )
 
 
+async def find_spec(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec:
+    """What was announced of a workflow, in the version that a start by name means. Raises ``UnknownWorkflow``."""
+    spec = await spec_to_start(store, workflow, version)
+    if spec is not None:
+        return spec
+    specs = await store.specs()
+    if versions := announced(workflow, specs):
+        known = ", ".join(repr(one.version) for one in versions)
+        raise UnknownWorkflow(
+            f"no worker has announced version {version!r} of workflow {workflow!r} to {store.url} (known: {known}). "
+            f"A version is announced when a worker that has it starts: `holdfast worker module:{workflow}`."
+        )
+    names = sorted({one.name for one in specs.values()})
+    near = difflib.get_close_matches(workflow, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none yet'}."
+    raise UnknownWorkflow(
+        f"no worker has announced a workflow {workflow!r} to {store.url}: {hint} "
+        f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."
+    )
+
+
 def new_run(
     spec: WorkflowSpec,
     inputs: bytes,
@@ -129,8 +152,8 @@ def new_run(
     if run_id is None:
         # Begins with the time, so that ids made one after the other lie side by side in an index.
         run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
-    elif not run_id or len(run_id) > LONGEST_ID or not run_id.isprintable():
-        raise UsageError(f"a run's id has 1 to {LONGEST_ID} printable characters, not {run_id[:50]!r}")
+    else:
+        checked_id(run_id)
     delay = max(0.0, options.delay if options.debounce is None else options.debounce)
     return NewRun(
         id=run_id,
@@ -156,6 +179,13 @@ def new_run(
         put_off_most=options.debounce_most,
         by_delivery=spec.by_delivery,
     )
+
+
+def checked_id(run_id: str) -> str:
+    """An id that a run may have. Raises ``UsageError``."""
+    if not run_id or len(run_id) > LONGEST_ID or not run_id.isprintable():
+        raise UsageError(f"a run's id has 1 to {LONGEST_ID} printable characters, not {run_id[:50]!r}")
+    return run_id
 
 
 def checked_deliveries(given: int | None, where: str) -> int | None:

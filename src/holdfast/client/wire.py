@@ -31,7 +31,11 @@ def to_wire(value: Any, what: str = "the value", *, tagged: bool = True) -> Any:
     """A value as JSON data. Raises ``UnrecordableValue`` for what cannot be recorded either."""
     if not tagged:
         return _plain(value)
-    data = _values.encode(value, what)
+    return encoded_to_wire(_values.encode(value, what))
+
+
+def encoded_to_wire(data: bytes) -> Any:
+    """A value that is encoded as for a record, in its tagged form."""
     return {_MARK: json.loads(data[len(TAGGED) :])} if data.startswith(TAGGED) else json.loads(data)
 
 

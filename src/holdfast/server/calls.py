@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.client.handle import RunInfo
+from holdfast.client.run_info import RunInfo
 from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
 from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.keys import Caller

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from holdfast.client.client import Client
 from holdfast.client.connections import Connections
+from holdfast.client.store_backend import StoreBackend
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.urls import in_namespace, open_store, shown_url, split_namespace, store_url
 
@@ -17,7 +18,7 @@ class Tenant:
     def __init__(self, url: str, namespace: str, opener: Callable[[str], Store] = open_store) -> None:
         self.namespace = namespace
         self.connection = Connections(url, opener)
-        self.client = Client.over(self.connection, url)
+        self.client = Client.over(StoreBackend(self.connection, url))
 
     async def store(self) -> Store:
         """The store, open."""

@@ -80,6 +80,11 @@ def open_store(url: str, *, clock: Callable[[], float] | None = None) -> Store:
                 f"`runtime.url` are. Use the one that was given where it comes from."
             )
         return PgStore(plain, namespace=namespace, clock=clock)
+    if scheme in ("http", "https"):
+        raise UsageError(
+            f"{shown_url(url)} is a Holdfast server, and this needs the store itself: a server is for "
+            f"`Client(...)`, which starts and follows runs. Known stores are: {KNOWN}"
+        )
     if scheme in _NOT_YET:
         raise UsageError(f"this version of Holdfast has no {_NOT_YET[scheme]} store yet. Known are: {KNOWN}")
     raise UsageError(f"no store is known for {scheme}:// URLs. Known are: {KNOWN}")

@@ -18,11 +18,11 @@ from holdfast.agents.models.choosing import check_model
 from holdfast.authoring.registry import definition_of
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.approvals import approve, deny, list_approvals
-from holdfast.client.client import run_sync
 from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.client.events import Event, events_so_far
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.starting import accept, new_run
+from holdfast.client.sync import run_sync
 from holdfast.core.chance import SEED
 from holdfast.core.usage import Budget
 from holdfast.errors import RunNotFound, UsageError

@@ -33,7 +33,8 @@ from holdfast.authoring.functions import DefinedAt
 from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import Prepared, Workflow, queue_key, queue_name
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
-from holdfast.client.handle import Handle, Link
+from holdfast.client.handle import Handle
+from holdfast.client.store_runs import Link, StoreRuns
 from holdfast.codec import InputsCodec, codec_for, to_plain
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.queues import Queue
@@ -181,11 +182,12 @@ def _told(result: AgentRunResult[Any], history: Sequence[ModelMessage]) -> dict[
 class AgentRunHandle(Handle[Any]):
     """A started run of an agent of the library; its result is the library's ``AgentRunResult``."""
 
-    __slots__ = ()
+    __slots__ = ("_link",)
 
     def __init__(self, link: Link, run_id: str, definition: WorkflowDefinition) -> None:
         decode = partial(definition.output.decode, what=f"the result of run {run_id!r}")
-        super().__init__(link, run_id, decode, [definition.namespace])
+        super().__init__(StoreRuns(link, decode, [definition.namespace]), run_id)
+        self._link = link
 
     async def result(self, timeout: float | None = None) -> Any:
         """The run's result, once it has ended. Raises as that of any run does."""

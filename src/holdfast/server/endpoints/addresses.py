@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
@@ -18,14 +18,13 @@ from holdfast.client.addresses import (
     put_address,
     send_to,
 )
-from holdfast.client.handle import RunInfo
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
-from holdfast.client.starting import start_options
+from holdfast.client.run_info import RunInfo
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import listen, take
-from holdfast.server.models import BudgetBody, Changed
+from holdfast.server.models import Changed, Name, OptionsBody, announce_queue
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
@@ -37,22 +36,17 @@ api = Api()
 Seconds = float
 
 
-class SendBody(Body):
+class SendBody(OptionsBody):
     """Work for an address."""
 
     payload: Any = None
-    id: str | None = Field(None, min_length=1, max_length=200)
-    """The run's id: sending again under the same id is the same run."""
-    deadline: Seconds | None = Field(None, gt=0, le=10 * 366 * 86400)
-    """Seconds until the run must have ended; what the address says unless given."""
-    queue: str | None = None
-    key: str | None = None
-    dedup: str | None = None
-    delay: Seconds = Field(0.0, ge=0, le=10 * 366 * 86400)
-    priority: int = Field(0, ge=-(2**31), lt=2**31)
-    tags: list[str] = Field(default_factory=list)
-    max_deliveries: int | None = Field(None, ge=1, le=10_000)
-    budget: BudgetBody | None = None
+    id: Annotated[Name | None, Field(description="The run's id: sending again under the same id is the same run.")] = (
+        None
+    )
+    deadline: Annotated[
+        Seconds | None,
+        Field(gt=0, description="Until the run must have ended; what the address says unless given."),
+    ] = None
 
 
 class AddressBody(Body):
@@ -196,22 +190,15 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
 
     With an `id` or an `Idempotency-Key`, sending it again is the same run.
     """
-    options = start_options(
-        f"address {address!r}: ",
-        id=body.id or (None if body.dedup is not None else call.derived_id("send")),
-        queue=body.queue,
-        key=body.key,
-        dedup=body.dedup,
-        delay=body.delay,
-        priority=body.priority,
-        tags=body.tags,
-        budget=None if body.budget is None else body.budget.budget(),
-        max_deliveries=body.max_deliveries,
-    )
+    options = body.options(body.id)
+    if options.id is None and options.dedup is None:
+        options = replace(options, id=call.derived_id("send"))
     payload = call.taken(body.payload, "the payload")
-    await refuse_starts(await call.store(), address, run_id=options.id)
+    store = await call.store()
+    await refuse_starts(store, address, run_id=options.id)
+    await announce_queue(call, store, options.queue)
     run, is_new = await send_to(
-        await call.store(), address, payload, options, deadline=body.deadline, max_value=call.client.max_value
+        store, address, payload, options, deadline=body.deadline, max_value=call.client.max_value
     )
     call.platform.desks.of(call.tenant).nudge(address)
     call.status = 201 if is_new else 200

@@ -11,7 +11,7 @@ from holdfast.client.approvals import ApprovalInfo, find_approval
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed, Items, Limit, Name, Text
+from holdfast.server.models import Changed, Items, Name, Text
 from holdfast.server.scopes import Scope
 
 api = Api()
@@ -24,7 +24,7 @@ class ApprovalsQuery(Body):
     workflow: Annotated[Name | None, Field(description="Of runs of this workflow.")] = None
     asked_of: Annotated[Text | None, Field(description="That this person is asked now.")] = None
     all: Annotated[bool, Field(description="Also those that are closed.")] = False
-    limit: Limit = 100
+    limit: Annotated[int, Field(ge=1, le=10_000, description="At most so many.")] = 100
 
 
 @api("GET", "/v1/approvals", scope=Scope.READ, headers=(VALUES,))

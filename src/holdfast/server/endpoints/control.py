@@ -8,8 +8,8 @@ from pydantic import Field
 
 from holdfast.client.dead import DeadRun
 from holdfast.client.forking import GIVEN, fork_run
-from holdfast.client.handle import RunInfo
 from holdfast.client.pruning import PruneReport
+from holdfast.client.run_info import RunInfo
 from holdfast.client.wire import VALUES
 from holdfast.errors import RunConflict
 from holdfast.server.api import Api, Body
@@ -129,6 +129,7 @@ class DeadQuery(Body):
     workflow: Name | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
+    before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None
 
 
 @api("GET", "/v1/dead", scope=Scope.READ)
@@ -137,7 +138,7 @@ async def list_dead(call: Call, query: DeadQuery) -> Page[DeadRun]:
 
     They are left alone until somebody retries them.
     """
-    before = None
+    before = query.before
     if query.cursor is not None:
         before = from_cursor("dead", query.cursor)
         if await (await call.store()).get(before) is None:  # it was deleted, and nobody knows where it stood

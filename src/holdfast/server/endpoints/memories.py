@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.memories import LONGEST_TEXT, Remembered, check_place, remembered
+from holdfast.client.memories import LONGEST_TEXT, MOST, Remembered, check_place, remembered
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.models import Limit, Name, Text
+from holdfast.server.models import Name, Text
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 
@@ -26,7 +26,7 @@ class MemoriesQuery(Body):
 
     after: Annotated[Name | None, Field(description="Those behind this key.")] = None
     q: Annotated[Text | None, Field(description="Those with some of these words in them, the best match first.")] = None
-    limit: Limit = 100
+    limit: Annotated[int, Field(ge=1, le=MOST, description="At most so many.")] = 100
 
 
 class MemoryPage(BaseModel):
@@ -45,9 +45,10 @@ async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> Mem
     if query.q is not None:
         found = await memory.search(namespace, query.q, limit=query.limit)
         return MemoryPage(items=[_told(call, one) for one in found], next=None)
-    found = await memory.list(namespace, after=query.after or "", limit=query.limit + 1)
-    page = found[: query.limit]
-    more = len(found) > query.limit
+    most = min(query.limit, MOST - 1)
+    found = await memory.list(namespace, after=query.after or "", limit=most + 1)
+    page = found[:most]
+    more = len(found) > most
     return MemoryPage(items=[_told(call, one) for one in page], next=page[-1].key if more else None)
 
 

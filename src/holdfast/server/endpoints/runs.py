@@ -17,11 +17,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.bulk import start_all
-from holdfast.client.client import find_spec
-from holdfast.client.handle import RunInfo
 from holdfast.client.plans import PlanItem
+from holdfast.client.run_info import RunInfo
 from holdfast.client.stalls import look_around
-from holdfast.client.starting import StartOptions, accept, new_run
+from holdfast.client.starting import StartOptions, accept, find_spec, new_run
 from holdfast.client.wire import VALUES
 from holdfast.codec import bind_by_name, describe_error
 from holdfast.core.states import RunState
@@ -193,6 +192,7 @@ class RunsQuery(Body):
     created_before: Annotated[AwareDatetime | None, Field(description="Created earlier.")] = None
     limit: Limit = 50
     cursor: Cursor | None = None
+    before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None
 
 
 @api("GET", "/v1/runs", scope=Scope.READ, headers=(VALUES,))
@@ -212,6 +212,8 @@ async def list_runs(call: Call, query: RunsQuery) -> Page[RunInfo]:
         created_before=None if query.created_before is None else query.created_before.timestamp(),
     )
     before = None if query.cursor is None else number_from_cursor("runs", query.cursor)
+    if query.before is not None:
+        before = (await call.tenant.connection.read(query.before)).key
     runs = await store.list_runs(where, limit=query.limit + 1, before=before)
     page = runs[: query.limit]
     around = None if all(run.state.is_terminal for run in page) else await look_around(store, page)

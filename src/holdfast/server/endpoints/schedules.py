@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from holdfast.client.client import find_spec
 from holdfast.client.queueing import key_in
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.client.starting import find_spec
 from holdfast.client.wire import VALUES
 from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Overlap
-from holdfast.server.api import Api
+from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.runs import CallBody
 from holdfast.server.headers import IDEMPOTENCY_KEY
@@ -60,6 +60,12 @@ class ScheduleBody(CallBody):
             ]
         }
     )
+
+
+class TriggerBody(Body):
+    """A run in between."""
+
+    id: Annotated[Name | None, Field(description="The run's id: the one that is there under it is told.")] = None
 
 
 class TriggeredRun(BaseModel):
@@ -134,9 +140,10 @@ async def resume_schedule(call: Call, name: str) -> Changed:
 
 
 @api("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
-async def trigger_schedule(call: Call, name: str) -> TriggeredRun:
+async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
     """Start a run of it now, paused or not, beside those of its ticks."""
-    return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=call.derived_id("trigger")))
+    given = call.derived_id("trigger") if body.id is None else body.id
+    return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))
 
 
 @api("DELETE", "/v1/schedules/{name}", scope=Scope.OPERATE)

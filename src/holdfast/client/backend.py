@@ -1,0 +1,275 @@
+"""What a client stands on: the contract between the public faces and whoever carries out what they are asked for.
+
+``Client``, ``Handle``, ``client.memory``, ``client.schedules`` and ``client.queues`` are faces: they have the
+signatures and the words that users see, and the forms for code without an event loop. A *backend* is behind all of
+them. It knows runs by their ids and workflows by their names, takes and gives the same values, and raises the same
+errors, wherever the runs are: in a store (``store_backend``) or behind a Holdfast server (``http``).
+
+An implementation lacks nothing: what it cannot carry out raises ``UsageError``, which says what to do instead.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from datetime import date, timedelta
+from typing import Any
+
+from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.bulk import Call
+from holdfast.client.dead import DeadRun
+from holdfast.client.events import Event
+from holdfast.client.health import Health
+from holdfast.client.memories import Remembered
+from holdfast.client.plans import Plan
+from holdfast.client.pruning import PruneReport
+from holdfast.client.queues import QueueInfo
+from holdfast.client.reports import UsageReport
+from holdfast.client.run_info import RunInfo
+from holdfast.client.schedules import ScheduleInfo, WantedSchedule
+from holdfast.client.starting import StartOptions
+from holdfast.core.states import RunState
+from holdfast.core.usage import Budget, Usage
+from holdfast.stores.contract import RunFilter
+
+
+class RunBackend(ABC):
+    """What can be asked of one run: all that a handle needs. What each means is told by ``Handle`` and ``Client``."""
+
+    @abstractmethod
+    async def result(self, run_id: str) -> Any:
+        """The run's result, once it has ended, however long that takes. Raises ``RunUnsuccessful`` if it has none."""
+
+    @abstractmethod
+    def events(self, run_id: str, after: str | None, *, follow: bool) -> AsyncGenerator[Event]:
+        """What happens in the run behind the offset ``after``."""
+
+    @abstractmethod
+    async def info(self, run_id: str) -> RunInfo:
+        """What can be told of the run now."""
+
+    @abstractmethod
+    async def usage(self, run_id: str) -> Usage:
+        """What its model calls have used so far."""
+
+    @abstractmethod
+    async def plan(self, run_id: str) -> Plan:
+        """Its plan."""
+
+    @abstractmethod
+    async def set_budget(self, run_id: str, budget: Budget) -> None:
+        """Give it another budget."""
+
+    @abstractmethod
+    async def signal(self, run_id: str, name: str, value: Any, id: str | None) -> bool:
+        """Send a value into it."""
+
+    @abstractmethod
+    async def cancel(self, run_id: str) -> bool:
+        """Ask for it to be cancelled."""
+
+    @abstractmethod
+    async def pause(self, run_id: str) -> bool:
+        """Keep it from going on."""
+
+    @abstractmethod
+    async def resume(self, run_id: str) -> bool:
+        """Let it go on."""
+
+    @abstractmethod
+    async def approvals(
+        self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
+    ) -> list[ApprovalInfo]:
+        """Questions that match, of this run or of all."""
+
+    @abstractmethod
+    async def approve(
+        self,
+        id: str,
+        value: Any,
+        *,
+        arguments: Mapping[str, Any] | None,
+        by: str | None,
+        reason: str,
+        of: str | None = None,
+    ) -> bool:
+        """Say yes to a question, which must be one of the run ``of``, if that is given."""
+
+    @abstractmethod
+    async def deny(self, id: str, *, by: str | None, reason: str, of: str | None = None) -> bool:
+        """Say no to a question."""
+
+
+class MemoryBackend(ABC):
+    """Values that outlive runs: see ``ClientMemory``."""
+
+    @abstractmethod
+    async def put(self, namespace: str, key: str, value: Any, text: str | None) -> None:
+        """Keep a value."""
+
+    @abstractmethod
+    async def get(self, namespace: str, key: str, default: Any, type: Any) -> Any:
+        """One value, as ``type``."""
+
+    @abstractmethod
+    async def search(self, namespace: str, words: str, limit: int) -> builtins.list[Remembered]:
+        """Values that have some of these words in them."""
+
+    @abstractmethod
+    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[Remembered]:
+        """Values in the order of their keys."""
+
+    @abstractmethod
+    async def delete(self, namespace: str, key: str) -> None:
+        """Forget a value."""
+
+
+class ScheduleBackend(ABC):
+    """What is started at set times: see ``ClientSchedules``."""
+
+    @abstractmethod
+    async def create(self, wanted: WantedSchedule) -> ScheduleInfo:
+        """Make one, or find that it is there."""
+
+    @abstractmethod
+    async def list(self) -> builtins.list[ScheduleInfo]:
+        """All of them."""
+
+    @abstractmethod
+    async def get(self, name: str) -> ScheduleInfo:
+        """One of them."""
+
+    @abstractmethod
+    async def pause(self, name: str) -> bool:
+        """Keep it from firing."""
+
+    @abstractmethod
+    async def resume(self, name: str) -> bool:
+        """Let it fire again."""
+
+    @abstractmethod
+    async def delete(self, name: str) -> bool:
+        """Forget it."""
+
+    @abstractmethod
+    async def trigger(self, name: str, id: str | None) -> str:
+        """Start a run of it now, or find the one under this id."""
+
+
+class QueueBackend(ABC):
+    """Queues with limits: see ``ClientQueues``."""
+
+    @abstractmethod
+    async def list(self) -> builtins.list[QueueInfo]:
+        """All of them."""
+
+    @abstractmethod
+    async def get(self, name: str) -> QueueInfo:
+        """One of them."""
+
+    @abstractmethod
+    async def set(self, name: str, limits: Mapping[str, Any]) -> bool:
+        """Set those of its limits that are given, by the names of ``ClientQueues.set``; ``None`` takes one away."""
+
+    @abstractmethod
+    async def reset(self, name: str) -> bool:
+        """Let it have the limits that code says."""
+
+    @abstractmethod
+    async def pause(self, name: str) -> bool:
+        """Let nothing of it begin or go on."""
+
+    @abstractmethod
+    async def resume(self, name: str) -> bool:
+        """Let its runs begin again."""
+
+
+class Backend(RunBackend):
+    """All that a client can ask for."""
+
+    url: str
+    """Where it is, as people may see it."""
+    max_value: int
+    """The largest value that is sent, in bytes."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> MemoryBackend:
+        """Values that outlive runs."""
+
+    @property
+    @abstractmethod
+    def schedules(self) -> ScheduleBackend:
+        """What is started at set times."""
+
+    @property
+    @abstractmethod
+    def queues(self) -> QueueBackend:
+        """Queues with limits."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, under the running event loop."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect the running event loop. What is used again connects again."""
+
+    @abstractmethod
+    async def start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions) -> str:
+        """Start a run or join the one that is there, and return its id."""
+
+    @abstractmethod
+    async def start_many(self, workflow: str, calls: Iterable[Call], options: StartOptions) -> builtins.list[str]:
+        """Start or join a run for each call, and return their ids in order."""
+
+    @abstractmethod
+    async def send(self, address: str, payload: Any, options: StartOptions, deadline: float | None) -> str:
+        """Send work to an address, or find that it was sent before, and return the id of its run."""
+
+    @abstractmethod
+    async def list(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
+        """Runs that match, newest first, those behind the run ``before``."""
+
+    @abstractmethod
+    async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
+        """Let a run go on that failed, was cancelled or is dead."""
+
+    @abstractmethod
+    async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
+        """A new run that shares the beginning of another one; returns its id. ``with_output`` may be ``GIVEN``."""
+
+    @abstractmethod
+    async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
+        """Dead runs, newest first."""
+
+    @abstractmethod
+    async def prune(
+        self,
+        older_than: timedelta | float,
+        states: Collection[RunState | str],
+        *,
+        workflow: str | None,
+        keep: int,
+        unclaimed: bool,
+        run_ids: Collection[str] | None,
+        dry_run: bool,
+    ) -> PruneReport:
+        """Delete ended runs."""
+
+    @abstractmethod
+    async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
+        """What all runs have used, by day."""
+
+    @abstractmethod
+    async def health(self) -> builtins.list[Health]:
+        """How it is with all that was announced."""
+
+    @abstractmethod
+    async def switch_off(self, workflow: str) -> bool:
+        """Stop a workflow everywhere."""
+
+    @abstractmethod
+    async def switch_on(self, workflow: str) -> bool:
+        """Let its runs go on."""

@@ -1,0 +1,162 @@
+"""A client's backend over a store: what it is asked for, it does there itself."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Iterable
+from datetime import date, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from holdfast.client.addresses import send_to
+from holdfast.client.backend import Backend, MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.bulk import Call, start_many
+from holdfast.client.connections import Connections
+from holdfast.client.control import retry_run
+from holdfast.client.dead import DeadRun, dead_runs
+from holdfast.client.forking import fork_run
+from holdfast.client.health import Health, read_health
+from holdfast.client.pruning import PruneReport, prune_runs, pruning
+from holdfast.client.reports import UsageReport, usage_report
+from holdfast.client.run_info import RunInfo
+from holdfast.client.stalls import look_around
+from holdfast.client.starting import StartOptions, accept, find_spec, new_run
+from holdfast.client.store_parts import StoreMemory, StoreQueues, StoreSchedules
+from holdfast.client.store_runs import StoreRuns
+from holdfast.codec import LARGEST, bind_by_name
+from holdfast.core.queues import Queue
+from holdfast.core.states import RunState
+from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.operations import StartRun
+from holdfast.stores.queues import NewQueue
+from holdfast.stores.urls import shown_url
+
+
+class StoreBackend(StoreRuns, Backend):
+    """Over a store.
+
+    Args:
+        connections: the way to it, which may be shared; ``close`` closes it.
+        url: the store's.
+        max_value: the largest value that is sent, in bytes.
+    """
+
+    def __init__(self, connections: Connections, url: str, max_value: int = LARGEST) -> None:
+        super().__init__(connections, max_value=max_value)
+        self.url = shown_url(url)
+        self.connections = connections
+        self._told: WeakKeyDictionary[Store, WeakSet[Queue]] = WeakKeyDictionary()
+        """The queues whose limits were announced, over which connection."""
+
+    @property
+    def memory(self) -> MemoryBackend:
+        """Values that outlive runs."""
+        return StoreMemory(self.connections, self.max_value)
+
+    @property
+    def schedules(self) -> ScheduleBackend:
+        """What is started at set times."""
+        return StoreSchedules(self.connections, find_spec)
+
+    @property
+    def queues(self) -> QueueBackend:
+        """Queues with limits."""
+        return StoreQueues(self.connections)
+
+    async def open(self) -> None:
+        """Connect."""
+        await self.connections.store()
+
+    async def close(self) -> None:
+        """Disconnect the running event loop."""
+        await self.connections.close()
+
+    async def start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions) -> str:
+        """Start a run or join the one that is there."""
+        store = await self.connections.store()
+        spec = await find_spec(store, workflow, options.version)
+        await self._announce_queue(store, options.queue)
+        inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
+        new = new_run(spec, inputs, options, now=store.now(), max_value=self.max_value)
+        [answer] = await store.commit([StartRun(new)])
+        return accept(answer, new).id
+
+    async def start_many(self, workflow: str, calls: Iterable[Call], options: StartOptions) -> builtins.list[str]:
+        """Start or join a run for each call."""
+        store = await self.connections.store()
+        spec = await find_spec(store, workflow, options.version)
+        await self._announce_queue(store, options.queue)
+        return await start_many(store, spec, calls, options, self.max_value)
+
+    async def send(self, address: str, payload: Any, options: StartOptions, deadline: float | None) -> str:
+        """Send work to an address, or find that it was sent before."""
+        store = await self.connections.store()
+        await self._announce_queue(store, options.queue)
+        run, _ = await send_to(store, address, payload, options, deadline=deadline, max_value=self.max_value)
+        return run.id
+
+    async def _announce_queue(self, store: Store, queue: str | Queue | None) -> None:
+        """Make the limits of a queue known, if the client was handed some, before a run is in it."""
+        if not isinstance(queue, Queue):
+            return
+        told = self._told.setdefault(store, WeakSet())
+        if queue not in told:
+            await store.put_queues([NewQueue(queue.name, queue.limits)])
+            told.add(queue)
+
+    async def list(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
+        """Runs that match, newest first."""
+        store = await self.connections.store()
+        key = None if before is None else (await self.connections.read(before)).key
+        runs = await store.list_runs(where, limit=limit, before=key)
+        around = None if all(run.state.is_terminal for run in runs) else await look_around(store, runs)
+        return [RunInfo.of(run, around) for run in runs]
+
+    async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
+        """Let a run go on that failed, was cancelled or is dead."""
+        await retry_run(self.connections, run_id, run_again=run_again, version=version)
+
+    async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
+        """A new run that shares the beginning of another one."""
+        store = await self.connections.store()
+        run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id, max_value=self.max_value)
+        return run.id
+
+    async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
+        """Dead runs, newest first."""
+        return await dead_runs(await self.connections.store(), workflow, limit, before)
+
+    async def prune(
+        self,
+        older_than: timedelta | float,
+        states: Collection[RunState | str],
+        *,
+        workflow: str | None,
+        keep: int,
+        unclaimed: bool,
+        run_ids: Collection[str] | None,
+        dry_run: bool,
+    ) -> PruneReport:
+        """Delete ended runs."""
+        store = await self.connections.store()
+        what = pruning(
+            store.now(), older_than, states, workflow=workflow, keep=keep, unclaimed=unclaimed, run_ids=run_ids,
+            dry_run=dry_run,
+        )  # fmt: skip
+        return await prune_runs(store, what)
+
+    async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
+        """What all runs have used, by day."""
+        return await usage_report(await self.connections.store(), since, until, workflow)
+
+    async def health(self) -> builtins.list[Health]:
+        """How it is with all that was announced."""
+        return await read_health(await self.connections.store())
+
+    async def switch_off(self, workflow: str) -> bool:
+        """Stop a workflow everywhere."""
+        return await (await self.connections.store()).switch_off(workflow)
+
+    async def switch_on(self, workflow: str) -> bool:
+        """Let its runs go on."""
+        return await (await self.connections.store()).switch_on(workflow)

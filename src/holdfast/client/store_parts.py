@@ -1,0 +1,154 @@
+"""Memory, schedules and queues in a store, as the backend of a client has them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from holdfast.client.backend import MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.memories import Remembered, list_values, read_value, search, to_delete, to_put
+from holdfast.client.queues import QueueInfo, find_queue, read_queues, set_limits
+from holdfast.client.schedules import (
+    ScheduleInfo,
+    WantedSchedule,
+    create_schedule,
+    find,
+    read_schedules,
+    trigger_schedule,
+)
+from holdfast.codec import LARGEST
+from holdfast.core.queues import checked_queue_name
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.memories import MemoryChange
+
+
+class Way(Protocol):
+    """A way to the store."""
+
+    async def store(self) -> Store:
+        """The store, open."""
+        ...
+
+
+class Shelf(Way, Protocol):
+    """What it takes to read and change memory."""
+
+    async def remember(self, change: MemoryChange) -> None:
+        """Carry out a change."""
+        ...
+
+
+class StoreMemory(MemoryBackend):
+    """Memory in a store."""
+
+    def __init__(self, shelf: Shelf, max_value: int = LARGEST) -> None:
+        self._shelf = shelf
+        self._max_value = max_value
+
+    async def put(self, namespace: str, key: str, value: Any, text: str | None) -> None:
+        """Keep a value."""
+        store = await self._shelf.store()
+        await self._shelf.remember(to_put(namespace, key, value, text, store.now(), self._max_value))
+
+    async def get(self, namespace: str, key: str, default: Any, type: Any) -> Any:
+        """One value, as ``type``."""
+        return await read_value(await self._shelf.store(), namespace, key, default, type)
+
+    async def search(self, namespace: str, words: str, limit: int) -> builtins.list[Remembered]:
+        """Values that have some of these words in them."""
+        return await search(await self._shelf.store(), namespace, words, limit)
+
+    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[Remembered]:
+        """Values in the order of their keys."""
+        return await list_values(await self._shelf.store(), namespace, after, limit)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Forget a value."""
+        await self._shelf.remember(to_delete(namespace, key))
+
+
+class StoreSchedules(ScheduleBackend):
+    """Schedules in a store.
+
+    Args:
+        way: the way to it.
+        spec_of: finds a workflow by its name. Raises ``UnknownWorkflow``.
+    """
+
+    def __init__(self, way: Way, spec_of: Callable[[Store, str], Awaitable[WorkflowSpec]]) -> None:
+        self._way = way
+        self._spec_of = spec_of
+
+    async def create(self, wanted: WantedSchedule) -> ScheduleInfo:
+        """Make one, or find that it is there."""
+        store = await self._way.store()
+        return await create_schedule(store, wanted, await self._spec_of(store, wanted.workflow))
+
+    async def list(self) -> builtins.list[ScheduleInfo]:
+        """All of them."""
+        return await read_schedules(await self._way.store())
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """One of them."""
+        store = await self._way.store()
+        found = await find(store, name)
+        return ScheduleInfo.of(found, await store.get(found.last_run) if found.last_run else None)
+
+    async def pause(self, name: str) -> bool:
+        """Keep it from firing."""
+        store = await self._way.store()
+        await find(store, name)
+        return await store.pause_schedule(name)
+
+    async def resume(self, name: str) -> bool:
+        """Let it fire again."""
+        store = await self._way.store()
+        await find(store, name)
+        return await store.resume_schedule(name)
+
+    async def delete(self, name: str) -> bool:
+        """Forget it."""
+        return await (await self._way.store()).delete_schedule(name)
+
+    async def trigger(self, name: str, id: str | None) -> str:
+        """Start a run of it now."""
+        store = await self._way.store()
+        schedule = await find(store, name)
+        return await trigger_schedule(store, schedule, await self._spec_of(store, schedule.what.workflow), id)
+
+
+class StoreQueues(QueueBackend):
+    """Queues with limits in a store."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def list(self) -> builtins.list[QueueInfo]:
+        """All of them."""
+        return await read_queues(await self._way.store())
+
+    async def get(self, name: str) -> QueueInfo:
+        """One of them."""
+        store = await self._way.store()
+        return QueueInfo.of(await find_queue(store, name), store.now())
+
+    async def set(self, name: str, limits: Mapping[str, Any]) -> bool:
+        """Set those of its limits that are given."""
+        return await set_limits(await self._way.store(), name, limits)
+
+    async def reset(self, name: str) -> bool:
+        """Let it have the limits that code says."""
+        store = await self._way.store()
+        await find_queue(store, name)
+        return await store.set_queue(name, None)
+
+    async def pause(self, name: str) -> bool:
+        """Let nothing of it begin or go on."""
+        return await (await self._way.store()).pause_queue(checked_queue_name(name))
+
+    async def resume(self, name: str) -> bool:
+        """Let its runs begin again."""
+        store = await self._way.store()
+        await find_queue(store, name)
+        return await store.resume_queue(name)

@@ -1,0 +1,208 @@
+"""The client for code without an event loop: each call runs a loop of its own, and disconnects when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.dead import DeadRun
+from holdfast.client.events import Event
+from holdfast.client.forking import GIVEN
+from holdfast.client.health import Health
+from holdfast.client.plans import Plan
+from holdfast.client.pruning import PruneReport
+from holdfast.client.reports import UsageReport
+from holdfast.client.run_info import RunInfo
+from holdfast.core.spans import Span
+from holdfast.core.usage import Budget, Usage
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
+
+T = TypeVar("T")
+
+
+class WithoutLoop:
+    """What a ``Client`` has for code without an event loop: the name of an async method, with ``_sync`` behind it."""
+
+    @property
+    def _client(self) -> Client:
+        return cast("Client", self)
+
+    def start_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> str:
+        """``start`` without an event loop: returns the run's id."""
+
+        async def start() -> str:
+            return (await self._client.start(workflow, *args, **kwargs)).run_id
+
+        return self._sync(start())
+
+    def send_sync(
+        self, address: str, payload: Any = None, *, deadline: Span | None = None, id: str | None = None
+    ) -> str:
+        """``send`` without an event loop: returns the run's id."""
+
+        async def send() -> str:
+            return (await self._client.send(address, payload, deadline=deadline, id=id)).run_id
+
+        return self._sync(send())
+
+    def run_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
+        """``run`` without an event loop."""
+        return self._sync(self._client.run(workflow, *args, **kwargs))
+
+    def wait_sync(self, run_id: str, timeout: float | None = None) -> Any:
+        """``wait`` without an event loop."""
+        return self._sync(self._client.wait(run_id, timeout))
+
+    def get_sync(self, run_id: str) -> RunInfo:
+        """``get`` without an event loop."""
+        return self._sync(self._client.get(run_id))
+
+    def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+        """``signal`` without an event loop."""
+        return self._sync(self._client.signal(run_id, name, value, id=id))
+
+    def cancel_sync(self, run_id: str) -> bool:
+        """``cancel`` without an event loop."""
+        return self._sync(self._client.cancel(run_id))
+
+    def pause_sync(self, run_id: str) -> bool:
+        """``pause`` without an event loop."""
+        return self._sync(self._client.pause(run_id))
+
+    def resume_sync(self, run_id: str) -> bool:
+        """``resume`` without an event loop."""
+        return self._sync(self._client.resume(run_id))
+
+    def approvals_sync(
+        self,
+        run_id: str | None = None,
+        *,
+        workflow: str | None = None,
+        asked_of: str | None = None,
+        all: bool = False,
+        limit: int = 1000,
+    ) -> builtins.list[ApprovalInfo]:
+        """``approvals`` without an event loop."""
+        return self._sync(self._client.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit))
+
+    def approve_sync(
+        self,
+        id: str,
+        value: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """``approve`` without an event loop."""
+        return self._sync(self._client.approve(id, value, arguments=arguments, by=by, reason=reason))
+
+    def deny_sync(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """``deny`` without an event loop."""
+        return self._sync(self._client.deny(id, by=by, reason=reason))
+
+    def events_sync(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """``events`` without an event loop: to be read with a plain ``for``."""
+        if _is_loop_running():
+            raise UsageError("an event loop is running in this thread: use `async for event in client.events(...)`")
+        return self._each(self._client.events(run_id, after, follow=follow))
+
+    def _each(self, events: AsyncGenerator[Event]) -> Iterator[Event]:
+        async def following() -> Event | None:
+            return await anext(events, None)
+
+        with asyncio.Runner() as runner:
+            try:
+                while (event := runner.run(following())) is not None:
+                    yield event
+            finally:
+                runner.run(self._client.close())
+
+    def usage_sync(self, run_id: str) -> Usage:
+        """``usage`` without an event loop."""
+        return self._sync(self._client.usage(run_id))
+
+    def usage_report_sync(
+        self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
+    ) -> UsageReport:
+        """``usage_report`` without an event loop."""
+        return self._sync(self._client.usage_report(since, until, workflow=workflow))
+
+    def plan_sync(self, run_id: str) -> Plan:
+        """``plan`` without an event loop."""
+        return self._sync(self._client.plan(run_id))
+
+    def set_budget_sync(self, run_id: str, budget: Budget) -> None:
+        """``set_budget`` without an event loop."""
+        self._sync(self._client.set_budget(run_id, budget))
+
+    def retry_sync(self, run_id: str, *, run_again: bool = False) -> None:
+        """``retry`` without an event loop."""
+        self._sync(self._client.retry(run_id, run_again=run_again))
+
+    def dead_sync(
+        self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
+    ) -> builtins.list[DeadRun]:
+        """``dead`` without an event loop."""
+        return self._sync(self._client.dead(workflow=workflow, limit=limit, before=before))
+
+    def prune_sync(self, older_than: timedelta | float, **wanted: Any) -> PruneReport:
+        """``prune`` without an event loop."""
+        return self._sync(self._client.prune(older_than, **wanted))
+
+    def fork_sync(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+    ) -> str:
+        """``fork`` without an event loop: returns the new run's id."""
+
+        async def fork() -> str:
+            return (await self._client.fork(run_id, at=at, with_output=with_output, id=id)).run_id
+
+        return self._sync(fork())
+
+    def health_sync(self) -> list[Health]:
+        """``health`` without an event loop."""
+        return self._sync(self._client.health())
+
+    def switch_off_sync(self, workflow: str) -> bool:
+        """``switch_off`` without an event loop."""
+        return self._sync(self._client.switch_off(workflow))
+
+    def switch_on_sync(self, workflow: str) -> bool:
+        """``switch_on`` without an event loop."""
+        return self._sync(self._client.switch_on(workflow))
+
+    def _sync(self, call: Coroutine[Any, Any, T]) -> T:
+        async def once() -> T:
+            try:
+                return await call
+            finally:
+                await self._client.close()
+
+        try:
+            return run_sync(once())
+        finally:
+            call.close()  # it was never begun if an event loop is running here
+
+
+def run_sync(call: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end where no event loop is running."""
+    if not _is_loop_running():
+        return asyncio.run(call)  # not in an `except` block: it would be the context of whatever the call raises
+    call.close()
+    raise UsageError("an event loop is running in this thread: use the async form and `await` it")
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

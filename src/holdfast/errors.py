@@ -53,10 +53,16 @@
     │   ├── StepFailed               stands in for an exception that cannot be rebuilt
     │   ├── StepTimedOut             (also TimeoutError)
     │   └── StepOutcomeUnknown       a ``once`` step was in flight when its worker died
+    ├── ServerError                  a Holdfast server refuses, or answers what makes no sense: ``.status`` (of HTTP)
+    │   ├── Unauthenticated          the API key is missing, not known, revoked, or has expired
+    │   ├── NotAllowed               the key may not do that: ``.scope`` is what it lacks
+    │   ├── TooManyRequests          the key was used too often, and waiting did not help
+    │   └── PolicyLimit              the policy of an agent or workflow allows no more of it today
     └── StoreError
         ├── StoreUnavailable         may pass: the engine keeps its place and tries again
         │   ├── StoreLocked
-        │   └── StoreFull
+        │   ├── StoreFull
+        │   └── ServerUnavailable    a Holdfast server could not be reached, however often it was tried
         ├── StoreReadOnly
         ├── StoreSchemaError         the database was written by a newer Holdfast
         └── StoreCorrupt
@@ -361,6 +367,34 @@ class StepOutcomeUnknown(StepError):
     """
 
 
+class ServerError(HoldfastError):
+    """A Holdfast server refuses what it is asked for, or does not answer as one does."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Unauthenticated(ServerError):
+    """The server does not know the API key, or was given none."""
+
+
+class NotAllowed(ServerError):
+    """The API key may not do that. ``scope`` is what it lacks, if the server says so."""
+
+    def __init__(self, message: str, status: int | None = None, *, scope: str = "") -> None:
+        super().__init__(message, status)
+        self.scope = scope
+
+
+class TooManyRequests(ServerError):
+    """The server is asked more often with this key than it allows."""
+
+
+class PolicyLimit(ServerError):
+    """The policy of an agent or a workflow allows no more of it today, in runs or in money."""
+
+
 class StoreError(HoldfastError):
     """The database cannot do what is asked of it."""
 
@@ -375,6 +409,10 @@ class StoreLocked(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """There is no room left on the device; runs go on by themselves once there is."""
+
+
+class ServerUnavailable(StoreUnavailable):
+    """A Holdfast server could not be reached, or did not answer, until the patience of the client was over."""
 
 
 class StoreReadOnly(StoreError):

@@ -1,0 +1,38 @@
+"""Which backend a URL means: a store, or a Holdfast server. The one that is not used is not imported."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.client.backend import Backend
+from holdfast.client.connections import Connections
+from holdfast.client.store_backend import StoreBackend
+from holdfast.errors import UsageError
+from holdfast.stores.urls import shown_url, store_url
+
+_SERVERS = ("http://", "https://")
+
+
+def choose_backend(
+    url: str | None, namespace: str | None, *, max_value: int, api_key: str | None, insecure: bool
+) -> Backend:
+    """The backend for what a ``Client`` was given, and for what the environment says beside it."""
+    wanted = url or os.environ.get("HOLDFAST_URL") or ""
+    if wanted.lower().startswith(_SERVERS):
+        from holdfast.client.http.backend import HttpBackend
+        from holdfast.client.http.places import Place
+
+        if namespace is not None:
+            raise UsageError(
+                f"Client(namespace={namespace!r}): a server knows by the key whose runs are meant. Use a key of that "
+                f"namespace: `holdfast keys create NAME --namespace {namespace}`"
+            )
+        key = api_key if api_key is not None else os.environ.get("HOLDFAST_API_KEY") or None
+        may_be_read = insecure or os.environ.get("HOLDFAST_INSECURE", "") not in ("", "0")
+        return HttpBackend(Place(wanted, key, insecure=may_be_read), max_value=max_value)
+    if api_key is not None or insecure:
+        word = "api_key" if api_key is not None else "insecure"
+        where = shown_url(wanted) if wanted else "the default file"
+        raise UsageError(f"Client({word}=...) is for a Holdfast server (https://...), and {where} is a store")
+    target = store_url(url, namespace)
+    return StoreBackend(Connections(target), target, max_value)

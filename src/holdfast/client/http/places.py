@@ -1,0 +1,84 @@
+"""Where a server is, and the key that it knows the caller by.
+
+The key is a secret. It goes to this one host and nowhere else: redirects are not followed, and plain ``http://`` goes
+through no proxy. It is shown in no text. Over ``http://`` whoever stands between can read it, and a warning would come
+when that has happened; so that is refused, unless the server is on this machine or the caller says that it may be.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from holdfast.errors import UsageError
+
+_KEY = re.compile(r"[!-~]+")
+
+
+class Place:
+    """A server's address, and the caller's key.
+
+    Args:
+        url: as in ``https://holdfast.example`` or ``http://localhost:8700/prefix``.
+        api_key: the key; ``None``: the server is asked without one.
+        insecure: the key may be sent over ``http://`` to another machine.
+    """
+
+    __slots__ = ("_key", "is_encrypted", "url")
+
+    def __init__(self, url: str, api_key: str | None = None, *, insecure: bool = False) -> None:
+        parts = _split(url)
+        host = parts.hostname or ""
+        self.is_encrypted = parts.scheme == "https"
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        """Without a slash at its end."""
+        if api_key is not None and not _KEY.fullmatch(api_key):
+            raise UsageError(
+                "the API key is empty, or has characters in it that no key has: give it as `holdfast keys create` has "
+                "told it, hf_…, without spaces and line breaks around it"
+            )
+        if api_key is not None and not self.is_encrypted and not insecure and not is_here(host):
+            raise UsageError(
+                f"the API key would be sent to {host} in plain text, and everybody on the way could use it: give the "
+                f"server's https:// address. If the way is safe (a network of your own, a tunnel), say so with "
+                f"Client(..., insecure=True) or HOLDFAST_INSECURE=1"
+            )
+        self._key = api_key
+
+    def headers(self) -> dict[str, str]:
+        """By which the server knows the caller."""
+        return {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is one."""
+        return self._key is not None
+
+    def __repr__(self) -> str:
+        return f"<Place {self.url}>"
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for what is no number
+    except ValueError as error:
+        raise UsageError(f"the server's URL cannot be read: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("a server's URL holds neither user nor password: the key is given as api_key=")
+    if not parts.hostname:
+        raise UsageError(f"{url!r} names no host: a server's URL looks like https://holdfast.example")
+    if parts.query or parts.fragment:
+        raise UsageError(f"a server's URL has nothing behind its path: {parts.scheme}://{parts.netloc}{parts.path}")
+    return SplitResult(parts.scheme.lower(), parts.netloc, parts.path, "", "")
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,265 @@
+"""Runs behind a server, one by one: what a handle asks for."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.client.agent_result import AgentResult
+from holdfast.client.approvals import ApprovalInfo, json_data
+from holdfast.client.backend import RunBackend
+from holdfast.client.events import Event, refuse_in_workflow
+from holdfast.client.http.patience import Patience
+from holdfast.client.http.problems import error_of
+from holdfast.client.http.reading import items_of, read_approval, read_event, read_plan, read_run, read_usage
+from holdfast.client.http.transport import Passing, Transport
+from holdfast.client.outcome import Ended, unsuccessful
+from holdfast.client.plans import Plan
+from holdfast.client.run_info import RunInfo
+from holdfast.client.wire import encoded_to_wire, from_wire
+from holdfast.codec import LARGEST, check_size, codec_for
+from holdfast.core.states import RunState
+from holdfast.core.usage import Budget, Usage
+from holdfast.errors import InputError, UnknownApproval
+
+WAIT = 25.0
+"""Seconds that the server is asked to wait for what is to come: proxies cut off what is silent for a minute."""
+PAGE = 500
+"""As many as a server gives at once."""
+
+_values = codec_for(Any)
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """A value as it would be recorded. Raises ``UnrecordableValue``."""
+    return _values.encode(value, what)
+
+
+def part(text: str) -> str:
+    """A part of a path: whatever is in it, slashes included."""
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+class HttpRuns(RunBackend):
+    """Runs behind a server.
+
+    Args:
+        transport: the way to it.
+        max_value: the largest value that is sent, in bytes.
+    """
+
+    def __init__(self, transport: Transport, max_value: int = LARGEST) -> None:
+        self.max_value = max_value
+        self._transport = transport
+
+    # Asking
+
+    async def _get(self, path: str, **query: Any) -> Any:
+        return (await self._transport.ask("GET", path, query=query)).checked()
+
+    async def _changes(self, path: str, body: Any = None, *, method: str = "POST", key: str | None = None) -> bool:
+        """Carry out what changes nothing when it is done twice; whether it has changed something."""
+        return bool((await self._transport.ask(method, path, body=body, key=key)).checked()["changed"])
+
+    def _wire(self, value: Any, what: str) -> Any:
+        """A value as it is sent."""
+        return encoded_to_wire(check_size(encoded(value, what), what, self.max_value))
+
+    # One run
+
+    async def result(self, run_id: str) -> Any:
+        """The run's result, once it has ended."""
+        path = f"/v1/runs/{part(run_id)}/result"
+        left = Patience(self._transport.pace, None)
+        while True:
+            asked_at = self._transport.pace.clock()
+            answer = await self._transport.ask("GET", path, wait=WAIT, patience=None)
+            told = answer.checked()
+            if answer.status != 202:
+                return _result(told)
+            if self._transport.pace.clock() - asked_at < 1.0:
+                await left.wait()  # it did not wait: it is about to stop
+            else:
+                left.renew()
+
+    async def events(self, run_id: str, after: str | None, *, follow: bool) -> AsyncGenerator[Event]:
+        """What happens in the run."""
+        refuse_in_workflow(run_id)
+        if not follow:
+            async for event in self._so_far(run_id, after):
+                yield event
+            return
+        left = Patience(self._transport.pace, None)
+        wait: float | None = None
+        while True:
+            try:
+                async with aclosing(self._stream(run_id, after)) as events:
+                    async for event in events:
+                        after = event.offset
+                        left.renew()
+                        yield event
+                        if event.kind == "ended":
+                            return
+                if await self._is_over(run_id, after):
+                    return
+            except Passing as passing:
+                wait = passing.wait
+            await left.wait(wait)
+
+    async def _stream(self, run_id: str, after: str | None) -> AsyncGenerator[Event]:
+        path = f"/v1/runs/{part(run_id)}/events"
+        async with self._transport.stream(path, last=after) as stream, aclosing(aiter(stream)) as received:
+            async for one in received:
+                data = json.loads(one.data)
+                if one.event == "problem":
+                    error = error_of(int(data.get("status", 500)), data, self._transport.place.url, f"GET {path}")
+                    if data.get("status") == 503:
+                        raise Passing(str(error), error, sent=False)
+                    raise error
+                yield read_event(data)
+
+    async def _is_over(self, run_id: str, after: str | None) -> bool:
+        """Whether a stream that has come to its end had told everything, or its server was about to stop."""
+        answer = await self._transport.ask("GET", f"/v1/runs/{part(run_id)}", patience=None)
+        if not read_run(answer.checked()).state.is_terminal:
+            return False
+        async with aclosing(self._so_far(run_id, after)) as events:
+            return await anext(events, None) is None
+
+    async def _so_far(self, run_id: str, after: str | None) -> AsyncGenerator[Event]:
+        path = f"/v1/runs/{part(run_id)}/events"
+        while found := items_of(await self._get(path, after=after, limit=PAGE)):
+            for one in found:
+                event = read_event(one)
+                after = event.offset
+                yield event
+
+    async def info(self, run_id: str) -> RunInfo:
+        """What can be told of the run now."""
+        return read_run(await self._get(f"/v1/runs/{part(run_id)}"))
+
+    async def usage(self, run_id: str) -> Usage:
+        """What its model calls have used so far."""
+        return read_usage(await self._get(f"/v1/runs/{part(run_id)}/usage"))
+
+    async def plan(self, run_id: str) -> Plan:
+        """Its plan."""
+        return read_plan(await self._get(f"/v1/runs/{part(run_id)}/plan"))
+
+    async def set_budget(self, run_id: str, budget: Budget) -> None:
+        """Give it another budget."""
+        await self._changes(f"/v1/runs/{part(run_id)}/budget", budget_as_json(budget), method="PUT")
+
+    async def signal(self, run_id: str, name: str, value: Any, id: str | None) -> bool:
+        """Send a value into it."""
+        body = {
+            "name": name,
+            "value": self._wire(value, f"signal {name!r}"),
+            "id": id or f"sent-{secrets.token_hex(10)}",
+        }
+        is_new = await self._changes(f"/v1/runs/{part(run_id)}/signals", body)
+        return is_new or id is None  # under an id of our own making, nobody but us can have sent it before
+
+    async def cancel(self, run_id: str) -> bool:
+        """Ask for it to be cancelled."""
+        return await self._changes(f"/v1/runs/{part(run_id)}/cancel")
+
+    async def pause(self, run_id: str) -> bool:
+        """Keep it from going on."""
+        return await self._changes(f"/v1/runs/{part(run_id)}/pause")
+
+    async def resume(self, run_id: str) -> bool:
+        """Let it go on."""
+        return await self._changes(f"/v1/runs/{part(run_id)}/resume")
+
+    # Questions
+
+    async def approvals(
+        self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
+    ) -> list[ApprovalInfo]:
+        """Questions that match."""
+        found = await self._get(
+            "/v1/approvals", run_id=run_id, workflow=workflow, asked_of=asked_of, all=all or None, limit=limit
+        )
+        return [read_approval(one) for one in items_of(found)]
+
+    async def approve(
+        self,
+        id: str,
+        value: Any,
+        *,
+        arguments: Mapping[str, Any] | None,
+        by: str | None,
+        reason: str,
+        of: str | None = None,
+    ) -> bool:
+        """Say yes to a question."""
+        body: dict[str, Any] = {"reason": reason}
+        if value is not None:
+            what = f"the answer to approval {id}"
+            body["value"] = self._wire(json_data(value, what), what)
+        if arguments is not None:
+            body["arguments"] = {name: self._argument(id, name, one) for name, one in _named(id, arguments).items()}
+        return await self._answer(id, "approve", body, by, of)
+
+    def _argument(self, id: str, name: str, value: Any) -> Any:
+        what = f"argument {name!r} for approval {id}"
+        return self._wire(json_data(value, what), what)
+
+    async def deny(self, id: str, *, by: str | None, reason: str, of: str | None = None) -> bool:
+        """Say no to a question."""
+        return await self._answer(id, "deny", {"reason": reason}, by, of)
+
+    async def _answer(self, id: str, said: str, body: dict[str, Any], by: str | None, of: str | None) -> bool:
+        path = f"/v1/approvals/{part(id.strip() or '-')}"
+        if of is not None:
+            found = read_approval(await self._get(path))
+            if found.run_id != of:
+                raise UnknownApproval(
+                    f"approval {found.id} was asked for by run {found.run_id!r}, not by run {of!r}", found.id
+                )
+        return await self._changes(f"{path}/{said}", body if by is None else {**body, "by": by})
+
+
+def _named(id: str, arguments: Any) -> Mapping[str, Any]:
+    if not isinstance(arguments, Mapping):
+        raise InputError(f"the arguments for approval {id} are an object, with a value for each, not {arguments!r}")
+    return arguments  # pyright: ignore[reportUnknownVariableType]
+
+
+def _result(told: Mapping[str, Any]) -> Any:
+    """What a run has ended with."""
+    run_id, state = str(told["run_id"]), RunState(told["state"])
+    if state is RunState.COMPLETED:
+        output = from_wire(told.get("output"), "the result")
+        usage = told.get("usage")
+        return output if usage is None else AgentResult(output, read_usage(usage), run_id)
+    error: Mapping[str, Any] | None = told.get("error")
+    payload = None if error is None else error_payload(str(error["type"]), str(error["message"]))
+    ended = Ended(run_id, str(told["workflow"]), state, None, payload)
+    raise unsuccessful(ended, undone=not told.get("retryable", True))
+
+
+def error_payload(type: str, message: str) -> bytes:
+    """An exception of which only type and message are known, as it would be recorded."""
+    told: dict[str, Any] = {
+        "type": type,
+        "qualname": type.rpartition(".")[2],
+        "message": message,
+        "args": [message],
+        "attributes": {},
+    }
+    return json.dumps({"type": type, "message": message, **told}).encode()
+
+
+def budget_as_json(budget: Budget) -> dict[str, Any]:
+    """A budget as it is sent."""
+    given = {"usd": budget.usd, "tokens": budget.tokens, "turns": budget.turns, "seconds": budget.seconds}
+    return {
+        name: value if isinstance(value, int) else float(value) for name, value in given.items() if value is not None
+    }

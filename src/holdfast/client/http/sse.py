@@ -1,0 +1,56 @@
+"""Server-sent events, read from the bytes of a stream as they come."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One event of a stream."""
+
+    data: str
+    event: str = ""
+    """Its kind."""
+    id: str = ""
+    """What the stream is asked for again with, to go on behind it."""
+
+
+class EventReader:
+    """Makes events of bytes, wherever they are cut. What is not complete when a stream breaks off is no event."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+        self._rest = ""
+        self._data: list[str] = []
+        self._event = ""
+        self._id = ""
+
+    def feed(self, data: bytes) -> Iterator[Received]:
+        """The events that are complete with these bytes."""
+        text = self._rest + self._decode(data)
+        # A CR at the end may be the first half of a line's end: what follows tells.
+        held = "\r" if text.endswith("\r") else ""
+        lines = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest = lines.pop() + held
+        for line in lines:
+            event = self._take(line)
+            if event is not None:
+                yield event
+
+    def _take(self, line: str) -> Received | None:
+        if not line:
+            found = Received("\n".join(self._data), self._event, self._id) if self._data else None
+            self._data, self._event = [], ""
+            return found
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        return None  # a comment, or a field that is not known

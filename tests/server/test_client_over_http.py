@@ -1,0 +1,542 @@
+"""A client over a server does what a client over the store does: the same results, the same values, the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from live import live
+from serving import Served
+from working import working
+
+from holdfast import (
+    Agent,
+    AgentResult,
+    Budget,
+    Client,
+    Event,
+    Handle,
+    HoldfastError,
+    Queue,
+    RunFailed,
+    UsageError,
+    ask,
+    step,
+    wait_for_signal,
+    workflow,
+)
+from holdfast.client import backend
+from holdfast.client.http.backend import HttpBackend
+from holdfast.client.http.parts import HttpMemory, HttpQueues, HttpSchedules
+from holdfast.client.http.problems import KINDS
+from holdfast.client.memories import ClientMemory
+from holdfast.client.queues import ClientQueues
+from holdfast.client.schedules import ClientSchedules
+from holdfast.client.store_backend import StoreBackend
+from holdfast.server.problems import _KINDS
+from holdfast.testing import ScriptedModel, call
+
+pytestmark = pytest.mark.asyncio
+
+ODD = {
+    "when": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+    "pair": (1, "two"),
+    "raw": b"\x00\xff",
+    "price": Decimal("1.10"),
+    "span": timedelta(days=1, microseconds=1),
+    "set": {1, 2},
+    "$tagged": {"$json": [{"$tuple": []}]},
+    7: "a key that is no text",
+    "big": 10**30,
+    "text": "ä\u2028\x7f",
+}
+"""Values that plain JSON would change."""
+
+healed = False
+
+
+@step
+async def http_look(what: Any) -> Any:
+    return what
+
+
+@workflow
+async def http_echo(value: Any = None, *, again: Any = None) -> Any:
+    return [await http_look(value), again]
+
+
+@workflow(id="http-order/{number}?")
+async def http_order(number: int) -> int:
+    return number
+
+
+@workflow
+async def http_waiting(name: str = "go") -> Any:
+    return await wait_for_signal(name)
+
+
+@workflow
+async def http_stopping() -> Any:
+    await http_look(1)
+    return await http_look(await wait_for_signal("go"))
+
+
+@step
+async def http_fragile() -> str:
+    if not healed:
+        raise ConnectionError("the line is down\nand so is the spare one")
+    return "up"
+
+
+@workflow
+async def http_mending() -> str:
+    return await http_fragile()
+
+
+async def unmade() -> None:
+    pass
+
+
+@step(compensate=unmade)
+async def http_made() -> None:
+    pass
+
+
+@workflow
+async def http_undone() -> None:
+    await http_made()
+    raise ValueError("and all of it back")
+
+
+@workflow
+async def http_asking() -> Any:
+    return [await ask("Sure?"), await ask("Which?", choices=["a", "b"]), await ask("How many?", form=int)]
+
+
+@dataclass
+class Note:
+    text: str
+    at: datetime
+
+
+@pytest.fixture(autouse=True)
+def not_healed() -> None:
+    global healed
+    healed = False
+
+
+@asynccontextmanager
+async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
+    """A client over the store and one over a server, with a worker beside them."""
+    async with live() as server, AsyncExitStack() as stack:
+        tenant = await server.app.platform.tenants.tenant("default")
+        served = Served(server.app, "memory://")
+        async with working(served):
+            if worker:
+                await stack.enter_async_context(working(served))
+        store = Client.over(StoreBackend(tenant.connection, "memory://"))
+        yield store, await stack.enter_async_context(Client(server.address))
+
+
+async def what_it_raises(call: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+    """The error of a call, with all that it tells."""
+    try:
+        return ("nothing was raised", await call)
+    except HoldfastError as error:
+        cause = error.__cause__
+        return (type(error), str(error), vars(error), type(cause), str(cause))
+
+
+async def events_of(run: Handle[Any], after: str | None = None) -> list[Event]:
+    return [event async for event in run.events(after)]
+
+
+async def ended(client: Client, run_id: str) -> None:
+    async for event in client.events(run_id):
+        if event.kind == "ended":
+            return
+
+
+# That nothing is lacking
+
+
+@pytest.mark.parametrize(
+    ("face", "contract", "http"),
+    [
+        (Client, backend.Backend, HttpBackend),
+        (Handle, backend.RunBackend, HttpBackend),
+        (ClientMemory, backend.MemoryBackend, HttpMemory),
+        (ClientSchedules, backend.ScheduleBackend, HttpSchedules),
+        (ClientQueues, backend.QueueBackend, HttpQueues),
+    ],
+)
+async def test_each_method_of_the_client_has_one_of_the_server_behind_it(
+    face: type, contract: type[ABC], http: type
+) -> None:
+    """Each async method of a face has a method of that name in the contract, or is made of others that have."""
+    made_of_others = {"run": "start", "wait": "result", "get": "info", "handle": "result", "over": "open"}
+    here = {"options", "url", "max_value"}  # it needs nobody for these
+    names = [name for name, _ in inspect.getmembers(face) if not name.startswith("_") and not name.endswith("_sync")]
+    names = [name for name in names if name not in here and name != "run_id"]
+    assert names
+    for name in names:
+        behind = name if hasattr(contract, name) else made_of_others[name]
+        assert hasattr(contract, behind), name
+        assert getattr(http, behind) is not getattr(contract, behind), f"{http.__name__} lacks {behind}"
+    assert not inspect.isabstract(http)
+
+
+async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
+    for kind, (_, name, _) in _KINDS.items():
+        told = {"run_id": "r", "approval_id": "a"}
+        error = KINDS[name]("words", told)
+        assert isinstance(error, kind), name
+
+
+# Values
+
+
+async def test_values_come_through_as_they_are() -> None:
+    async with both() as (store, http):
+        started = await http.start("http_echo", ODD, again=(ODD,))
+        assert await started.result() == [ODD, (ODD,)]
+        told, told_over_http = await store.get(started.run_id), await http.get(started.run_id)
+        assert told == told_over_http
+        assert type(told_over_http.inputs["again"]) is tuple
+        assert await store.wait(started.run_id) == await http.wait(started.run_id)
+        assert [event async for event in store.events(started.run_id)] == [
+            event async for event in http.events(started.run_id)
+        ]
+        waiting = await http.start("http_waiting")
+        assert await http.signal(waiting.run_id, "go", ODD)
+        assert await waiting.result(30) == ODD
+        await http.memory.put("odd", "one", ODD, text="several")
+        assert await store.memory.get("odd", "one") == await http.memory.get("odd", "one") == ODD
+
+
+async def test_what_cannot_be_recorded_is_refused_before_it_is_sent() -> None:
+    async with both(worker=False) as (store, http):
+        for client in (store, http):
+            with pytest.raises(HoldfastError, match="object"):
+                await client.signal("any", "go", object())
+        small = Client(http.url, max_value=100)
+        with pytest.raises(HoldfastError, match="the inputs of workflow 'http_echo' takes"):
+            await small.start("http_echo", "x" * 101)
+        await small.close()
+
+
+# Runs
+
+
+async def test_runs_are_started_alike() -> None:
+    async with both() as (_, http):
+        queue = Queue("http-queue", concurrency=2, rate=["100/min"], per_key=1, key="{value}")
+        options = http.options(
+            id="odd/id?#%",
+            queue=queue,
+            delay=0.01,
+            priority=3,
+            tags=["a b", "ü"],
+            budget=Budget(usd=1),
+            max_deliveries=2,
+        )
+        run = await options.start("http_echo", "acme")
+        assert run.run_id == "odd/id?#%"
+        assert await run.result(30) == ["acme", None]
+        info = await run.info()
+        assert (info.queue, info.queue_key, info.tags) == ("http-queue", "acme", ("a b", "ü"))
+        assert (await http.queues.get("http-queue")).concurrency == 2
+        assert await http.run("http_order", 7) == 7
+        assert (await http.start("http_order", 7)).run_id == "http-order/7?"
+        joined = [await http.options(dedup="x", delay=60).start("http_waiting", name) for name in ("go", "other")]
+        assert joined[0].run_id == joined[1].run_id
+        ids = await http.start_many("http_order", ([number] for number in range(1100)))
+        assert len(set(ids)) == 1100
+        assert await http.start_many("http_order", [{"number": 1}, (2,)]) == ids[1:3]
+        assert await http.start_many("http_order", []) == []
+
+
+async def test_lists_come_page_by_page_and_are_the_same() -> None:
+    async with both(worker=False) as (store, http):
+        ids = await store.options(tags=["many"]).start_many("http_echo", [(number,) for number in range(1203)])
+        assert [run.id for run in await http.list(tag="many", limit=2000)] == ids[::-1]
+        assert await http.list(tag="many", limit=3) == await store.list(tag="many", limit=3)
+        before = {"before": ids[600], "limit": 2}
+        assert await http.list(**before) == await store.list(**before)
+        between = {"created_after": datetime(2020, 1, 1, tzinfo=UTC), "state": ["pending", "failed"], "text": "echo"}
+        assert await http.list(**between) == await store.list(**between) != []
+        assert await http.list(state="completed") == []
+        assert await what_it_raises(http.list(state="gone")) == await what_it_raises(store.list(state="gone"))
+
+
+async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
+    plan = call("write_plan", items=[{"task": "dig", "status": "done"}])
+    agent = Agent(ScriptedModel([plan, "A bone."]), name="http-digger", planning=True)
+    async with both() as (store, http):
+        run_id = (await agent.start("Dig.")).run_id
+        assert isinstance(await http.wait(run_id, 30), AgentResult)
+        for question in (Client.wait, Client.plan, Client.usage, Client.get):
+            assert await question(http, run_id) == await question(store, run_id)
+        result = await http.wait(run_id)
+        assert (result.output, result.run_id, result.usage.calls) == ("A bone.", run_id, 2)
+        healths = {one.name: one for one in await http.health()}
+        mine = {one.name: one for one in await store.health()}["http-digger"]
+        assert healths["http-digger"].runs == mine.runs
+        assert (healths["http-digger"].is_agent, healths["http-digger"].state) == (True, mine.state)
+
+
+async def test_runs_are_changed_alike() -> None:
+    global healed
+    async with both() as (store, http):
+        run = await http.start("http_waiting")
+        assert [await run.pause(), await run.pause(), (await store.get(run.run_id)).paused] == [True, False, True]
+        assert [await run.resume(), await run.resume()] == [True, False]
+        assert [await run.signal("other", 1, id="a"), await run.signal("other", 1, id="a")] == [True, False]
+        assert [await run.signal("other", 1), await run.signal("other", 1)] == [True, True]
+        assert await run.cancel()
+        broken = await http.start("http_mending")
+        with pytest.raises(RunFailed, match="ConnectionError: the line is down") as failed:
+            await broken.result(30)
+        assert isinstance(failed.value.__cause__, ConnectionError)
+        healed = True
+        await http.retry(broken.run_id)
+        assert await broken.result(30) == "up"
+        fork = await http.fork(broken.run_id, at="http_fragile", with_output="from elsewhere")
+        assert await fork.result(30) == "from elsewhere"
+        assert (await fork.info()).forked_from == broken.run_id
+        assert await (await http.fork(broken.run_id, at=1, id="my-fork")).result(30) == "up"
+        assert [await http.switch_off("http_echo"), await http.switch_off("http_echo")] == [True, False]
+        refused = [await what_it_raises(client.options(id="off").start("http_echo")) for client in (store, http)]
+        assert refused[0] == refused[1]
+        assert await http.switch_on("http_echo")
+        report = await http.prune(0.0, run_ids=[fork.run_id], dry_run=True)
+        assert report == await store.prune(timedelta(0), run_ids=[fork.run_id], dry_run=True)
+        assert (await http.prune(timedelta(0), run_ids=[fork.run_id])).runs == 1
+
+
+async def test_errors_are_the_same() -> None:
+    async with both() as (store, http):
+        done = (await http.options(id="done").start("http_echo", 1)).run_id
+        await http.wait(done, 30)
+        failed = (await http.options(id="failed").start("http_mending")).run_id
+        undone = (await http.options(id="undone").start("http_undone")).run_id
+        open_ = (await http.options(id="open").start("http_waiting")).run_id
+        cancelled = (await http.options(id="cancelled").start("http_waiting")).run_id
+        await http.cancel(cancelled)
+        for run_id in (failed, undone, cancelled):
+            await ended(http, run_id)
+        calls: list[Callable[[Client], Coroutine[Any, Any, Any]]] = [
+            lambda client: client.start("http_ecko"),
+            lambda client: client.options(version="9").start("http_echo"),
+            lambda client: client.start("http_echo", 1, 2, 3),
+            lambda client: client.start("http_order", "seven", number=8),
+            lambda client: client.options(id="done").start("http_echo", 2),
+            lambda client: client.options(id="done").start("http_order", 2),
+            lambda client: client.options(id="x").start_many("http_echo", [()]),
+            lambda client: client.start_many("http_echo", ["text"]),
+            lambda client: client.get("nobody"),
+            lambda client: client.wait("nobody"),
+            lambda client: client.plan("nobody"),
+            lambda client: client.wait(failed),
+            lambda client: client.wait(undone),
+            lambda client: client.wait(cancelled),
+            lambda client: client.signal("nobody", "go"),
+            lambda client: client.signal(done, "go"),
+            lambda client: client.cancel(done),
+            lambda client: client.pause(done),
+            lambda client: client.resume("nobody"),
+            lambda client: client.retry(done),
+            lambda client: client.retry(undone),
+            lambda client: client.retry("nobody"),
+            lambda client: client.set_budget(open_, Budget(usd=1)),
+            lambda client: client.fork("nobody"),
+            lambda client: client.fork(done, at="http_lock"),
+            lambda client: client.fork(done, with_output=1),
+            lambda client: client.fork(done, id="open"),
+            lambda client: client.list(before="nobody"),
+            lambda client: client.prune(0, state="running"),
+            lambda client: anext(client.events("nobody")),
+            lambda client: anext(client.events("nobody", follow=False)),
+            lambda client: anext(client.events(done, "nonsense")),
+            lambda client: client.approve("nonsense"),
+            lambda client: client.schedules.get("nightly"),
+            lambda client: client.schedules.pause("nightly"),
+            lambda client: client.schedules.trigger("nightly"),
+            lambda client: client.schedules.create("nightly", "http_ecko", every=60),
+            lambda client: client.schedules.create("nightly", "http_echo", every=60, cron="* * * * *"),
+            lambda client: client.queues.get("nothing"),
+            lambda client: client.queues.set("nothing"),
+            lambda client: client.queues.set("nothing", rate="often"),
+            lambda client: client.memory.get("", "key"),
+            lambda client: client.memory.list("space", limit=1001),
+            lambda client: client.memory.search("space", 7),  # type: ignore[arg-type]
+            lambda client: client.send("http_echo", 1),
+            lambda client: client.send("a@b", 1),
+            lambda client: client.options(version="1").send("somewhere", 1),
+        ]
+        again = [await what_it_raises(one.options(id="failed").start("http_mending")) for one in (store, http)]
+        assert again[0][:3] == again[1][:3]  # what it failed with is in its words
+        assert again[0][0] is RunFailed
+        for number, one in enumerate(calls):
+            told = [await what_it_raises(one(client)) for client in (store, http)]
+            assert told[0] == told[1], f"call {number}"
+            assert told[0][0] != "nothing was raised", f"call {number}"
+
+
+async def test_a_wait_ends_in_time() -> None:
+    async with both() as (_, http):
+        run = await http.start("http_waiting")
+        with pytest.raises(TimeoutError):
+            await run.result(0.05)
+        assert not (await run.info()).state.is_terminal
+
+
+# Questions, memory, schedules, queues, addresses
+
+
+async def test_questions_are_answered_alike() -> None:
+    async with both() as (store, http):
+        run = await http.start("http_asking")
+
+        async def question(text: str) -> Any:
+            for _ in range(1000):
+                for one in await run.approvals():
+                    if one.question == text:
+                        return one
+                await asyncio.sleep(0.01)
+            raise AssertionError(f"{text} was not asked: {await run.info()}")
+
+        sure = await question("Sure?")
+        assert await store.approvals() == await http.approvals() == [sure]
+        assert await http.approvals(workflow="http_echo") == await http.approvals(asked_of="Ada") == []
+        foreign = [await what_it_raises(client.handle("another").approve(sure.id)) for client in (store, http)]
+        assert foreign[0] == foreign[1]
+        wrong = [await what_it_raises(client.approve(sure.id, "maybe")) for client in (store, http)]
+        assert wrong[0] == wrong[1]
+        assert await run.approve(sure.id, by="Ada", reason="why not")
+        assert not await http.approve(sure.id[:10], by="Ada", reason="why not")
+        late = [await what_it_raises(client.deny(sure.id, by="Bob")) for client in (store, http)]
+        assert late[0] == late[1]
+        assert await run.approve((await question("Which?")).id, "b")
+        assert await run.approve((await question("How many?")).id, 3)
+        answered = await http.approvals(all=True)
+        assert answered == await store.approvals(all=True)
+        assert [one.answer.value for one in answered if one.answer] == [None, "b", 3]
+        assert (await run.result(30))[1:] == ["b", 3]
+
+
+async def test_memory_is_the_same() -> None:
+    async with both(worker=False) as (store, http):
+        note = Note("buy milk", datetime(2030, 1, 1, tzinfo=UTC))
+        for number in range(1005):
+            await store.memory.put("user/42", f"key-{number:04}", number)
+        await http.memory.put("user/42", "ä/b", note)
+        for client in (store, http):
+            assert await client.memory.get("user/42", "ä/b", type=Note) == note
+            assert await client.memory.get("user/42", "none", 7) == 7
+        assert await store.memory.search("user/42", "milk") == await http.memory.search("user/42", "milk") != []
+        assert await http.memory.list("user/42", limit=1000) == await store.memory.list("user/42", limit=1000)
+        after = {"after": "key-0600", "limit": 3}
+        assert await http.memory.list("user/42", **after) == await store.memory.list("user/42", **after)
+        await http.memory.delete("user/42", "ä/b")
+        assert await http.memory.get("user/42", "ä/b") is await store.memory.get("user/42", "ä/b") is None
+
+
+async def test_schedules_are_the_same() -> None:
+    async with both() as (store, http):
+        start = datetime(2030, 1, 1, tzinfo=UTC)
+        await http.schedules.create(
+            "rarely", "http_echo", every=timedelta(days=2), start=start, args=(ODD,), kwargs={"again": 1}, tags=["t"]
+        )
+        made = await store.schedules.create(
+            "rarely", "http_echo", every="2 days", start=start, args=(ODD,), kwargs={"again": 1}, tags=["t"]
+        )
+        assert made == await http.schedules.get("rarely") == (await http.schedules.list())[0]
+        limited = Queue("http-nightly", concurrency=1)
+        await http.schedules.create(
+            "nightly", "http_order", cron="0 2 * * *", args=[1], zone="Europe/Berlin", queue=limited
+        )
+        assert await http.schedules.list() == await store.schedules.list()
+        assert [await http.schedules.pause("rarely"), await http.schedules.pause("rarely")] == [True, False]
+        assert [await http.schedules.resume("rarely"), await http.schedules.resume("rarely")] == [True, False]
+        run_id = await http.schedules.trigger("rarely")
+        assert await http.wait(run_id, 30) == [ODD, 1]
+        once = [await client.schedules.trigger("rarely", id="by-hand") for client in (http, store, http)]
+        assert once == ["by-hand"] * 3
+        changed = [await what_it_raises(one.schedules.create("rarely", "http_echo", every=7)) for one in (store, http)]
+        assert changed[0] == changed[1]
+        assert [await http.schedules.delete("rarely"), await http.schedules.delete("rarely")] == [True, False]
+
+
+async def test_queues_are_the_same() -> None:
+    async with both(worker=False) as (store, http):
+        assert await http.queues.set("llm", concurrency=3, rate=["5/min", "1000 tokens/h"], key_concurrency=1)
+        assert not await store.queues.set("llm", concurrency=3, rate=["5/min", "1000 tokens/h"], key_concurrency=1)
+        assert await http.queues.set("llm", key_concurrency=None)
+        assert await http.queues.list() == await store.queues.list()
+        assert [await http.queues.pause("llm"), await http.queues.pause("llm")] == [True, False]
+        assert (await http.queues.get("llm")).paused_at is not None
+        assert await http.queues.resume("llm")
+        assert [await http.queues.reset("llm"), await http.queues.list()] == [True, []]
+
+
+async def test_work_is_sent_to_addresses() -> None:
+    async with both(worker=False) as (store, http):
+        for client in (store, http):
+            options = client.options(tags=["sent"], priority=2, delay=60)
+            one = await options.send("billing", ODD, deadline="2 h", id="once")
+            assert (one.run_id, (await one.info()).inputs, (await one.info()).tags) == (
+                "once",
+                {"payload": ODD},
+                ("sent",),
+            )
+        several = [await http.send("billing", 1) for _ in range(2)]
+        assert several[0].run_id != several[1].run_id
+        assert (await store.get(several[0].run_id)).workflow == "billing"
+        run = await store._backend.connections.read("once")
+        assert run.by_delivery
+        assert run.deadline == pytest.approx(run.created_at + 60 + 7200, abs=1)
+
+
+# Following
+
+
+async def test_a_reader_goes_on_where_it_was() -> None:
+    async with both() as (store, http):
+        run = await http.start("http_stopping")
+        seen = [await anext(run.events())]
+        rest = asyncio.create_task(events_of(run, seen[0].offset))
+        await run.signal("go", 1)
+        seen += await rest
+        assert seen == [event async for event in store.events(run.run_id)]
+        assert [event async for event in http.events(run.run_id, follow=False)] == seen
+        assert [event async for event in http.events(run.run_id, seen[-1].offset)] == []  # it is over, and says so
+
+
+# Without an event loop
+
+
+@pytest.mark.asyncio
+async def test_the_same_without_an_event_loop() -> None:
+    async with both() as (_, http):
+        client = Client(http.url)
+
+        def without_loop() -> None:
+            run_id = client.options(id="sync").start_sync("http_echo", 1)
+            assert client.wait_sync(run_id, 30) == client.run_sync("http_echo", 1) == [1, None]
+            assert [event.kind for event in client.events_sync(run_id)][-1] == "ended"
+            assert client.get_sync(run_id).id == run_id
+            assert client.schedules.list_sync() == client.queues.list_sync() == client.approvals_sync() == []
+            assert client.send_sync("somewhere", 1, id="sent") == "sent"
+
+        await asyncio.to_thread(without_loop)
+        with pytest.raises(UsageError, match="an event loop is running"):
+            client.get_sync("sync")

@@ -19,6 +19,7 @@ PUBLIC = set(
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError
     ModelRefused ModelUnavailable NonDeterminismError RetryRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
+    NotAllowed PolicyLimit ServerError ServerUnavailable TooManyRequests Unauthenticated
     StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings
 )

@@ -8,7 +8,7 @@ from abc import ABC
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -282,10 +282,13 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
     agent = Agent(ScriptedModel([plan, "A bone."]), name="http-digger", planning=True)
     async with both() as (store, http):
         run_id = (await agent.start("Dig.")).run_id
-        assert isinstance(await http.wait(run_id, 30), AgentResult)
+        result = await http.wait(run_id, 30)
+        assert isinstance(result, AgentResult)
         for question in (Client.wait, Client.plan, Client.usage, Client.get):
             assert await question(http, run_id) == await question(store, run_id)
-        result = await http.wait(run_id)
+        assert await http.usage_report() == await store.usage_report()
+        days = {"since": date(2020, 1, 1), "until": datetime.now(UTC), "workflow": "http-digger"}
+        assert (await http.usage_report(**days)).total == (await store.usage_report(**days)).total == result.usage
         assert (result.output, result.run_id, result.usage.calls) == ("A bone.", run_id, 2)
         healths = {one.name: one for one in await http.health()}
         mine = {one.name: one for one in await store.health()}["http-digger"]
@@ -362,6 +365,7 @@ async def test_errors_are_the_same() -> None:
             lambda client: client.fork(done, with_output=1),
             lambda client: client.fork(done, id="open"),
             lambda client: client.list(before="nobody"),
+            lambda client: client.usage_report(date(2030, 1, 2), date(2030, 1, 1)),
             lambda client: client.prune(0, state="running"),
             lambda client: anext(client.events("nobody")),
             lambda client: anext(client.events("nobody", follow=False)),

@@ -72,6 +72,12 @@ async def pay_cents(label: str) -> str:
         return "paid in cents"
 
 
+@workflow
+async def staged(stages: int) -> list[str]:
+    """Each stage has a gate of its own."""
+    return [await hold(f"stage {number}") for number in range(stages)]
+
+
 # Runs that are killed at every commit
 
 

@@ -12,6 +12,7 @@ What is refused here is told as a problem as well.
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import h11
@@ -39,6 +40,11 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody is there: now they must say something."""
         super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            # An answer is written in pieces, which must not wait for each other: asyncio sees to that only for sockets
+            # whose protocol is named.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._most is not None and len(self.connections) > self._most:
             self._refuse(Problem(503, "too-busy", "There are too many connections", headers={"Retry-After": "1"}))
             return

@@ -265,3 +265,16 @@ async def test_where_the_store_is_is_not_told():
         assert (answer.status_code, answer.json()["type"]) == (404, "run-not-found")
         assert "memory://" not in answer.text
         assert "this server's store" in answer.json()["detail"]
+
+
+async def test_texts_have_no_nuls_but_values_may():
+    async with serving() as served:
+        http = served.caller()
+        for body, status in (
+            ({"payload": ["a\0b", {"\0": "\0"}]}, 201),
+            ({"payload": 1, "id": "a\0b"}, 422),
+            ({"payload": 1, "tags": ["a", "b\0"]}, 422),
+        ):
+            answer = await http.post("/v1/addresses/jobs/send", json=body)
+            assert answer.status_code == status, answer.text
+        assert (await http.get("/v1/audit", params={"cursor": "1\0"})).status_code == 422

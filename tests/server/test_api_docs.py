@@ -46,7 +46,7 @@ def commands() -> Iterator[dict[str, Any]]:
                 elif word == "-d":
                     request["content"] = next(words)
                 elif word != "-N":
-                    request["url"] = word.replace("localhost:8000", "localhost")
+                    request["url"] = word.replace("localhost:7100", "localhost")
             yield request
 
 

@@ -131,7 +131,6 @@ ROWS: dict[str, Row] = {
     "DELETE /v1/addresses/{}": Row(OPERATE),
     "POST /v1/addresses/{}/webhook/secret": Row(OPERATE, 422),
     "POST /v1/addresses/{}/send": Row(SUBMIT, OWN, {"payload": 1}),
-    "POST /v1/addresses/{}/webhook/secret": Row(OPERATE),
     "POST /v1/addresses/{}/take": Row(LISTEN),
     "GET /v1/addresses/{}/listen": Row(LISTEN),
     "GET /v1/deliveries/{}": Row(LISTEN, 404),

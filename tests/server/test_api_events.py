@@ -13,6 +13,7 @@ from serving import Served, serving
 from working import working
 
 from holdfast import ask, step, wait_for_signal, workflow
+from holdfast.server.keys import revoke_key
 
 pytestmark = pytest.mark.asyncio
 
@@ -244,6 +245,24 @@ async def test_a_stream_of_a_run_that_is_deleted_ends():
             return None
 
         store.feed = gone
+        while await stream.next() is not None:
+            pass
+        await asyncio.wait_for(stream.task, 20)
+
+
+async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("holdfast.server.app.LOOK_AGAIN", 0.05)
+    async with told() as (served, run):
+        token, keys = await served.key("read"), served.app.platform.keys
+        id = token.split("_")[1]
+        keys.forget(id)  # as the endpoint that makes keys does
+        stream = Stream(served, f"/v1/runs/{run}/events", authorization=f"Bearer {token}")
+        for _ in range(5):
+            assert await stream.next() is not None
+        await asyncio.sleep(0.2)
+        assert not stream.task.done()
+        await revoke_key(await served.app.platform.tenants.home(), id, 1.0)
+        keys.forget(id)
         while await stream.next() is not None:
             pass
         await asyncio.wait_for(stream.task, 20)

@@ -44,6 +44,8 @@ from holdfast.stores.urls import open_store
 
 log = logging.getLogger("holdfast.server")
 
+LOOK_AGAIN = 10.0
+"""Seconds after which it is looked up again whether the key of a stream is still valid."""
 AUTHENTICATE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 
 
@@ -179,17 +181,29 @@ class App:
         return server_fault(number).response()
 
     async def _until_closing(self, request: Request, parts: AsyncIterable[Any]) -> AsyncGenerator[Any]:
-        """A stream, that ends when the server is about to stop, or fails: its reader comes back."""
+        """A stream, that ends when the server is about to stop, or fails: its reader comes back.
+
+        It ends also when the key that it was opened with is not valid any more.
+        """
         rest: AsyncIterator[Any] = aiter(parts)
         closing = asyncio.ensure_future(self.platform.closing.wait())
         following: asyncio.Future[Any] | None = None
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + LOOK_AGAIN
         try:
             while True:
-                following = asyncio.ensure_future(anext(rest, _END))
-                await asyncio.wait([following, closing], return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
+                following = following or asyncio.ensure_future(anext(rest, _END))
+                wait = max(0.0, look_at - loop.time())
+                await asyncio.wait([following, closing], timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                if closing.done() and not following.done():
                     return
-                part = following.result()
+                if loop.time() >= look_at:
+                    if await self._shown(request) is None:
+                        return
+                    look_at = loop.time() + LOOK_AGAIN
+                if not following.done():
+                    continue
+                part, following = following.result(), None
                 if part is _END:
                     return
                 yield part
@@ -252,14 +266,17 @@ class App:
         is_expected = ANY_HOST not in self.platform.settings.hosts
         return is_local(request) and (is_expected or name_in(request.headers["host"]) in LOCAL_HOSTS)
 
+    async def _shown(self, request: Request) -> Caller | None:
+        """Who shows the key of a request, if that is valid."""
+        return await self.platform.keys.caller(_token_of(request), is_local=self._is_local(request))
+
     async def _caller(self, request: Request, remote: str) -> Caller:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else None
+        given = _token_of(request)
         if self.platform.keys.needs_looking_up(given):
             # So guessing costs the store little. Keys that were seen here are not concerned: whoever shares an address
             # with somebody who guesses is still served.
             self._strangers.check(network_of(remote))
-        caller = await self.platform.keys.caller(given, is_local=self._is_local(request))
+        caller = await self._shown(request)
         if caller is not None:
             return caller
         self._strangers.take(network_of(remote))
@@ -272,6 +289,11 @@ class App:
 
 
 _END = object()
+
+
+def _token_of(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 async def _without_body(response: Response) -> Response:

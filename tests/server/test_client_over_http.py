@@ -152,7 +152,8 @@ async def what_it_raises(call: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
         return ("nothing was raised", await call)
     except HoldfastError as error:
         cause = error.__cause__
-        return (type(error), str(error), vars(error), type(cause), str(cause))
+        words = str(error).replace("memory://", "this server's store")  # whose URL is not for everybody
+        return (type(error), words, vars(error), type(cause), str(cause))
 
 
 async def events_of(run: Handle[Any], after: str | None = None) -> list[Event]:

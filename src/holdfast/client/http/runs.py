@@ -13,7 +13,7 @@ from holdfast.client.agent_result import AgentResult
 from holdfast.client.approvals import ApprovalInfo, json_data
 from holdfast.client.backend import RunBackend
 from holdfast.client.events import Event, refuse_in_workflow
-from holdfast.client.http.patience import Patience
+from holdfast.client.http.patience import LIMIT, Patience
 from holdfast.client.http.problems import error_of
 from holdfast.client.http.reading import items_of, read_approval, read_event, read_plan, read_run, read_usage
 from holdfast.client.http.transport import Passing, Transport
@@ -95,8 +95,8 @@ class HttpRuns(RunBackend):
                 yield event
             return
         left = Patience(self._transport.pace, None)
-        wait: float | None = None
         while True:
+            wait: float | None = None
             try:
                 async with aclosing(self._stream(run_id, after)) as events:
                     async for event in events:
@@ -128,12 +128,16 @@ class HttpRuns(RunBackend):
         answer = await self._transport.ask("GET", f"/v1/runs/{part(run_id)}", patience=None)
         if not read_run(answer.checked()).state.is_terminal:
             return False
-        async with aclosing(self._so_far(run_id, after)) as events:
+        async with aclosing(self._so_far(run_id, after, patience=None)) as events:
             return await anext(events, None) is None
 
-    async def _so_far(self, run_id: str, after: str | None) -> AsyncGenerator[Event]:
+    async def _so_far(self, run_id: str, after: str | None, *, patience: float | None = LIMIT) -> AsyncGenerator[Event]:
         path = f"/v1/runs/{part(run_id)}/events"
-        while found := items_of(await self._get(path, after=after, limit=PAGE)):
+        while True:
+            query = {"after": after, "limit": PAGE}
+            found = items_of((await self._transport.ask("GET", path, query=query, patience=patience)).checked())
+            if not found:
+                return
             for one in found:
                 event = read_event(one)
                 after = event.offset

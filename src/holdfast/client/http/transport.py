@@ -102,7 +102,7 @@ class Transport:
         client = self._by_loop.get(loop)
         if client is None:
             for other in [other for other in list(self._by_loop) if other.is_closed()]:
-                del self._by_loop[other]
+                self._by_loop.pop(other, None)
             client = self._by_loop[loop] = httpx2.AsyncClient(
                 transport=self._over,
                 headers={

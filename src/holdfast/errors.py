@@ -20,6 +20,7 @@
     │   ├── RunConflict              the id is taken by a run with other inputs
     │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
     │   ├── RetryRefused             the run cannot be retried, or not without being told more
+    │   ├── DeliveryLost             a listener does not hold the run any more: ``.reason``
     │   └── RunUnsuccessful          the run ended without a result: ``.state``, ``.error``
     │       ├── RunFailed
     │       ├── RunCancelled
@@ -69,8 +70,9 @@
 
 ``ModelRetry`` is no error of Holdfast's: tools raise it to tell the model what to do otherwise.
 
-Two more are ``BaseException``s, because a broad ``except Exception`` in user code must not stop them:
-``FenceLost`` (another worker holds the run now) and ``RunParked`` (the run leaves memory).
+Three more are ``BaseException``s, because a broad ``except Exception`` in user code must not stop them:
+``FenceLost`` (another worker holds the run now), ``RunParked`` (the run leaves memory) and ``DeliveryParked`` (a
+listener's run waits, and will be delivered again).
 """
 
 from __future__ import annotations
@@ -150,6 +152,18 @@ class RunEnded(RunError):
 
 class RetryRefused(RunError):
     """The run cannot be retried: it has not failed, what it did was undone, or a ``once`` step would run again."""
+
+
+class DeliveryLost(RunError):
+    """A listener does not hold this run any more: whatever it still does for it must stop.
+
+    ``reason`` is ``cancelled``, ``expired`` (its deadline has passed), ``ended``, ``paused``, ``switched-off``,
+    ``parked``, ``taken-over`` (another listener may have it) or ``unknown`` (the server knows no such delivery).
+    """
+
+    def __init__(self, message: str, run_id: str, *, reason: str = "") -> None:
+        super().__init__(message, run_id)
+        self.reason = reason
 
 
 class RunUnsuccessful(RunError):
@@ -433,3 +447,10 @@ class FenceLost(BaseException):
 
 class RunParked(BaseException):
     """Thrown into workflow code whose run leaves memory: let it pass, and issue no more commands."""
+
+
+class DeliveryParked(BaseException):
+    """Thrown into a listener's code whose run waits for a person, a signal or a time: let it pass.
+
+    The delivery is over. When what it waits for is there, the run is delivered again.
+    """

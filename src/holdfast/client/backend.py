@@ -21,6 +21,7 @@ from holdfast.client.bulk import Call
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
 from holdfast.client.health import Health
+from holdfast.client.listening import Listener
 from holdfast.client.memories import Remembered
 from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
@@ -261,6 +262,10 @@ class Backend(RunBackend):
     @abstractmethod
     async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
         """What all runs have used, by day."""
+
+    @abstractmethod
+    def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
+        """A new listener on an address, which lives on the event loop that it is first used under."""
 
     @abstractmethod
     async def health(self) -> builtins.list[Health]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -13,10 +13,13 @@ from holdfast.client.backend import Backend
 from holdfast.client.bulk import Call
 from holdfast.client.choosing import choose_backend
 from holdfast.client.dead import DeadRun
+from holdfast.client.deliveries import Delivery
 from holdfast.client.events import Event
 from holdfast.client.forking import GIVEN
 from holdfast.client.handle import Handle
 from holdfast.client.health import Health
+from holdfast.client.listening import check_handler, checked, listen, serve
+from holdfast.client.listening_sync import SyncDelivery, listen_sync
 from holdfast.client.memories import ClientMemory
 from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
@@ -382,6 +385,46 @@ class Client(WithoutLoop):
             id: the id of the new run; made up unless given.
         """
         return self.handle(await self._backend.fork(run_id, at=at, with_output=with_output, id=id))
+
+    def listen(self, address: str, *, at_once: int = 1, name: str | None = None) -> AsyncGenerator[Delivery]:
+        """Deliveries of what is sent to an address, as they come: ``async for delivery in client.listen("pipeline"):``.
+
+        It goes on over broken connections and restarts of the server, until the loop is left. What is held is kept by
+        heartbeats. Raises ``Unauthenticated`` and ``NotAllowed`` if the server does not let this key listen.
+
+        Args:
+            address: where to listen. One that nobody has used is there from now on.
+            at_once: how many deliveries can be held; the next one comes when one of them is over.
+            name: what people call this process; its host and number unless given.
+        """
+        checked(address, at_once, name)
+        return listen(self._backend.listener(address, at_once=at_once, name=name), at_once=at_once)
+
+    async def serve(
+        self,
+        address: str,
+        handler: Callable[[Delivery], Awaitable[Any]],
+        *,
+        at_once: int = 1,
+        name: str | None = None,
+    ) -> None:
+        """Call an async function with each delivery of an address, and end its run with what it returns.
+
+        Goes on until it is cancelled, and gives back then what it holds. Arguments as for ``listen``.
+        """
+        checked(address, at_once, name)
+        check_handler(handler)
+        await serve(self._backend.listener(address, at_once=at_once, name=name), handler)
+
+    def listen_sync(self, address: str, *, at_once: int = 1, name: str | None = None) -> Iterator[SyncDelivery]:
+        """``listen`` without an event loop: ``for delivery in client.listen_sync("pipeline"): with delivery: ...``.
+
+        The connection and the heartbeats live on a thread beside, so that a function that blocks loses nothing.
+        """
+        checked(address, at_once, name)
+        return listen_sync(
+            lambda: self._backend.listener(address, at_once=at_once, name=name), self.close, at_once=at_once
+        )
 
     async def health(self) -> list[Health]:
         """How it is with every agent and workflow that was announced: who serves it, by its workers' heartbeats."""

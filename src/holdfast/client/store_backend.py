@@ -16,6 +16,7 @@ from holdfast.client.control import retry_run
 from holdfast.client.dead import DeadRun, dead_runs
 from holdfast.client.forking import fork_run
 from holdfast.client.health import Health, read_health
+from holdfast.client.listening import Listener
 from holdfast.client.pruning import PruneReport, prune_runs, pruning
 from holdfast.client.reports import UsageReport, usage_report
 from holdfast.client.run_info import RunInfo
@@ -26,6 +27,7 @@ from holdfast.client.store_runs import StoreRuns
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.queues import Queue
 from holdfast.core.states import RunState
+from holdfast.errors import UsageError
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
@@ -148,6 +150,14 @@ class StoreBackend(StoreRuns, Backend):
     async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
         """What all runs have used, by day."""
         return await usage_report(await self.connections.store(), since, until, workflow)
+
+    def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
+        """Deliveries come from a server."""
+        raise UsageError(
+            f"{self.url} is a store, and deliveries are handed out by a server: start one over it with `holdfast "
+            f"serve`, and listen with Client('http://...'). Code that can reach the store itself needs no deliveries: "
+            f"make it a workflow"
+        )
 
     async def health(self) -> builtins.list[Health]:
         """How it is with all that was announced."""

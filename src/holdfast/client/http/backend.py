@@ -16,12 +16,14 @@ from holdfast.client.bulk import AT_ONCE, Call, check_options, split_call
 from holdfast.client.dead import DeadRun
 from holdfast.client.forking import GIVEN
 from holdfast.client.health import Health
+from holdfast.client.http.listening import HttpListeners
 from holdfast.client.http.parts import HttpMemory, HttpQueues, HttpSchedules, queue_as_json
 from holdfast.client.http.patience import Pace
 from holdfast.client.http.places import Place
 from holdfast.client.http.reading import items_of, read, read_all, read_run
 from holdfast.client.http.runs import PAGE, HttpRuns, budget_as_json, encoded, part
 from holdfast.client.http.transport import Transport
+from holdfast.client.listening import Listener
 from holdfast.client.pruning import PruneReport
 from holdfast.client.reports import DaySpending, UsageReport, day_of
 from holdfast.client.run_info import RunInfo
@@ -61,6 +63,7 @@ class HttpBackend(HttpRuns, Backend):
     ) -> None:
         super().__init__(Transport(place, pace=pace, over=over), max_value)
         self.url = place.url
+        self._listeners = HttpListeners(self._transport)
 
     @property
     def memory(self) -> MemoryBackend:
@@ -86,7 +89,12 @@ class HttpBackend(HttpRuns, Backend):
 
     async def close(self) -> None:
         """Disconnect the running event loop."""
+        await self._listeners.close()
         await self._transport.close()
+
+    def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
+        """A new listener on an address."""
+        return self._listeners.add(address, at_once=at_once, name=name)
 
     # Starting
 

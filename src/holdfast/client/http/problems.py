@@ -31,6 +31,10 @@ def _unsuccessful(message: str, told: Mapping[str, Any]) -> HoldfastError:
     return kind(message, str(told.get("run_id", "")), state=state, error=str(told.get("error", "")))
 
 
+def _lost(message: str, told: Mapping[str, Any]) -> HoldfastError:
+    return errors.DeliveryLost(message, str(told.get("run_id", "")), reason=str(told.get("reason", "unknown")))
+
+
 def _plain(kind: type[HoldfastError]) -> Callable[[str, Mapping[str, Any]], HoldfastError]:
     return lambda message, told: kind(message)
 
@@ -44,6 +48,8 @@ KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], HoldfastError]]] = 
     "run-conflict": _of_run(errors.RunConflict),
     "run-ended": _of_run(errors.RunEnded),
     "run-unsuccessful": _unsuccessful,
+    "delivery-lost": _lost,
+    "delivery-not-found": _lost,
     "retry-refused": _of_run(errors.RetryRefused),
     "approval-closed": _of_approval(errors.ApprovalClosed),
     "workflow-switched-off": _plain(errors.WorkflowSwitchedOff),

@@ -108,6 +108,8 @@ async def listen(
         while not call.platform.closing.is_set():
             await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
             held = {delivery_id(run) for run in await asking.held()}
+            for over in sorted(known - held):
+                yield Sent({"id": over}, event="over")
             known &= held
             if len(known) >= at_once:
                 await _changed(call, address)

@@ -229,8 +229,9 @@ async def take_delivery(call: Call, address: str, body: TakeBody, query: WaitQue
 async def listen_to_address(call: Call, address: str, query: ListenQuery) -> StreamingResponse:
     """Deliveries as they come, as server-sent events.
 
-    First an event `listener`, with the id of the listener; then an event `delivery` for each. While the stream is open
-    the listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
+    First an event `listener`, with the id of the listener; then an event `delivery` for each, and an event `over` with
+    its id when it is not the listener's any more, whatever the reason: its heartbeat tells. While the stream is open the
+    listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
     """
     await declare_address(await call.store(), address)  # what cannot be one is refused before the stream begins
     return event_stream(

@@ -1,0 +1,265 @@
+"""Steps of a delivery: how one is begun, tried again and recorded, whoever calls the function.
+
+``StepCall`` is one step on its way. Both forms of a delivery go the same way with it: look whether an outcome is
+recorded (``recorded``), say that it begins if somebody needs to know (``begin``), call the function, and hand in the
+outcome (``record``). They differ only in who calls the function: an event loop with threads beside it, or the thread of
+code that has no loop.
+
+What a step returns is always what was recorded, read back: the function may run in this delivery, or have run in an
+earlier one, and the code behind it must not see a difference. The function's return annotation says how it is read, so
+that a pydantic model comes back as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast, get_origin
+
+from pydantic import BaseModel
+
+from holdfast.client.wire import encoded_to_wire, from_wire
+from holdfast.codec import ValueCodec, codec_for, preview
+from holdfast.core.retry import RetryPolicy
+from holdfast.errors import DeliveryLost, StepOutcomeUnknown, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.client.deliveries import Delivery
+
+_anything = codec_for(Any)
+NEVER_AGAIN = (DeliveryLost, UsageError)
+"""What no further attempt can help."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """An outcome that is recorded, under its name."""
+
+    name: str
+    kind: str
+    """``step``, ``approval`` or ``signal``."""
+    output: Any
+    at: datetime
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> RecordedStep:
+        """From what a server tells."""
+        name = str(told["name"])
+        output = from_wire(told["output"], f"the output of step {name!r}")
+        return cls(name, str(told["kind"]), output, moment(told["at"]))
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegun:
+    """A step that an earlier delivery has begun, and of which nothing is recorded."""
+
+    name: str
+    attempt: int
+    once: bool
+    """It was to happen at most once, and may have happened."""
+    at: datetime
+    progress: Any = None
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> StepBegun:
+        """From what a server tells."""
+        progress = from_wire(told.get("progress"), "the progress")
+        return cls(str(told["name"]), int(told["attempt"]), bool(told["once"]), moment(told["at"]), progress)
+
+
+@dataclass(frozen=True, slots=True)
+class StepUsage:
+    """What the model calls of a step have used. It counts towards the run's budget, and in usage reports."""
+
+    calls: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    usd: float | None = None
+    """What they have cost; ``None``: that is not known."""
+    model: str = ""
+
+
+Usages = StepUsage | Callable[[Any], StepUsage | None]
+"""What a step has used, or a function that tells it of the step's outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeForm:
+    """How outcomes of a function are written and read."""
+
+    codec: ValueCodec
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> OutcomeForm:
+        """By its return annotation."""
+        try:
+            declared: Any = inspect.signature(function, eval_str=True).return_annotation
+        except (NameError, TypeError, ValueError, AttributeError):
+            declared = Any  # there is none, or none that can be found out, as with functions written in C
+        return cls(_anything if get_origin(declared) in (Awaitable, Coroutine) else codec_for(declared))
+
+    @classmethod
+    def of_value(cls, value: Any) -> OutcomeForm:
+        """Of a value that nothing declares: models and dataclasses by their own class."""
+        is_typed = isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
+        return cls(codec_for(cast("type[Any]", type(value))) if is_typed else _anything)
+
+    def write(self, value: Any, what: str) -> Any:
+        """For the server."""
+        return encoded_to_wire(self.codec.encode(value, what))
+
+    def read(self, value: Any, what: str) -> Any:
+        """From plain data, as it is recorded."""
+        return value if self.codec is _anything else self.codec.decode(_anything.encode(value, what), what)
+
+
+class StepCall:
+    """One step of a delivery, on its way."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        retries: int,
+        once: bool,
+        usage: Usages | None,
+    ) -> None:
+        if not callable(function):
+            raise UsageError(f"step {name!r} is given no function, but {function!r}: step(name, function, *arguments)")
+        if once and retries:
+            raise UsageError(f"step {name!r} is to happen at most once, so it gets one attempt: drop retries={retries}")
+        self._delivery = delivery
+        self._name = name
+        self._once = once
+        self._usage = usage
+        self._policy = RetryPolicy(retries=retries, give_up_on=NEVER_AGAIN)
+        self._form = OutcomeForm.of(function)
+        self._what = f"the output of step {name!r}"
+        self._shown = preview(_parameters(function), args, kwargs)
+        self._started_at = datetime.now(UTC)
+        delivery.use_name(name, self._shown)
+
+    def recorded(self) -> tuple[bool, Any]:
+        """Whether there is an outcome, and which.
+
+        Raises ``StepOutcomeUnknown`` if there is none, and must be no second attempt.
+        """
+        found = self._delivery.steps.get(self._name)
+        if found is not None:
+            return True, self._form.read(found.output, self._what)
+        begun = self._delivery.in_flight.get(self._name)
+        if begun is not None and (begun.once or self._once):
+            raise StepOutcomeUnknown(
+                f"step {self._name!r} of run {self._delivery.run_id!r} was begun by an earlier delivery, at "
+                f"{begun.at:%Y-%m-%d %H:%M:%S} UTC, and nothing is recorded of it: it may have happened, and must not "
+                f"happen twice. Look whether it has, and say so with delivery.record({self._name!r}, outcome)",
+                self._name,
+            )
+        return False, None
+
+    async def begin(self, attempt: int, error: BaseException | None = None) -> None:
+        """An attempt begins. The server is told what the next listener must know, if this one dies over it."""
+        if attempt == 1:
+            self._started_at = datetime.now(UTC)
+        if not self._once and attempt == 1:
+            return
+        told = {"name": self._name, "attempt": attempt, "once": self._once, "error": _words(error)}
+        await self._delivery.call("attempts", told)
+
+    def pause_after(self, attempt: int, error: BaseException) -> float | None:
+        """Seconds until the next attempt, after this one has failed; ``None``: it was the last one."""
+        if not self._policy.wants_retry(attempt, error):
+            return None
+        return self._policy.delay(attempt, random.random())
+
+    async def record(self, value: Any, attempt: int) -> Any:
+        """Record the outcome, and return what is recorded."""
+        used = self._usage(value) if callable(self._usage) else self._usage
+        body: dict[str, Any] = {
+            "name": self._name,
+            "output": self._form.write(value, self._what),
+            "started_at": self._started_at.isoformat(),
+            "attempts": attempt,
+            "arguments": self._shown,
+        }
+        if used is not None:
+            body["usage"] = asdict(used)
+        step = RecordedStep.read((await self._delivery.call("steps", body))[1])
+        self._delivery.steps[self._name] = step
+        return self._form.read(step.output, self._what)
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [f"*{one.name}" if one.kind is one.VAR_POSITIONAL else one.name for one in parameters]
+
+
+def _words(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}"[:500]
+
+
+def moment(told: Any) -> datetime:
+    """A time that a server tells."""
+    return datetime.fromisoformat(str(told))
+
+
+# Calling
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether it is called under the event loop, and not in a thread."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def outcome_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call it: here if it is async, else in a thread of its own."""
+    if is_async(function):
+        return await function(*args, **kwargs)
+    found = await _in_thread(lambda: function(*args, **kwargs))
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    """A thread cannot be stopped. Whoever does not wait for it any more must not have to when the process ends either:
+    so it is a daemon, and none of a pool that would be short of it from then on.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is None:
+            done.set_result(result)
+        elif isinstance(error, StopIteration):  # which no future takes
+            done.set_exception(RuntimeError(f"the step's function raised {error!r}"))
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = context.run(call)
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:
+            pass  # the loop has closed meanwhile
+
+    threading.Thread(target=work, name="holdfast-step", daemon=True).start()
+    return await done

@@ -225,7 +225,7 @@ async def test_a_paused_run_is_left_and_comes_back():
             return "resumed"
 
         async with here.serving("pausing", handler):
-            while (await here.client.get(run)).state != "paused":
+            while await here.history(run) != [("parked", [])]:
                 await asyncio.sleep(0.05)
             await here.client.resume(run)
             assert await here.client.wait(run, 10) == "resumed"

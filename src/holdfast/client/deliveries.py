@@ -77,6 +77,10 @@ class Line(Protocol):
         """The delivery is over."""
         ...
 
+    async def pause(self) -> None:
+        """Take nothing more until somebody asks for it."""
+        ...
+
 
 class Delivery:
     """A run in the hands of this process.
@@ -426,6 +430,7 @@ class Delivery:
 
     async def give_back(self, reason: str) -> None:
         """Give it back, if that is possible at once."""
+        await self._line.pause()  # else it would come to this process again, which ends
         try:
             async with asyncio.timeout(FAREWELL):
                 await self.release(reason=reason)

@@ -34,6 +34,10 @@ class Listener(ABC):
         """
 
     @abstractmethod
+    async def pause(self) -> None:
+        """Take nothing more, unless somebody waits for it, or until somebody does."""
+
+    @abstractmethod
     async def leave(self) -> None:
         """Take nothing more, and give back what nobody has had from ``next``. What is held is kept until it is over."""
 
@@ -74,6 +78,7 @@ async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]
             task.add_done_callback(working.discard)
     finally:
         try:
+            await listener.pause()
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)

@@ -25,12 +25,12 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client.deliveries import Delivery
+from holdfast.client.deliveries import FAREWELL, Delivery
 from holdfast.client.http.patience import Patience
 from holdfast.client.http.runs import part
 from holdfast.client.http.transport import Passing, Transport
 from holdfast.client.listening import LONGEST_NAME, Listener
-from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated
+from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
 
 log = logging.getLogger("holdfast.listening")
 
@@ -87,6 +87,9 @@ class HttpListener(Listener):
         self._following: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._has_left = False
+        self._asking = 0
+        """How many wait for a delivery."""
+        self._path = f"/v1/addresses/{part(address)}"
 
     @property
     def is_over(self) -> bool:
@@ -97,33 +100,60 @@ class HttpListener(Listener):
 
     async def next(self) -> Delivery:
         """The next delivery."""
-        if self._following is None and not self._has_left:
-            self.loop = asyncio.get_running_loop()
+        if self._has_left:
+            raise UsageError(f"this listener on {self._address!r} has left: call `client.listen` for a new one")
+        if self._following is None:
             self._following = asyncio.create_task(self._follow())
+        if self._beating is None:
+            self.loop = asyncio.get_running_loop()
             self._beating = asyncio.create_task(self._beat())
-        while True:
-            found = await self._waiting.get()
-            if isinstance(found, HoldfastError):
-                raise found
-            if not found.settled:
-                return found
+        self._asking += 1
+        try:
+            while True:
+                found = await self._waiting.get()
+                if isinstance(found, HoldfastError):
+                    raise found
+                if not found.settled:
+                    return found
+        finally:
+            self._asking -= 1
+
+    async def pause(self) -> None:
+        """Take nothing more, unless somebody waits for it, or until somebody does."""
+        if self._following is None or self._asking:
+            return
+        following, self._following = self._following, None
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        self._is_connected = False
+        self._beat_now.set()
 
     async def leave(self) -> None:
         """Take nothing more, and give back what nobody has asked for."""
         if self._has_left:
             return
-        self._has_left = True
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        self._has_left, self._asking = True, 0
+        await self.pause()
         unasked: list[Delivery] = []
         while not self._waiting.empty():
             found = self._waiting.get_nowait()
             if isinstance(found, Delivery) and not found.settled:
                 unasked.append(found)
         await asyncio.gather(*(one.give_back("the listener stops") for one in unasked))
+        await self._say_farewell()
         if not self._held:
             await self.stop()
+
+    async def _say_farewell(self) -> None:
+        """What is on its way here at this moment goes to others at once."""
+        if self._id is None:
+            return
+        body = {"listener": self._id, "holding": list(self._held)}
+        try:
+            async with asyncio.timeout(FAREWELL):
+                (await self._transport.ask("POST", f"{self._path}/leave", body=body)).checked()
+        except (HoldfastError, TimeoutError) as error:
+            log.info("address %r: the server does not hear that this listener leaves: %s", self._address, error)
 
     async def stop(self) -> None:
         """End the heartbeats."""
@@ -171,8 +201,7 @@ class HttpListener(Listener):
             "holding": list(self._held),
             "at_once": self._at_once,
         }
-        path = f"/v1/addresses/{part(self._address)}/listen"
-        async with self._transport.stream(path, query=query) as stream:
+        async with self._transport.stream(f"{self._path}/listen", query=query) as stream:
             async for event in stream:
                 if event.event == "listener":
                     told = json.loads(event.data)

@@ -21,7 +21,7 @@ from holdfast.server.delivering.deliveries import Delivery, Held, delivery_id, t
 from holdfast.server.delivering.desk import LOOK, Waiting
 from holdfast.server.streams import Sent
 from holdfast.stores.contract import RunFilter, Store
-from holdfast.stores.operations import Run
+from holdfast.stores.operations import ReleaseRun, Run
 
 ONE_LOOK = 0.25
 """Seconds that a look may take of whoever does not want to wait."""
@@ -122,6 +122,19 @@ async def listen(
     finally:
         if not call.platform.closing.is_set():
             await asyncio.shield(_left(asking, worker))
+
+
+async def leave(call: Call, address: str, *, listener: str | None, holding: Collection[str]) -> None:
+    """The listener takes nothing more. What it was handed and does not know of goes to others at once."""
+    asking = await Listener.of(call, address, listener, "")
+    if asking.worker is None:
+        return
+    held = await asking.held()
+    unheard = [run for run in held if delivery_id(run) not in holding]
+    await asking.store.commit([ReleaseRun(run.key, run.epoch) for run in unheard])
+    if len(held) == len(unheard):
+        await asking.store.retire_worker(asking.worker)
+    call.platform.desks.of(call.tenant).nudge(address)
 
 
 async def _within(

@@ -23,7 +23,7 @@ from holdfast.client.run_info import RunInfo
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.delivering.deliveries import Delivery
-from holdfast.server.delivering.taking import listen, take
+from holdfast.server.delivering.taking import leave, listen, take
 from holdfast.server.models import Changed, Name, OptionsBody, announce_queue
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
@@ -92,6 +92,14 @@ class TakeBody(Body):
     """What people call it."""
     holding: list[str] = Field(default_factory=list, max_length=1000)
     """The ids of the deliveries that it works on."""
+
+
+class LeaveBody(Body):
+    """Who leaves."""
+
+    listener: str = Field(max_length=200)
+    holding: list[str] = Field(default_factory=list, max_length=1000)
+    """The ids of the deliveries that it still works on."""
 
 
 class WaitQuery(Body):
@@ -225,13 +233,23 @@ async def take_delivery(call: Call, address: str, body: TakeBody, query: WaitQue
     return found
 
 
+@api("POST", "/v1/addresses/{address}/leave", scope=Scope.LISTEN, on_address=True, audited=False)
+async def leave_address(call: Call, address: str, body: LeaveBody) -> None:
+    """Say that a listener takes nothing more.
+
+    What it was handed and does not name goes to others at once. Who just stays away loses nothing either, but others
+    wait for that until the lease is over.
+    """
+    await leave(call, address, listener=body.listener, holding=body.holding)
+
+
 @api("GET", "/v1/addresses/{address}/listen", scope=Scope.LISTEN, on_address=True)
 async def listen_to_address(call: Call, address: str, query: ListenQuery) -> StreamingResponse:
     """Deliveries as they come, as server-sent events.
 
     First an event `listener`, with the id of the listener; then an event `delivery` for each, and an event `over` with
-    its id when it is not the listener's any more, whatever the reason: its heartbeat tells. While the stream is open the
-    listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
+    its id when it is not the listener's any more, whatever the reason: its heartbeat tells. While the stream is open
+    the listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
     """
     await declare_address(await call.store(), address)  # what cannot be one is refused before the stream begins
     return event_stream(

@@ -1,9 +1,8 @@
-"""Listening from Python: deliveries in an `async for`, kept alive, stopped when they are lost, found again after falls."""
+"""Listening from Python: deliveries are taken, kept alive, stopped when they are lost, and settled."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,10 +19,10 @@ from pydantic import BaseModel
 from holdfast import Client, StepOutcomeUnknown, UsageError
 from holdfast.client.deliveries import Delivery
 from holdfast.client.delivery_steps import StepUsage
+from holdfast.client.http.listening import HttpListener
 from holdfast.errors import ApprovalTimedOut, DeliveryLost, NotAllowed, Unauthenticated
 from holdfast.server.delivering import listeners
 from holdfast.server.keys import create_key
-from holdfast.stores.urls import open_store
 
 pytestmark = pytest.mark.asyncio
 
@@ -158,7 +157,7 @@ async def test_an_exception_fails_it_with_retries_and_some_for_good():
         async with here.serving("faulty", handler, at_once=3):
             good, misused = await here.send("faulty", "retries"), await here.send("faulty", "two names")
             assert await here.client.wait(good, 10) == "there"
-            with pytest.raises(Exception, match="two steps of run .* have the name 'load'"):
+            with pytest.raises(Exception, match=r"two steps of run .* have the name 'load'"):
                 await here.client.wait(misused, 10)
             assert (await here.client.get(misused)).state == "failed"
             bad = await here.send("faulty", "never")
@@ -200,7 +199,8 @@ async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on(
                 except asyncio.CancelledError:
                     stopped.append("body")
                     raise
-            assert delivery.lost and delivery.state == "lost"
+            assert delivery.lost
+            assert delivery.state == "lost"
             with pytest.raises(DeliveryLost) as lost:
                 await delivery.step("late", endless)
             assert (lost.value.reason, lost.value.run_id) == ("cancelled", run)
@@ -208,7 +208,8 @@ async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on(
         assert stopped == ["step", "body"]
         assert time.monotonic() - began < 5  # told by the stream, long before the next heartbeat
         task = asyncio.current_task()
-        assert task is not None and task.cancelling() == 0
+        assert task is not None
+        assert task.cancelling() == 0
 
 
 async def test_a_paused_run_is_left_and_comes_back():
@@ -225,7 +226,7 @@ async def test_a_paused_run_is_left_and_comes_back():
             return "resumed"
 
         async with here.serving("pausing", handler):
-            while await here.history(run) != [("parked", [])]:
+            while await here.history(run) != [("parked", [])]:  # noqa: ASYNC110 - it is elsewhere
                 await asyncio.sleep(0.05)
             await here.client.resume(run)
             assert await here.client.wait(run, 10) == "resumed"
@@ -261,12 +262,13 @@ async def test_a_run_waits_for_people_signals_and_time_without_a_process():
             await here.client.approve(form.id, {"amount": 7}, by="kim")
             await here.client.signal(run, "go", ("a", 1))
             assert await here.client.wait(run, 20) == [True, 7, ("a", 1)]
-        assert bodies == list(range(1, len(bodies) + 1)) and len(bodies) >= 4
+        assert bodies == list(range(1, len(bodies) + 1))
+        assert len(bodies) >= 4
         assert {state for state, _ in (await here.history(run))[:-1]} <= {"lost", "parked", "returned"}
 
 
 async def poll(call: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
-    while not (found := await call()):
+    while not (found := await call()):  # noqa: ASYNC110 - it is elsewhere
         await asyncio.sleep(0.02)
     return found
 
@@ -274,11 +276,13 @@ async def poll(call: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
 async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listeners, "GRACE", 0.1)
     charged: list[str] = []
+    begun = asyncio.Event()
     async with world() as here:
         run = await here.send("charging")
 
         async def charge(key: str) -> str:
             charged.append(key)
+            begun.set()
             await asyncio.sleep(60)
             return "paid"
 
@@ -286,8 +290,8 @@ async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch:
             deliveries = other.listen("charging")
             held = await anext(deliveries)
             charging = asyncio.create_task(held.step("charge", charge, held.idempotency_key("charge"), once=True))
-            while not charged:
-                await asyncio.sleep(0.01)
+            await begun.wait()
+            monkeypatch.setattr(HttpListener, "_say_farewell", lambda listener: asyncio.sleep(0))
             await other.close()  # the connection, and with it the heartbeats: as if the process had died
 
         async def handler(delivery: Delivery) -> Any:
@@ -359,7 +363,7 @@ async def test_whoever_is_cancelled_gives_back_what_it_holds():
             assert await here.client.wait(run, 5) == "2 0"  # at once, and nothing is counted
 
 
-async def test_a_key_that_may_not_listen_ends_the_loop(tmp_path: Any):
+async def test_a_key_that_may_not_listen_ends_the_loop():
     async with live() as server:
         store = await server.app.platform.tenants.home()
         _, reader = await create_key(store, "reader", ["read"], "default", now=time.time())

@@ -39,7 +39,8 @@ async def test_deliveries_come_as_many_as_the_listener_can_hold():
             assert not third.done()
             await post(server, f"/v1/deliveries/{held[0]['id']}/complete", {})
             async with asyncio.timeout(5):
-                assert (await third)[1]["payload"] == 2
+                assert await third == ("over", {"id": held[0]["id"]})
+                assert (await anext(events))[1]["payload"] == 2
 
 
 async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkeypatch: pytest.MonkeyPatch):

@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 FAREWELL = 3.0
 """Seconds that giving a delivery back may take when the process ends: the lease will do the same, later."""
+LEAVES_WITHIN = 1.0
+"""Seconds until a block is cancelled in which a call was told that the run is lost: code that is told leaves itself."""
 FOR_GOOD = (
     *(ApprovalError, BudgetExceeded, CodecError, DefinitionError, InputError),
     *(StepOutcomeUnknown, UsageError),
@@ -303,7 +305,7 @@ class Delivery:
         try:
             return await self._line.call(self.id, what, body)
         except DeliveryLost as loss:
-            self.lose(loss)
+            self._lose(loss, LEAVES_WITHIN)  # the exception leaves the block, if it is awaited there
             raise
 
     async def _end(self, what: str, body: Mapping[str, Any]) -> tuple[int, Any]:
@@ -317,15 +319,15 @@ class Delivery:
     def hear(self, loss: DeliveryLost) -> None:
         """Somebody else has found that the delivery is over."""
         if not self._ending:
-            self.lose(loss)
+            self._lose(loss, 0.0)
 
-    def lose(self, loss: DeliveryLost) -> None:
-        """The delivery is over, and not by its own doing: whatever is under way for it stops."""
+    def _lose(self, loss: DeliveryLost, wait: float) -> None:
+        """It is over, and not by its own doing: whatever is under way for it stops, the block after this time."""
         if self.settled:
             return
         self._loss = loss
         self._settle("lost")
-        asyncio.get_running_loop().call_soon(self._stop_body)
+        asyncio.get_running_loop().call_later(wait, self._stop_body)
 
     def use_name(self, name: str, shown: str) -> None:
         """A step or a wait has this name. Raises ``UsageError`` if another one in this delivery has it."""
@@ -346,7 +348,7 @@ class Delivery:
             over.cancel()
             if not task.done():
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
         if task not in done:
             self.check()
         return task.result()

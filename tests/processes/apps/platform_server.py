@@ -1,0 +1,15 @@
+"""A platform over a store, on a port, which notices sooner than usual that a listener is gone."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+
+from holdfast.server.app import create_app
+from holdfast.server.delivering import listeners, sweeping
+
+if __name__ == "__main__":
+    listeners.GRACE = sweeping.EVERY = 0.3
+    url, port = sys.argv[1:]
+    uvicorn.run(create_app(url), port=int(port), log_level="warning", timeout_graceful_shutdown=1)

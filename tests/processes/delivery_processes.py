@@ -1,0 +1,96 @@
+"""A server and listeners as real processes, and a ledger of what the listeners' steps did."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+
+from holdfast import Client
+
+APPS = Path(__file__).parent / "apps"
+
+
+class Platform:
+    """A server on a port of its own, over a store in a folder, and the processes that listen to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self._port = one.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.client = Client(self.url)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.server = self.start_server()
+
+    def start_server(self) -> subprocess.Popen[bytes]:
+        """Start it, and wait until it answers."""
+        store = f"sqlite:///{self.folder}/runs.db"
+        self.server = self.start([sys.executable, APPS / "platform_server.py", store, str(self._port)])
+        until(lambda: self._is_up())
+        return self.server
+
+    def _is_up(self) -> bool:
+        try:
+            return httpx2.get(f"{self.url}/v1/health", timeout=1).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def start(self, command: list[object], **environment: str) -> subprocess.Popen[bytes]:
+        """A process that knows where the server and the ledger are."""
+        given = {**os.environ, "HOLDFAST_URL": self.url, "LEDGER": str(self.ledger), **environment}
+        given.pop("HOLDFAST_API_KEY", None)
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
+                [str(part) for part in command], env=given, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT
+            )
+        self._processes.append(process)
+        return process
+
+    def listeners(self) -> int:
+        """How many listen now."""
+        return len(httpx2.get(f"{self.url}/v1/workers").json()["items"])
+
+    def output(self) -> str:
+        """What all processes have printed."""
+        return (self.folder / "output").read_text()
+
+    def lines(self) -> list[list[str]]:
+        """The ledger: run, step, and whatever else the listener notes."""
+        return [line.split() for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
+
+    def effects(self) -> dict[str, Counter[str]]:
+        """How often each step of each run had its effect."""
+        found: dict[str, Counter[str]] = {}
+        for run, step, *_ in self.lines():
+            found.setdefault(run, Counter())[step] += 1
+        return found
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL: nothing is cleaned up."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for something that other processes do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,12 +68,9 @@ class Platform:
         """The ledger: run, step, and whatever else the listener notes."""
         return [line.split() for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
 
-    def effects(self) -> dict[str, Counter[str]]:
-        """How often each step of each run had its effect."""
-        found: dict[str, Counter[str]] = {}
-        for run, step, *_ in self.lines():
-            found.setdefault(run, Counter())[step] += 1
-        return found
+    def steps_of(self, run: str) -> list[str]:
+        """The steps of a run, as often as they had their effect, in order."""
+        return [step for one, step, _ in self.lines() if one == run]
 
     def close(self) -> None:
         for process in self._processes:

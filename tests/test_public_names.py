@@ -11,6 +11,7 @@ PUBLIC = set(
     Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RunContext RunInfo RunState Runtime
     Schedule ScheduleInfo UnknownSchedule
     PerKey Queue QueueInfo UnknownQueue
+    Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
     Skill Step Tool Usage Workflow
     current_run current_step llm_step map memory now parallel patched random skill skills_from step tool uuid4
     wait_for_signal workflow

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from holdfast.client.agent_result import AgentResult
     from holdfast.client.approvals import ApprovalInfo
     from holdfast.client.client import Client
+    from holdfast.client.deliveries import Delivery
+    from holdfast.client.delivery_steps import StepUsage
     from holdfast.client.events import Event
     from holdfast.client.handle import Handle
+    from holdfast.client.listening_sync import SyncDelivery
     from holdfast.client.plans import Plan
     from holdfast.client.queues import QueueInfo
     from holdfast.client.run_info import RunInfo
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
         BudgetExceeded,
         CompensationFailed,
         DefinitionError,
+        DeliveryLost,
+        DeliveryParked,
         ForbiddenInWorkflow,
         HoldfastError,
         InputError,
@@ -112,8 +117,11 @@ _HOMES = {
     "holdfast.client.agent_result": ("AgentResult",),
     "holdfast.client.approvals": ("ApprovalInfo",),
     "holdfast.client.client": ("Client",),
+    "holdfast.client.deliveries": ("Delivery",),
+    "holdfast.client.delivery_steps": ("StepUsage",),
     "holdfast.client.events": ("Event",),
     "holdfast.client.handle": ("Handle",),
+    "holdfast.client.listening_sync": ("SyncDelivery",),
     "holdfast.client.plans": ("Plan",),
     "holdfast.client.queues": ("QueueInfo",),
     "holdfast.client.run_info": ("RunInfo",),
@@ -129,6 +137,8 @@ _HOMES = {
         "BudgetExceeded",
         "CompensationFailed",
         "DefinitionError",
+        "DeliveryLost",
+        "DeliveryParked",
         "ForbiddenInWorkflow",
         "HoldfastError",
         "InputError",
@@ -184,6 +194,9 @@ __all__ = [
     "Compaction",
     "CompensationFailed",
     "DefinitionError",
+    "Delivery",
+    "DeliveryLost",
+    "DeliveryParked",
     "Effect",
     "Event",
     "ForbiddenInWorkflow",
@@ -222,7 +235,9 @@ __all__ = [
     "StepFailed",
     "StepOutcomeUnknown",
     "StepTimedOut",
+    "StepUsage",
     "StoreError",
+    "SyncDelivery",
     "TooManyRequests",
     "Tool",
     "TurnLimitReached",

@@ -128,7 +128,8 @@ async def test_a_function_that_blocks_longer_than_the_lease_loses_nothing_withou
                 with delivery:
                     if delivery.number == 1 and delivery.payload == 2:
                         delivery.ask("Go on?")
-                    seen.append((delivery.number, delivery.step("block", block, 2.2 if delivery.payload == 1 else 0.1), delivery.deadline))
+                    rested = delivery.step("block", block, 2.2 if delivery.payload == 1 else 0.1)
+                    seen.append((delivery.number, rested, delivery.deadline))
                     delivery.complete(delivery.payload)
                 if len(seen) == 2:
                     return seen

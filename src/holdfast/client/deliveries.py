@@ -436,6 +436,8 @@ class Delivery:
         try:
             async with asyncio.timeout(FAREWELL):
                 await self.release(reason=reason)
+        except DeliveryLost as loss:
+            log.info("%s: %s", self, loss)
         except (HoldfastError, TimeoutError) as error:
             log.warning("%s is not given back (%s): it goes to others when its lease is over", self, error)
             self._settle("released")

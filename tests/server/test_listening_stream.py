@@ -84,3 +84,26 @@ async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():
         async with asyncio.timeout(5):
             while await store.workers():
                 await store.changed(0.1)
+
+
+async def test_a_listener_that_leaves_gives_back_what_it_does_not_name_and_is_gone():
+    async with live() as server:
+        for number in range(2):
+            await send(server, number)
+        async with server.stream("/v1/addresses/stream/listen", at_once=2) as events:
+            name = (await anext(events))[1]["listener"]
+            first, second = [(await anext(events))[1] for _ in range(2)]
+        leave = "/v1/addresses/stream/leave"
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            body = {"listener": name, "holding": [first["id"]]}
+            assert (await client.post(leave, json=body)).status_code == 204
+            assert (await client.post(f"/v1/deliveries/{first['id']}/heartbeat")).status_code == 200
+            assert (await client.post(f"/v1/deliveries/{second['id']}/heartbeat")).status_code == 409
+            assert (await client.post(leave, json={"listener": name})).status_code == 204
+            assert (await client.get("/v1/workers")).json()["items"] == []
+            history = (await client.get(f"/v1/runs/{second['run_id']}/deliveries")).json()["items"]
+            assert [(one["state"], one["reason"]) for one in history] == [("returned", "the listener has left")]
+            stranger = await client.post(leave, json={"listener": "7.nobody"})
+            assert stranger.status_code == 204  # nobody is told who is there
+        again = await post(server, "/v1/addresses/stream/take?wait=5", {})
+        assert (again["run_id"], again["failures"]) == (first["run_id"], 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -19,9 +20,11 @@ from holdfast.core.states import RunState
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery, Held, delivery_id, told
 from holdfast.server.delivering.desk import LOOK, Waiting
+from holdfast.server.delivering.holding import release
+from holdfast.server.problems import Problem
 from holdfast.server.streams import Sent
 from holdfast.stores.contract import RunFilter, Store
-from holdfast.stores.operations import ReleaseRun, Run
+from holdfast.stores.operations import Run
 
 ONE_LOOK = 0.25
 """Seconds that a look may take of whoever does not want to wait."""
@@ -129,12 +132,12 @@ async def leave(call: Call, address: str, *, listener: str | None, holding: Coll
     asking = await Listener.of(call, address, listener, "")
     if asking.worker is None:
         return
-    held = await asking.held()
-    unheard = [run for run in held if delivery_id(run) not in holding]
-    await asking.store.commit([ReleaseRun(run.key, run.epoch) for run in unheard])
-    if len(held) == len(unheard):
+    held = {delivery_id(run) for run in await asking.held()}
+    for id in held.difference(holding):
+        with suppress(Problem):  # it is over at this very moment
+            await release(call, id, "the listener has left", 0.0)
+    if held.isdisjoint(holding):
         await asking.store.retire_worker(asking.worker)
-    call.platform.desks.of(call.tenant).nudge(address)
 
 
 async def _within(

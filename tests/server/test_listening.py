@@ -378,3 +378,35 @@ async def test_a_key_that_may_not_listen_ends_the_loop():
 async def test_a_store_hands_out_no_deliveries():
     with pytest.raises(UsageError, match="holdfast serve"):
         Client("memory://").listen("nowhere")
+
+
+async def test_whoever_waits_for_a_delivery_is_told_when_the_client_is_closed():
+    async with world() as here:
+        waiting = asyncio.create_task(anext(here.client.listen("closed")))
+        while not (await here.http.get("/v1/workers")).json()["items"]:  # noqa: ASYNC110 - it is elsewhere
+            await asyncio.sleep(0.02)
+        await here.client.close()
+        with pytest.raises(UsageError, match="was closed while it listened on 'closed'"):
+            await waiting
+
+
+async def test_what_a_task_group_of_the_body_raises_when_the_run_is_parked_or_lost_is_dealt_with():
+    async with world() as here:
+        run = await here.send("groups")
+
+        async def handler(delivery: Delivery) -> Any:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    answer = group.create_task(delivery.ask("Well?"))
+                    model = group.create_task(delivery.step("model", Choice, amount=delivery.number))
+            except* ValueError:
+                pytest.fail("nothing of this kind was raised")
+            return [answer.result(), model.result().amount]
+
+        async with here.serving("groups", handler):
+            [asked] = await poll(lambda: here.client.approvals(run))
+            await here.client.approve(asked.id)
+            done = await here.client.wait(run, 20)
+        assert done[0] is True
+        assert done[1] in (1, 2)  # recorded before the run was parked, or by the second delivery
+        assert {state for state, _ in await here.history(run)} <= {"lost", "parked", "completed"}

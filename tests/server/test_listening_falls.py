@@ -20,7 +20,7 @@ from live import live
 
 from holdfast import Client
 from holdfast.client.deliveries import Delivery
-from holdfast.client.http.listening import HttpListener
+from holdfast.client.http.backend import HttpBackend
 from holdfast.client.listening_sync import SyncDelivery
 from holdfast.errors import DeliveryLost
 from holdfast.server.app import create_app
@@ -192,7 +192,7 @@ async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step
             await delivery.step("one", lambda: calls.append("one"))
             if delivery.number == 1:
                 has_begun.set()
-                await die(dying, monkeypatch)
+                await die(dying)
                 await is_elsewhere.wait()
                 try:
                     await delivery.step("two", lambda: calls.append("two"))
@@ -218,11 +218,13 @@ async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step
         assert lost[0] in ("taken-over", "ended")
 
 
-async def die(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def die(client: Client) -> None:
     """Nobody speaks for this client's deliveries any more, and it has not said so: as if its process were dead."""
-    with monkeypatch.context() as patched:
-        patched.setattr(HttpListener, "_say_farewell", lambda listener: asyncio.sleep(0))
-        await client.close()
+    assert isinstance(client._backend, HttpBackend)
+    for listener in client._backend._listeners._here:
+        assert listener._following is not None
+        listener._following.cancel()
+        await listener.stop()
 
 
 async def test_whoever_is_cancelled_from_outside_when_its_run_is_lost_is_cancelled():

@@ -98,7 +98,9 @@ class OutcomeForm:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> OutcomeForm:
-        """By its return annotation."""
+        """By its return annotation; of a class, by what it makes."""
+        if inspect.isclass(function):
+            return cls(codec_for(function) if _is_typed(function) else _anything)
         try:
             declared: Any = inspect.signature(function, eval_str=True).return_annotation
         except (NameError, TypeError, ValueError, AttributeError):
@@ -108,8 +110,8 @@ class OutcomeForm:
     @classmethod
     def of_value(cls, value: Any) -> OutcomeForm:
         """Of a value that nothing declares: models and dataclasses by their own class."""
-        is_typed = isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
-        return cls(codec_for(cast("type[Any]", type(value))) if is_typed else _anything)
+        kind = cast("type[Any]", type(value))
+        return cls(codec_for(kind) if _is_typed(kind) else _anything)
 
     def write(self, value: Any, what: str) -> Any:
         """For the server."""
@@ -118,6 +120,10 @@ class OutcomeForm:
     def read(self, value: Any, what: str) -> Any:
         """From plain data, as it is recorded."""
         return value if self.codec is _anything else self.codec.decode(_anything.encode(value, what), what)
+
+
+def _is_typed(kind: type[Any]) -> bool:
+    return issubclass(kind, BaseModel) or is_dataclass(kind)
 
 
 class StepCall:

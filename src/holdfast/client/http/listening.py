@@ -132,13 +132,15 @@ class HttpListener(Listener):
         """Take nothing more, and give back what nobody has asked for."""
         if self._has_left:
             return
-        self._has_left, self._asking = True, 0
+        asking, self._has_left, self._asking = self._asking, True, 0
         await self.pause()
         unasked: list[Delivery] = []
         while not self._waiting.empty():
             found = self._waiting.get_nowait()
             if isinstance(found, Delivery) and not found.settled:
                 unasked.append(found)
+        for _ in range(asking):
+            self._waiting.put_nowait(UsageError(f"the client was closed while it listened on {self._address!r}"))
         await asyncio.gather(*(one.give_back("the listener stops") for one in unasked))
         await self._say_farewell()
         if not self._held:

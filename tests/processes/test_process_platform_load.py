@@ -1,0 +1,23 @@
+"""Many listeners and many submissions over HTTP, while the server is killed and started again.
+
+No listener dies, so each run's one step is done once: what the server had not recorded when it was killed is recorded
+after it is back. The ledger is a file that the listeners write, outside the database.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.platform import run_load
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+
+
+async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_twice(tmp_path: Path, pytestconfig: pytest.Config):
+    """In the gate with a fifth of the load; ``pytest --full-load`` has 200 listeners and 1,000 submissions."""
+    listeners, runs = (200, 1000) if pytestconfig.getoption("--full-load", default=False) else (40, 200)
+    load = await run_load(tmp_path, listeners=listeners, runs=runs, kills=2)
+    assert (load.runs, load.completed) == (runs, runs)
+    assert sorted(load.handled) == sorted(f"load-{number}" for number in range(runs))
+    assert set(load.handled.values()) == {1}

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.server.delivering.deliveries import Held
+from holdfast.server.delivering.holders import Holders
 from holdfast.server.tenants import Tenant
 from holdfast.stores.contract import Store
 from holdfast.stores.news import Bell
@@ -64,6 +65,9 @@ class Desk:
         self._lines: dict[str, deque[Waiting]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bells: dict[str, set[Bell]] = {}
+        self._handing: set[asyncio.Task[None]] = set()
+        """What is on its way to listeners."""
+        self.holders = Holders(tenant)
 
     def nudge(self, address: str | None = None) -> None:
         """There may be something to take, or a delivery may be over; ``None``: on any address."""
@@ -107,8 +111,9 @@ class Desk:
         """Nobody waits any more."""
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), *self._handing, return_exceptions=True)
         self._tasks.clear()
+        await self.holders.close()
 
     async def _serve(self, address: str) -> None:
         """Look for work as long as somebody waits for it."""
@@ -147,7 +152,9 @@ class Desk:
             if not claimed:
                 return HELD_UP
             _withdraw(line, waiting)
-            await self._hand_over(store, waiting, worker, claimed[0])
+            handing = asyncio.create_task(self._hand_over(store, waiting, worker, claimed[0]))
+            self._handing.add(handing)  # the next in line need not wait for it
+            handing.add_done_callback(self._handing.discard)
         return LOOK
 
     async def _hand_over(self, store: Store, waiting: Waiting, worker: int, run: Run) -> None:
@@ -156,9 +163,13 @@ class Desk:
             data = json.dumps({"listener": waiting.shown, "remote": waiting.remote, "number": run.epoch})
             notice = Notice(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
             await store.commit([TellNotices(run.key, run.epoch, (notice,))])
-        except BaseException:
+        except Exception as error:
             await self._give_back(run)
-            raise
+            if not isinstance(error, StoreError):
+                raise
+            log.warning("run %r was claimed, and could not be handed over: %s", run.id, error)
+            waiting.got.cancel()
+            return
         if waiting.got.done():
             await self._give_back(run)
         else:

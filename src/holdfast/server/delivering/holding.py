@@ -13,7 +13,7 @@ from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 from holdfast.server.calls import Call
-from holdfast.server.delivering.deliveries import Held, RecordedStep, find, find_held, lost, step_of
+from holdfast.server.delivering.deliveries import Held, RecordedStep, delivery_id, find, find_held, lost, step_of
 from holdfast.server.delivering.listeners import hear_of
 from holdfast.server.problems import Problem
 from holdfast.stores.contract import Store
@@ -190,14 +190,15 @@ async def heed_requests(call: Call, store: Store, run: Run) -> None:
         park = ParkRun(run.key, run.epoch, None, paused=True)
         [verdict] = await store.commit([park])
         if verdict is Verdict.DONE:
-            raise _taken_back(run, "paused", "the run is paused.")
+            raise _taken_back(call, run, "paused", "the run is paused.")
     elif await call.platform.switches.is_off(call.tenant, run.workflow):
         [verdict] = await store.commit([ReleaseRun(run.key, run.epoch)])
         if verdict is Verdict.DONE:
-            raise _taken_back(run, "switched-off", f"address {run.workflow!r} is switched off.")
+            raise _taken_back(call, run, "switched-off", f"address {run.workflow!r} is switched off.")
 
 
-def _taken_back(run: Run, reason: str, words: str) -> Problem:
+def _taken_back(call: Call, run: Run, reason: str, words: str) -> Problem:
+    _settled(call, delivery_id(run), run)
     return Problem(
         409,
         "delivery-lost",
@@ -241,7 +242,12 @@ async def release(call: Call, id: str, reason: str, delay: float) -> RunState:
 
 
 async def _finish(call: Call, id: str, state: RunState, output: bytes | None, error: bytes | None) -> RunState:
-    store, run, epoch = await find(call, id)
+    known = call.platform.held.get(call.caller.namespace, id)
+    if known is None:
+        store, run, epoch = await find(call, id)
+    else:  # the fence tells whether it still is what it was
+        call.need_to_listen(known.run.workflow)
+        store, run, epoch = await call.store(), known.run, known.run.epoch
     [verdict] = await store.commit([FinishRun(run.key, epoch, state, output, error, store.now())])
     if verdict not in (Verdict.DONE, Verdict.TOLD):
         raise await now_lost(store, run, epoch)
@@ -261,7 +267,9 @@ async def _given_back(call: Call, id: str, store: Store, run: Run, epoch: int, o
 def _settled(call: Call, id: str, run: Run) -> None:
     """The delivery is over: its listener may have the next one, and others this one, if it goes on."""
     call.platform.held.forget(call.caller.namespace, id)
-    call.platform.desks.of(call.tenant).nudge(run.workflow)
+    desk = call.platform.desks.of(call.tenant)
+    desk.holders.settled(id)
+    desk.nudge(run.workflow)
 
 
 def _pause_before(failures: int) -> float:

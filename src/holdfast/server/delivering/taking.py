@@ -8,10 +8,11 @@ a server or a connection, costs no delivery.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -19,12 +20,15 @@ from holdfast.client.addresses import AddressInfo, declare_address
 from holdfast.core.states import RunState
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery, Held, delivery_id, told
-from holdfast.server.delivering.desk import LOOK, Waiting
+from holdfast.server.delivering.desk import Waiting
+from holdfast.server.delivering.holders import Holder
 from holdfast.server.delivering.holding import release
 from holdfast.server.problems import Problem
 from holdfast.server.streams import Sent
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
+
+T = TypeVar("T")
 
 ONE_LOOK = 0.25
 """Seconds that a look may take of whoever does not want to wait."""
@@ -66,24 +70,33 @@ class Listener:
         where = RunFilter(states=[RunState.RUNNING], workflow=self.address.name, owner=self.worker)
         return (await self.store.list_runs(where, limit=1000))[::-1]
 
-    async def unheard_of(self, holding: Collection[str]) -> Held | None:
-        """A run that it holds, and does not know of."""
+    async def unheard_of(self, holding: Collection[str], most: int) -> list[Held]:
+        """Runs that it holds, and does not know of."""
+        found: list[Held] = []
         for run in await self.held():
-            if delivery_id(run) not in holding and (whole := await self.store.get(run.id)) is not None:
-                [history] = await self.store.histories([run.key])
-                return Held(whole, history)
-        return None
+            if len(found) < most and delivery_id(run) not in holding:
+                whole = await self.store.get(run.id)
+                if whole is not None:
+                    [history] = await self.store.histories([run.key])
+                    found.append(Held(whole, history))
+        return found
 
-    async def next(self, holding: Collection[str]) -> Delivery:
-        """The next delivery, whenever there is one."""
-        again = await self.unheard_of(holding)
-        if again is None:
-            desk = self.call.platform.desks.of(self.call.tenant)
-            waiting = Waiting(self.number, self.shown or self.call.caller.name, self.call.caller.remote)
-            again = (await desk.next(self.address.name, waiting)).held
-        id = delivery_id(again.run)
-        self.call.platform.held.put(self.call.tenant.namespace, id, again)
-        return told(self.call, again, self.given, self.address.lease)
+    async def next(self) -> Held:
+        """The next run that is handed to it, whenever there is one."""
+        desk = self.call.platform.desks.of(self.call.tenant)
+        waiting = Waiting(self.number, self.shown or self.call.caller.name, self.call.caller.remote)
+        return (await desk.next(self.address.name, waiting)).held
+
+    async def next_or_unheard_of(self, holding: Collection[str]) -> Held:
+        """The same, but first what it was handed in answers that never arrived."""
+        for again in await self.unheard_of(holding, most=1):
+            return again
+        return await self.next()
+
+    def told(self, held: Held) -> Delivery:
+        """The delivery as the listener gets it; and this server remembers it."""
+        self.call.platform.held.put(self.call.tenant.namespace, delivery_id(held.run), held)
+        return told(self.call, held, self.given, self.address.lease)
 
 
 async def take(
@@ -91,7 +104,8 @@ async def take(
 ) -> Delivery | None:
     """The next delivery of an address; ``None`` if there is none for so long."""
     asking = await Listener.of(call, address, listener, name)
-    return await _within(asking, holding, max(wait, ONE_LOOK), _disconnected(call))
+    found = await _within(call, asking.next_or_unheard_of(holding), max(wait, ONE_LOOK), _disconnected(call))
+    return None if found is None else asking.told(found)
 
 
 async def _disconnected(call: Call) -> None:
@@ -106,23 +120,33 @@ async def listen(
     asking = await Listener.of(call, address, listener, name)
     worker = await asking.number()
     yield Sent({"listener": asking.given, "lease": asking.address.lease}, event="listener")
-    known = set(holding)
+    holders, holder = call.platform.desks.of(call.tenant).holders, Holder()
     try:
+        held = {delivery_id(run): run for run in await asking.held()}
+        for id in sorted(set(holding) - set(held)):
+            yield Sent({"id": id}, event="over")
+        for id in set(holding) & set(held):
+            holders.hold(id, held[id], holder)
+        waiting = deque(await asking.unheard_of(holder.known, most=at_once))
         while not call.platform.closing.is_set():
-            await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
-            held = {delivery_id(run) for run in await asking.held()}
-            for over in sorted(known - held):
-                yield Sent({"id": over}, event="over")
-            known &= held
-            if len(known) >= at_once:
-                await _changed(call, address)
+            if (
+                not holder.known
+            ):  # else it must be heard of itself: a stream is open also to a process that stands still
+                await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
+            holder.changed.clear()
+            while holder.over:
+                yield Sent({"id": holder.over.pop()}, event="over")
+            if len(holder.known) >= at_once:
+                await _within(call, holder.changed.wait(), asking.address.lease / 3)
                 continue
-            delivery = await _within(asking, known, asking.address.lease / 3)
-            if delivery is not None:
-                known.add(delivery.id)
-                data = to_jsonable_python(asdict(delivery))
-                yield Sent(data, event="delivery", id=delivery.id)
+            seconds = asking.address.lease / 3
+            found = waiting.popleft() if waiting else await _within(call, asking.next(), seconds, holder.changed.wait())
+            if found is not None:
+                delivery = asking.told(found)
+                holders.hold(delivery.id, found.run, holder)
+                yield Sent(to_jsonable_python(asdict(delivery)), event="delivery", id=delivery.id)
     finally:
+        holders.leaves(holder)
         if not call.platform.closing.is_set():
             await asyncio.shield(_left(asking, worker))
 
@@ -141,11 +165,11 @@ async def leave(call: Call, address: str, *, listener: str | None, holding: Coll
 
 
 async def _within(
-    asking: Listener, known: Collection[str], seconds: float, gone: Coroutine[Any, Any, None] | None = None
-) -> Delivery | None:
-    """The next delivery, if there is one within this time, while the server runs and the caller has not ``gone``."""
-    found = asyncio.create_task(asking.next(known))
-    closing = asyncio.create_task(asking.call.platform.closing.wait())
+    call: Call, wanted: Coroutine[Any, Any, T], seconds: float, gone: Coroutine[Any, Any, Any] | None = None
+) -> T | None:
+    """What is wanted, if it comes within this time, while the server runs, and before the other has ``gone``."""
+    found = asyncio.create_task(wanted)
+    closing = asyncio.create_task(call.platform.closing.wait())
     ends: list[asyncio.Task[Any]] = [closing] if gone is None else [closing, asyncio.create_task(gone)]
     try:
         await asyncio.wait([found, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -154,12 +178,6 @@ async def _within(
             task.cancel()  # a search that goes on gives back what it finds meanwhile
         await asyncio.gather(found, *ends, return_exceptions=True)
     return None if found.cancelled() else found.result()
-
-
-async def _changed(call: Call, address: str) -> None:
-    """Wait until a delivery of this address may be over."""
-    with call.platform.desks.of(call.tenant).bell(address) as bell:
-        await bell.wait(LOOK)
 
 
 async def _left(asking: Listener, worker: int) -> None:

@@ -93,7 +93,9 @@ async def _park(call: Call, id: str, store: Store, run: Run, ops: list[Op], park
         )
     if verdict is not Verdict.DONE:
         raise await now_lost(store, run)
-    call.platform.desks.of(call.tenant).nudge(run.workflow)
+    desk = call.platform.desks.of(call.tenant)
+    desk.holders.settled(id)
+    desk.nudge(run.workflow)
 
 
 async def _recorded(

@@ -210,7 +210,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     )
     call.platform.desks.of(call.tenant).nudge(address)
     call.status = 201 if is_new else 200
-    return call.run_out(await call.client.get(run.id))
+    return call.run_out(RunInfo.of(run, None))
 
 
 @api(

@@ -155,7 +155,7 @@ class Errand:
         listener = await Listener.of(call, address, None, "webhook")
         kept = asyncio.create_task(_stay(listener))
         try:
-            return cls(call, listener, await listener.next(()))
+            return cls(call, listener, listener.told(await listener.next()))
         except BaseException:
             await asyncio.shield(_leave(listener))
             raise

@@ -85,8 +85,9 @@ class SqlStore(Store):
     # Writing
 
     async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        if not ops:
-            return []
+        return await self._commit(ops) if ops else []
+
+    async def _commit(self, ops: Sequence[Op]) -> list[Answer]:
         large = blobs.large_payloads(ops)
         if large:
             parcel = await asyncio.to_thread(blobs.pack, large)

@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from pathlib import Path
 from holdfast.core.records import Attempt
 from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable, UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, NewWorker, Reaped
-from holdfast.stores.operations import Run, Verdict
+from holdfast.stores.operations import Answer, Op, Run, Verdict
 from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.gathering import Gathering
 from holdfast.stores.sql.rows import Reader
 from holdfast.stores.sql.stepping import find_out
 from holdfast.stores.sql.store import SqlStore, T, Work
@@ -66,6 +67,7 @@ class SqliteStore(SqlStore):
         self._browsing: Line | None = None
         self._renewing: Line | None = None
         self._renewer_guard = threading.Lock()
+        self._gathering = Gathering(self._commit)
         self._stepping = asyncio.Lock()
         """Held while a step of this process has the file's write lock."""
         self._mine: dict[int, str] = {}
@@ -90,6 +92,7 @@ class SqliteStore(SqlStore):
         except sqlite3.DatabaseError as error:
             raise store_error(error, self.path) from error
         add_search(browser)
+        self._gathering = Gathering(self._commit)  # not that of a loop that was closed in the middle of a commit
         self._writing = Line(writer, self.path, "writer")
         self._reading = Line(reader, self.path, "reader")
         self._browsing = Line(browser, self.path, "browser")
@@ -138,6 +141,9 @@ class SqliteStore(SqlStore):
         return line
 
     # Which line does what
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        return await self._gathering.commit(ops) if ops else []
 
     async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
         if slow:

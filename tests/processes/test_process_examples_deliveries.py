@@ -25,20 +25,29 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     platform.close()
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_that_is_killed_in_every_step_charges_once(platform: Platform, agent: str):
+@pytest.mark.parametrize(
+    ("agent", "kills"),
+    [("node", [("reserve", 1), ("charge", 3), ("confirm", 4)]), ("bash", [("charge", 2), ("confirm", 3)])],
+    ids=["node", "bash"],
+)
+def test_an_agent_that_is_killed_goes_on_at_its_step_and_charges_once(
+    platform: Platform, agent: str, kills: list[tuple[str, int]]
+):
+    """It is killed in a step, whose effect is in the ledger, and not recorded: when so many lines are there."""
     address, run = f"orders-{agent}", f"killed-{agent}"
-    assert httpx2.put(f"{platform.url}/v1/addresses/{address}", json={"lease": 1}).status_code == 200
+    # Whoever polls is dead only when the lease is over. It must last on a machine that is busy.
+    assert httpx2.put(f"{platform.url}/v1/addresses/{address}", json={"lease": 3}).status_code == 200
     platform.client.send_sync(address, {"order": "order 17"}, id=run)
-    for step, lines in (("reserve", 1), ("charge", 3), ("confirm", 4)):
+    for step, lines in kills:
         process = platform.start([*AGENTS[agent], address], PACE="0.5")
         until(lambda lines=lines: len(platform.steps_of(run)) == lines)
-        assert platform.steps_of(run)[-1] == step, platform.output()
         kill(process)
+        assert platform.steps_of(run)[-1] == step, platform.output()
     last = platform.start([*AGENTS[agent], address], PACE="0")
     expected = ["order 17 is reserved", "order 17 is paid", "order 17 is confirmed"]
     assert platform.client.wait_sync(run, 30) == expected, platform.output()
-    assert platform.steps_of(run) == ["reserve", "reserve", "charge", "confirm", "confirm"]
+    again = {step for step, _ in kills} - {"charge"}
+    assert platform.steps_of(run) == [step for step in STEPS for _ in range(1 + (step in again))]
     kill(last)
 
 

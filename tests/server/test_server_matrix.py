@@ -132,6 +132,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/addresses/{}/webhook/secret": Row(OPERATE, 422),
     "POST /v1/addresses/{}/send": Row(SUBMIT, OWN, {"payload": 1}),
     "POST /v1/addresses/{}/take": Row(LISTEN),
+    "POST /v1/addresses/{}/leave": Row(LISTEN, OWN, {"listener": "1.nobody"}),
     "GET /v1/addresses/{}/listen": Row(LISTEN),
     "GET /v1/deliveries/{}": Row(LISTEN, 404),
     "POST /v1/deliveries/{}/steps": Row(LISTEN, 404, {"name": "s", "output": 1}),

@@ -33,6 +33,8 @@ ARGUMENTS = {
     "deny": ("a1",),
     "worker": ("app:etl",),
     "signal": ("r", "go"),
+    "send": ("mailer",),
+    "keys": ("list",),
     "import": (__file__,),
     "prune": ("--older-than", "1d", "--dry-run"),
 }

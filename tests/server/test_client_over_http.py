@@ -184,6 +184,7 @@ async def test_each_method_of_the_client_has_one_of_the_server_behind_it(
 ) -> None:
     """Each async method of a face has a method of that name in the contract, or is made of others that have."""
     made_of_others = {"run": "start", "wait": "result", "get": "info", "handle": "result", "over": "open"}
+    made_of_others |= dict.fromkeys(("listen", "serve"), "listener")
     here = {"options", "url", "max_value"}  # it needs nobody for these
     names = [name for name, _ in inspect.getmembers(face) if not name.startswith("_") and not name.endswith("_sync")]
     names = [name for name in names if name not in here and name != "run_id"]

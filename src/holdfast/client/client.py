@@ -177,9 +177,9 @@ class Client(WithoutLoop):
         """A handle to a run that was started before."""
         return Handle(self._backend, run_id)
 
-    async def wait(self, run_id: str, timeout: float | None = None) -> Any:
-        """The result of a run, once it has ended, whoever executes it."""
-        return await self.handle(run_id).result(timeout)
+    async def wait(self, run: str | Handle[Any], timeout: float | None = None) -> Any:
+        """The result of a run, by its id or its handle, once it has ended, whoever executes it."""
+        return await (self.handle(run) if isinstance(run, str) else run).result(timeout)
 
     async def get(self, run_id: str) -> RunInfo:
         """What can be told of a run now."""

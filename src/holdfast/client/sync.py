@@ -56,9 +56,9 @@ class WithoutLoop:
         """``run`` without an event loop."""
         return self._sync(self._client.run(workflow, *args, **kwargs))
 
-    def wait_sync(self, run_id: str, timeout: float | None = None) -> Any:
-        """``wait`` without an event loop."""
-        return self._sync(self._client.wait(run_id, timeout))
+    def wait_sync(self, run: str, timeout: float | None = None) -> Any:
+        """``wait`` without an event loop: by the run's id."""
+        return self._sync(self._client.wait(run, timeout))
 
     def get_sync(self, run_id: str) -> RunInfo:
         """``get`` without an event loop."""

@@ -248,8 +248,9 @@ async def listen_to_address(call: Call, address: str, query: ListenQuery) -> Str
     """Deliveries as they come, as server-sent events.
 
     First an event `listener`, with the id of the listener; then an event `delivery` for each, and an event `over` with
-    its id when it is not the listener's any more, whatever the reason: its heartbeat tells. While the stream is open
-    the listener is known to live; when it breaks, the listener has a few seconds to come back under its id.
+    its id when it is not the listener's any more, whatever the reason: its heartbeat tells. A listener that holds
+    something must be heard of within its lease all the same, by any call on the delivery or by `heartbeat`. When the
+    stream breaks, it has a few seconds to come back under its id.
     """
     await declare_address(await call.store(), address)  # what cannot be one is refused before the stream begins
     return event_stream(

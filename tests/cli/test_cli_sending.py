@@ -32,6 +32,9 @@ def test_work_is_sent_and_is_a_run(project: Project):
     assert "was started with other inputs" in other.err
     [run] = json.loads(project.here("runs", "--json").out)
     assert (run["id"], run["workflow"]) == ("job-7", "data-pipeline")
+    advice = project.here("doctor").out
+    assert "nobody listens to 'data-pipeline' (1 unfinished run)" in advice
+    assert "holdfast worker" not in advice.split("unserved")[1].splitlines()[0]
 
 
 def test_settings_of_an_address(project: Project):

@@ -13,7 +13,7 @@ import platform
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -235,7 +235,7 @@ def _work(store: Store) -> Iterator[Check]:
         states[state] += count
     told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
     yield Check("runs", OK, told or "none yet")
-    yield from _unserved(found.versions, alive, found.off)
+    yield from _unserved(found, alive)
     yield from _switched_off(found.counts, found.off, found.now)
     yield from _paused_queues(found.queues, found.now)
     yield from _unsuccessful(states)
@@ -252,6 +252,8 @@ class _Found(NamedTuple):
     off: Mapping[str, float]
     """The workflows that are switched off, and since when."""
     queues: Sequence[KeptQueue]
+    addresses: Collection[str]
+    """The workflows that have no code."""
     now: float
 
 
@@ -264,6 +266,7 @@ async def _read(store: Store) -> _Found:
             await store.workers(),
             await store.switched_off(),
             await store.queues(),
+            {spec.name for spec in (await store.specs()).values() if spec.by_delivery},
             store.now(),
         )
     finally:
@@ -312,13 +315,13 @@ def _paused_queues(queues: Sequence[KeptQueue], now: float) -> Iterator[Check]:
             yield Check("paused", WARN, message, f"`{command('queues', 'resume', queue.name)}` lets its runs go on")
 
 
-def _unserved(
-    versions: Mapping[tuple[str, str], int], alive: Sequence[Worker], off: Mapping[str, float]
-) -> Iterator[Check]:
+def _unserved(found: _Found, alive: Sequence[Worker]) -> Iterator[Check]:
     left: Counter[tuple[str, str]] = Counter()
-    for (workflow, version), count in versions.items():
-        unserved = None if workflow in off else why_unserved(workflow, version, None, alive)
-        if unserved is not None:
+    for (workflow, version), count in found.versions.items():
+        unserved = None if workflow in found.off else why_unserved(workflow, version, None, alive)
+        if unserved is not None and workflow in found.addresses:
+            left[f"nobody listens to {workflow!r}", "start the program that does"] += count
+        elif unserved is not None:
             left[unserved.fact, unserved.remedy] += count
     for (fact, remedy), count in sorted(left.items()):
         yield Check("unserved", WARN, f"{fact} ({counted(count, 'unfinished run')})", remedy)

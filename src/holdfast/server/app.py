@@ -80,7 +80,6 @@ class Platform:
         self.tenants = tenants
         self.settings = settings
         self.keys = Keys(tenants, tenants.namespace, settings.now)
-        self.started_at = settings.now()
         self.closing = asyncio.Event()
         """Set when the server is about to stop: whoever waits ends."""
         self.switches = Switches()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
+import platform as machine
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import agents, composition, drivers, measures, postgres  # noqa: E402
+from benchmarks import agents, composition, drivers, measures, platform, postgres  # noqa: E402
 from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
@@ -29,6 +29,7 @@ MEASURES = {
     **agents.MEASURES,
     "drivers": drivers.drivers,
     **postgres.MEASURES,
+    **platform.MEASURES,
 }
 
 
@@ -46,7 +47,7 @@ def main() -> None:
         [name] = options.names
         print(json.dumps([asdict(line) for line in measure(name, options.rounds)]))
         return
-    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, median of {options.rounds} rounds\n")
+    print(f"Python {machine.python_version()}, SQLite {sqlite3.sqlite_version}, median of {options.rounds} rounds\n")
     lines: list[Line] = []
     for name in options.names or MEASURES:
         command = [sys.executable, "-m", "benchmarks", name, "--rounds", str(options.rounds), "--inner"]

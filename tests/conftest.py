@@ -21,9 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="whether all tests of the engine, and those with real processes, run on PostgreSQL as well",
     )
     parser.getgroup("server").addoption(
-        "--full-load", action="store_true", help="the server under the whole load, not a fifth of it"
-    )
-    parser.getgroup("server").addoption(
         "--requests",
         type=int,
         default=0,

@@ -14,10 +14,8 @@ from benchmarks.platform import run_load
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
-async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_twice(tmp_path: Path, pytestconfig: pytest.Config):
-    """In the gate with a fifth of the load; ``pytest --full-load`` has 200 listeners and 1,000 submissions."""
-    listeners, runs = (200, 1000) if pytestconfig.getoption("--full-load", default=False) else (40, 200)
-    load = await run_load(tmp_path, listeners=listeners, runs=runs, kills=2)
-    assert (load.runs, load.completed) == (runs, runs)
-    assert sorted(load.handled) == sorted(f"load-{number}" for number in range(runs))
+async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_twice(tmp_path: Path):
+    load = await run_load(tmp_path, listeners=200, runs=1000, kills=2)
+    assert (load.runs, load.completed) == (1000, 1000)
+    assert sorted(load.handled) == sorted(f"load-{number}" for number in range(1000))
     assert set(load.handled.values()) == {1}

@@ -165,18 +165,19 @@ class Routes:
     """Finds the endpoint of a path."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._by_length: dict[int, list[Endpoint]] = {}
+        self._by_shape: dict[tuple[int, str], list[tuple[tuple[str, ...], Endpoint]]] = {}
+        """By the number of parts, and the one behind the version; each with its parts."""
         for one in endpoints:
-            self._by_length.setdefault(len(one.parts), []).append(one)
-        for found in self._by_length.values():  # those without names first: `/v1/runs/batch` is no run
-            found.sort(key=lambda one: [part.startswith("{") for part in one.parts])
+            self._by_shape.setdefault((len(one.parts), one.parts[1]), []).append((one.parts, one))
+        for found in self._by_shape.values():  # those without names first: `/v1/runs/batch` is no run
+            found.sort(key=lambda pair: [part.startswith("{") for part in pair[0]])
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint, and the parts of the path that have names. Raises ``Problem``."""
         parts = raw_path.partition(b"?")[0].decode("latin-1").removeprefix("/").split("/")
         allowed: list[str] = []
-        for one in self._by_length.get(len(parts), ()):
-            values = _match(one.parts, parts)
+        for pattern, one in self._by_shape.get((len(parts), parts[1]), ()) if len(parts) > 1 else ():
+            values = _match(pattern, parts)
             if values is None:
                 continue
             if one.method == method or (method == "HEAD" and one.method == "GET"):

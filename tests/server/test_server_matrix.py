@@ -249,7 +249,12 @@ async def test_exactly_the_scopes_that_are_meant_to_may_call_it(endpoint: Endpoi
 
 
 def is_refused(answer: httpx2.Response) -> bool:
-    return answer.status_code == 403 and answer.json()["type"] == "not-allowed"
+    if answer.status_code != 403 or answer.json()["type"] != "not-allowed":
+        return False
+    told = answer.json()
+    assert f"--scope {told['scope']}`" in told["detail"]
+    assert f"'{told['scope']}'" in told["detail"]
+    return True
 
 
 @EVERY

@@ -90,6 +90,7 @@ class Call:
 
 def not_allowed(scope: str) -> Problem:
     """The problem of a key that lacks a scope."""
+    scope = str(scope)  # one of ``Scope`` shows itself otherwise
     return Problem(
         403,
         "not-allowed",

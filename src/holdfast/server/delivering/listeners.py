@@ -21,7 +21,7 @@ from holdfast.stores.serving import served_name
 if TYPE_CHECKING:
     from holdfast.server.tenants import Tenant, Tenants
 
-GRACE = 3.0
+GRACE = 2.0
 """Seconds that a listener has to come back when its connection breaks, before its deliveries go to others."""
 RENEWED_AFTER = 1 / 6
 """Part of a lease after which it is renewed: not every call on a delivery is worth a write."""

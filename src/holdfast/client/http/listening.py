@@ -1,13 +1,14 @@
 """A listener over HTTP: a stream of deliveries that mends itself, and heartbeats.
 
-**The stream.** While it is open the server knows that the listener lives. When it breaks, the listener connects again,
-under its id and with the ids of all that it holds: so it keeps them, and is told of nothing twice. An answer that was
-lost on the way is given again, since its delivery is not among those. When the server has taken the listener for dead
-meanwhile, it gives it another id, and the next heartbeats tell which deliveries are lost.
+**The stream.** When it breaks, the listener connects again, under its id and with the ids of all that it holds: so it
+keeps them, and is told of nothing twice. An answer that was lost on the way is given again, since its delivery is not
+among those. When the server has taken the listener for dead meanwhile, it gives it another id, and the next heartbeats
+tell which deliveries are lost.
 
-**Heartbeats** go on beside, for every delivery that is held: they find out that a run was cancelled or paused, or that
-somebody else has it. While there is no stream they are more frequent, since the server gives a listener whose
-connection has broken only a few seconds to be heard of again.
+**Heartbeats** go on beside, for every delivery that is held: they tell the server that this process does not only have
+a connection, but lives, and find out that a run was cancelled or paused, or that somebody else has it. While there is
+no stream they are more frequent, since the server gives a listener whose connection has broken only a few seconds to be
+heard of again.
 
 **The end.** A listener that leaves gives back what it was handed and has not passed on. What it has passed on belongs
 to whoever works on it: its heartbeats go on until it is settled.
@@ -212,7 +213,7 @@ class HttpListener(Listener):
                     patience.renew()
                 elif event.event == "delivery":
                     self._take(json.loads(event.data))
-                elif event.event == "over":
+                elif event.event == "over" and json.loads(event.data)["id"] in self._held:
                     self._beat_now.set()  # which tells why
 
     def _take(self, told: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from live import Live, live
 
 from holdfast.server.delivering import listeners
+from holdfast.stores.operations import NewRun, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -107,3 +108,17 @@ async def test_a_listener_that_leaves_gives_back_what_it_does_not_name_and_is_go
             assert stranger.status_code == 204  # nobody is told who is there
         again = await post(server, "/v1/addresses/stream/take?wait=5", {})
         assert (again["run_id"], again["failures"]) == (first["run_id"], 0)
+
+
+async def test_what_the_listener_holds_without_knowing_it_reaches_it_all_the_same():
+    """An older stream of the same process, which nobody reads any more, may have been handed it."""
+    async with live() as server:
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            await client.put("/v1/addresses/stream", json={"lease": 1})
+        async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.tenant("default")).store()
+            [worker] = await store.workers()
+            new = NewRun("lost", "stream", b'{"payload":1}', b"d", b"s", store.now(), by_delivery=True)
+            await store.commit([StartRun(new, claim_as=worker.id)])  # behind the back of this stream
+            assert (await anext(events))[1]["run_id"] == "lost"

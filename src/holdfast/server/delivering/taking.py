@@ -128,23 +128,29 @@ async def listen(
         for id in set(holding) & set(held):
             holders.hold(id, held[id], holder)
         waiting = deque(await asking.unheard_of(holder.known, most=at_once))
+        suspects: set[str] = set()
+        seconds = asking.address.lease / 3
         while not call.platform.closing.is_set():
-            if (
-                not holder.known
-            ):  # else it must be heard of itself: a stream is open also to a process that stands still
+            # Who holds something must be heard of itself: a stream is open also to a process that stands still.
+            if not holder.known:
                 await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
             holder.changed.clear()
             while holder.over:
                 yield Sent({"id": holder.over.pop()}, event="over")
             if len(holder.known) >= at_once:
-                await _within(call, holder.changed.wait(), asking.address.lease / 3)
+                await _within(call, holder.changed.wait(), seconds)
                 continue
-            seconds = asking.address.lease / 3
             found = waiting.popleft() if waiting else await _within(call, asking.next(), seconds, holder.changed.wait())
             if found is not None:
                 delivery = asking.told(found)
                 holders.hold(delivery.id, found.run, holder)
                 yield Sent(to_jsonable_python(asdict(delivery)), event="delivery", id=delivery.id)
+            elif not holder.changed.is_set():
+                # Another stream of this very listener, which nobody reads any more, may have been handed something.
+                # What was seen only once may be on its way back at this moment.
+                again = {delivery_id(one.run): one for one in await asking.unheard_of(holder.known, most=at_once)}
+                waiting.extend(one for id, one in again.items() if id in suspects)
+                suspects = set(again)
     finally:
         holders.leaves(holder)
         if not call.platform.closing.is_set():

@@ -21,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="whether all tests of the engine, and those with real processes, run on PostgreSQL as well",
     )
     parser.getgroup("server").addoption(
+        "--full-load", action="store_true", help="200 listeners and 1,000 submissions, not a fifth of that"
+    )
+    parser.getgroup("server").addoption(
         "--requests",
         type=int,
         default=0,

@@ -56,7 +56,7 @@ CHECKS = [
     negative_data_rejection,
 ]
 
-FEW = 8
+FEW = 5
 """Requests of each kind for each endpoint, unless more are asked for."""
 
 

@@ -16,6 +16,16 @@ from holdfast.server.keys import create_key
 
 
 @dataclass
+class Clock:
+    """Time that passes when a test says so."""
+
+    now: float
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
 class Served:
     """A running platform, and ways to ask it."""
 

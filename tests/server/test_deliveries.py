@@ -10,20 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from serving import Served, serving
+from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
 from holdfast.server.delivering.sweeping import sweep
 
 pytestmark = pytest.mark.asyncio
-
-
-@dataclass
-class Clock:
-    now: float = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -62,7 +54,7 @@ class World:
 
 @pytest_asyncio.fixture
 async def world() -> AsyncGenerator[World]:
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     async with serving(settings=Settings(clock=clock)) as served:
         yield World(served, clock, served.caller())
 

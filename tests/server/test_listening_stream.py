@@ -122,3 +122,29 @@ async def test_what_the_listener_holds_without_knowing_it_reaches_it_all_the_sam
             new = NewRun("lost", "stream", b'{"payload":1}', b"d", b"s", store.now(), by_delivery=True)
             await store.commit([StartRun(new, claim_as=worker.id)])  # behind the back of this stream
             assert (await anext(events))[1]["run_id"] == "lost"
+
+
+async def test_a_broken_stream_does_not_take_the_one_with_it_that_came_in_its_place():
+    async with live() as server, asyncio.timeout(20):
+        async with server.stream("/v1/addresses/stream/listen") as old:
+            name = (await anext(old))[1]["listener"]
+            second = server.stream("/v1/addresses/stream/listen", listener=name)
+            new = await second.__aenter__()
+            assert (await anext(new))[1]["listener"] == name
+        await asyncio.sleep(0.3)  # the server sees that the old one is gone
+        await send(server, 7)
+        kind, delivery = await anext(new)
+        assert (kind, delivery["payload"], delivery["listener"]) == ("delivery", 7, name)
+        await second.__aexit__(None, None, None)
+
+
+async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a_new_one():
+    async with live() as server, asyncio.timeout(20):
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            await client.put("/v1/addresses/stream", json={"lease": 1})
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.tenant("default")).store()
+            [worker] = await store.workers()
+            await store.retire_worker(worker.id)
+            assert await anext(events, None) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from serving import Served, serving
+from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
 from holdfast.server.policing import keep_policies
@@ -15,13 +15,6 @@ from holdfast.server.policing import keep_policies
 pytestmark = pytest.mark.asyncio
 
 NOON = 20_000 * 86400.0 + 43_200
-
-
-class Clock:
-    now = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class World:
@@ -60,7 +53,7 @@ class World:
 
 @pytest_asyncio.fixture
 async def world() -> AsyncGenerator[World]:
-    clock = Clock()
+    clock = Clock(NOON)
     async with serving(settings=Settings(clock=clock)) as served:
         yield World(served, clock)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from serving import serving
+from serving import Clock, serving
 
 from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
@@ -114,16 +114,8 @@ async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
 # Rates
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
-    clock = Clock()
+    clock = Clock(1000.0)
     async with serving(settings=Settings(rate=2.0, clock=clock)) as served:
         busy, other = served.caller(await served.key("read")), served.caller(await served.key("read"))
         codes = [(await busy.get("/v1/whoami")).status_code for _ in range(6)]
@@ -142,7 +134,7 @@ async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
 
 
 async def test_whoever_guesses_keys_is_stopped_before_the_store_is_asked(monkeypatch: pytest.MonkeyPatch):
-    clock = Clock()
+    clock = Clock(1000.0)
     async with serving(settings=Settings(clock=clock)) as served:
         token, fresh = await served.key("read"), await served.key("read")
         store, asked = await served.app.platform.tenants.home(), list[Any]()
@@ -168,7 +160,7 @@ async def test_whoever_guesses_keys_is_stopped_before_the_store_is_asked(monkeyp
 async def test_addresses_of_one_network_of_ipv6_count_together():
     assert network_of("2001:db8:1:2:aaaa::1") == network_of("2001:db8:1:2:bbbb::2") != network_of("2001:db8:1:3::1")
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") != network_of("10.0.0.2")
-    rates = Rates(1.0, 2.0, Clock())
+    rates = Rates(1.0, 2.0, Clock(1000.0))
     for number in range(20_000):  # so many that the first are forgotten
         rates.take(str(number))
     with pytest.raises(Problem):

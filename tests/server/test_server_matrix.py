@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Served, serving
+from serving import Clock, Served, serving
 
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Settings
@@ -46,14 +46,6 @@ LISTEN = {"listen:mine", "listen:*"}
 
 OWN = None
 SECRET = "hush-of-acme"
-
-
-@dataclass
-class Clock:
-    now: float = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True)
@@ -217,7 +209,7 @@ async def furnish(served: Served, namespace: str, address: str, secret: Any) -> 
 
 @asynccontextmanager
 async def furnished(namespace: str, address: str, secret: Any) -> AsyncGenerator[tuple[Served, Objects, Clock]]:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     async with serving(settings=Settings(clock=clock)) as served:
         objects = await furnish(served, namespace, address, secret)
         served.app.platform.closing.set()  # whoever would wait, or stream, ends at once

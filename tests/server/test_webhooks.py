@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from receiver import Got, Receiver, Reply, receiving
-from serving import Served, serving
+from serving import Clock, Served, serving
 
 from holdfast.client.webhooks import verify
 from holdfast.errors import UsageError, WebhookRefused
@@ -24,14 +24,6 @@ from holdfast.server.webhooks import sending
 from holdfast.server.webhooks.answers import pause_before
 
 pytestmark = pytest.mark.asyncio
-
-
-@dataclass
-class Clock:
-    now: float = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -91,7 +83,7 @@ class World:
 
 @asynccontextmanager
 async def a_world(**settings: Any) -> AsyncGenerator[World]:
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     chosen = {"allow_webhooks_to": ("127.0.0.1",), "clock": clock} | settings
     async with receiving() as receiver, serving(settings=Settings(**chosen)) as served:
         yield World(served, clock, served.caller(), receiver)

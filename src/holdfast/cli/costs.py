@@ -10,6 +10,7 @@ from rich.text import Text
 
 from holdfast.cli.opening import existing_store
 from holdfast.cli.spending import brief_cost, in_words
+from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, counted, echo_json, one_line
 from holdfast.client.reports import DaySpending, UsageReport, usage_report
 from holdfast.core.usage import Usage
@@ -31,15 +32,7 @@ def show_costs(url: str | None, since: date | None, until: date | None, workflow
         made = sum(line.runs for line in report.runs)
         out.print(Text(f"no model calls{whose} {span} (UTC), in {counted(made, 'run')}"), soft_wrap=True)
         return
-    lines = [*_lines(report), *_sums(report)]
-    widths = [max(len(row[column]) for row in (_HEAD, *lines)) for column in range(len(_HEAD))]
-    for number, row in enumerate((_HEAD, *lines)):
-        cells = [
-            cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        style = "bold" if number == 0 or row[0] == "total" else ""
-        out.print(Text("  ".join(cells).rstrip(), style), soft_wrap=True)
+    print_table(_HEAD, [*_lines(report), *_sums(report)], numbers=_NUMBERS, bold=("total",))
     out.print(Text(f"{in_words(report.total)}{whose} {span} (UTC)", "dim"), soft_wrap=True)
 
 

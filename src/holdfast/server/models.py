@@ -88,6 +88,12 @@ class Items(BaseModel, Generic[T]):
         return f"{params[0].__name__}{cls.__name__}"
 
 
+class WaitQuery(Body):
+    """Whether to wait."""
+
+    wait: Wait = 0.0
+
+
 class Changed(BaseModel):
     """Whether the request has changed something, or it was so before."""
 

@@ -15,18 +15,20 @@ from holdfast.server.calls import Call
 T = TypeVar("T")
 
 
-async def within(call: Call, seconds: float, awaited: Coroutine[Any, Any, T]) -> T | None:
-    """What is awaited, if it comes within so many seconds and before the server closes; else ``None``."""
-    work = asyncio.ensure_future(awaited)
-    closing = asyncio.ensure_future(call.platform.closing.wait())
+async def within(
+    call: Call, seconds: float, awaited: Coroutine[Any, Any, T], unless: Coroutine[Any, Any, Any] | None = None
+) -> T | None:
+    """What is awaited, if it comes within so many seconds, before the server closes, and ``unless`` that comes first.
+
+    Else it is cancelled, and ``None`` is returned; but if it comes all the same, it is not lost.
+    """
+    work = asyncio.create_task(awaited)
+    closing = asyncio.create_task(call.platform.closing.wait())
+    ends: list[asyncio.Task[Any]] = [closing] if unless is None else [closing, asyncio.create_task(unless)]
     try:
-        await asyncio.wait((work, closing), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return await work if work.done() else None
+        await asyncio.wait([work, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await _stop(work, closing)
-
-
-async def _stop(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        for task in (work, *ends):
+            task.cancel()
+        await asyncio.gather(work, *ends, return_exceptions=True)
+    return None if work.cancelled() else work.result()

@@ -50,11 +50,6 @@ class Place:
         """By which the server knows the caller."""
         return {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
 
-    @property
-    def has_key(self) -> bool:
-        """Whether there is one."""
-        return self._key is not None
-
     def __repr__(self) -> str:
         return f"<Place {self.url}>"
 

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.server.delivering.deliveries import Held
@@ -39,22 +38,15 @@ HELD_UP = 0.1
 """Seconds until the next look when something is due, and yet nothing could be claimed: its queue is full."""
 
 
-class Taken(NamedTuple):
-    """What a listener gets."""
-
-    worker: int
-    held: Held
-
-
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A listener that waits."""
 
-    worker: Callable[[], Awaitable[int | None]]
-    """Its number in the store, registered when there is something for it; ``None``: it is gone."""
+    worker: Callable[[], Awaitable[int]]
+    """Its number in the store, registered when there is something for it."""
     shown: str
     remote: str
-    got: asyncio.Future[Taken] = field(default_factory=asyncio.Future[Taken])
+    got: asyncio.Future[Held] = field(default_factory=asyncio.Future[Held])
 
 
 class Desk:
@@ -88,7 +80,7 @@ class Desk:
                 if not self._bells[address]:
                     del self._bells[address]
 
-    async def next(self, address: str, waiting: Waiting) -> Taken:
+    async def next(self, address: str, waiting: Waiting) -> Held:
         """The next run for this listener, whenever there is one."""
         line = self._lines.setdefault(address, deque())
         line.append(waiting)
@@ -101,7 +93,7 @@ class Desk:
             return await waiting.got
         except asyncio.CancelledError:
             if waiting.got.done() and not waiting.got.cancelled():  # it was handed something, and cannot take it
-                await self._give_back(waiting.got.result().held.run)
+                await self._give_back(waiting.got.result().run)
             raise
         finally:
             if waiting in line:
@@ -144,20 +136,16 @@ class Desk:
             if due > store.now():
                 return min(LOOK, due - store.now())
             waiting = line[0]
-            worker = await waiting.worker()
-            if worker is None:
-                _withdraw(line, waiting)
-                continue
-            claimed = await store.claim(worker, workflows=served, queues=None, limit=1)
+            claimed = await store.claim(await waiting.worker(), workflows=served, queues=None, limit=1)
             if not claimed:
                 return HELD_UP
             _withdraw(line, waiting)
-            handing = asyncio.create_task(self._hand_over(store, waiting, worker, claimed[0]))
+            handing = asyncio.create_task(self._hand_over(store, waiting, claimed[0]))
             self._handing.add(handing)  # the next in line need not wait for it
             handing.add_done_callback(self._handing.discard)
         return LOOK
 
-    async def _hand_over(self, store: Store, waiting: Waiting, worker: int, run: Run) -> None:
+    async def _hand_over(self, store: Store, waiting: Waiting, run: Run) -> None:
         try:
             [history] = await store.histories([run.key])
             data = json.dumps({"listener": waiting.shown, "remote": waiting.remote, "number": run.epoch})
@@ -173,7 +161,7 @@ class Desk:
         if waiting.got.done():
             await self._give_back(run)
         else:
-            waiting.got.set_result(Taken(worker, Held(run, history)))
+            waiting.got.set_result(Held(run, history))
 
     async def _give_back(self, run: Run) -> None:
         """Nobody is there to take it after all."""

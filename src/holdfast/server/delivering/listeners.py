@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.client.addresses import LEASE, AddressInfo, find_address
@@ -39,6 +40,8 @@ class Listeners:
         self._secret: bytes | None = None
         self._renewed: dict[tuple[str, int], float] = {}
         """When this server has last renewed the lease of a listener."""
+        self._streams: Counter[tuple[str, int]] = Counter()
+        """How many streams of a listener are open: it may be back before the old one is seen to be broken."""
         self._leases: dict[tuple[str, str], tuple[float, float]] = {}
         """By namespace and address: the lease, and until when that is known."""
 
@@ -97,6 +100,19 @@ class Listeners:
         if len(self._renewed) > 100_000:
             self._renewed.clear()
         self._renewed[place] = now
+        return True
+
+    def begins(self, tenant: Tenant, worker: int) -> None:
+        """A stream of this listener is open."""
+        self._streams[tenant.namespace, worker] += 1
+
+    def ends(self, tenant: Tenant, worker: int) -> bool:
+        """A stream of this listener is not open any more; whether it was the last one."""
+        place = (tenant.namespace, worker)
+        self._streams[place] -= 1
+        if self._streams[place] > 0:
+            return False
+        del self._streams[place]
         return True
 
     async def shorten(self, tenant: Tenant, store: Store, worker: int) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Coroutine
+from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -25,10 +24,9 @@ from holdfast.server.delivering.holders import Holder
 from holdfast.server.delivering.holding import release
 from holdfast.server.problems import Problem
 from holdfast.server.streams import Sent
+from holdfast.server.waiting import within
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
-
-T = TypeVar("T")
 
 ONE_LOOK = 0.25
 """Seconds that a look may take of whoever does not want to wait."""
@@ -85,7 +83,7 @@ class Listener:
         """The next run that is handed to it, whenever there is one."""
         desk = self.call.platform.desks.of(self.call.tenant)
         waiting = Waiting(self.number, self.shown or self.call.caller.name, self.call.caller.remote)
-        return (await desk.next(self.address.name, waiting)).held
+        return await desk.next(self.address.name, waiting)
 
     async def next_or_unheard_of(self, holding: Collection[str]) -> Held:
         """The same, but first what it was handed in answers that never arrived."""
@@ -104,7 +102,7 @@ async def take(
 ) -> Delivery | None:
     """The next delivery of an address; ``None`` if there is none for so long."""
     asking = await Listener.of(call, address, listener, name)
-    found = await _within(call, asking.next_or_unheard_of(holding), max(wait, ONE_LOOK), _disconnected(call))
+    found = await within(call, max(wait, ONE_LOOK), asking.next_or_unheard_of(holding), _disconnected(call))
     return None if found is None else asking.told(found)
 
 
@@ -121,6 +119,7 @@ async def listen(
     worker = await asking.number()
     yield Sent({"listener": asking.given, "lease": asking.address.lease}, event="listener")
     holders, holder = call.platform.desks.of(call.tenant).holders, Holder()
+    call.platform.listeners.begins(call.tenant, worker)
     try:
         held = {delivery_id(run): run for run in await asking.held()}
         for id in sorted(set(holding) - set(held)):
@@ -133,14 +132,16 @@ async def listen(
         while not call.platform.closing.is_set():
             # Who holds something must be heard of itself: a stream is open also to a process that stands still.
             if not holder.known:
-                await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
+                lives = await call.platform.listeners.keep(call.tenant, asking.store, worker, asking.address.lease)
+                if not lives:
+                    return  # it was taken for dead: whoever comes back is a new listener
             holder.changed.clear()
             while holder.over:
                 yield Sent({"id": holder.over.pop()}, event="over")
             if len(holder.known) >= at_once:
-                await _within(call, holder.changed.wait(), seconds)
+                await within(call, seconds, holder.changed.wait())
                 continue
-            found = waiting.popleft() if waiting else await _within(call, asking.next(), seconds, holder.changed.wait())
+            found = waiting.popleft() if waiting else await within(call, seconds, asking.next(), holder.changed.wait())
             if found is not None:
                 delivery = asking.told(found)
                 holders.hold(delivery.id, found.run, holder)
@@ -153,7 +154,8 @@ async def listen(
                 suspects = set(again)
     finally:
         holders.leaves(holder)
-        if not call.platform.closing.is_set():
+        is_last = call.platform.listeners.ends(call.tenant, worker)
+        if is_last and not call.platform.closing.is_set():
             await asyncio.shield(_left(asking, worker))
 
 
@@ -168,22 +170,6 @@ async def leave(call: Call, address: str, *, listener: str | None, holding: Coll
             await release(call, id, "the listener has left", 0.0)
     if held.isdisjoint(holding):
         await asking.store.retire_worker(asking.worker)
-
-
-async def _within(
-    call: Call, wanted: Coroutine[Any, Any, T], seconds: float, gone: Coroutine[Any, Any, Any] | None = None
-) -> T | None:
-    """What is wanted, if it comes within this time, while the server runs, and before the other has ``gone``."""
-    found = asyncio.create_task(wanted)
-    closing = asyncio.create_task(call.platform.closing.wait())
-    ends: list[asyncio.Task[Any]] = [closing] if gone is None else [closing, asyncio.create_task(gone)]
-    try:
-        await asyncio.wait([found, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (found, *ends):
-            task.cancel()  # a search that goes on gives back what it finds meanwhile
-        await asyncio.gather(found, *ends, return_exceptions=True)
-    return None if found.cancelled() else found.result()
 
 
 async def _left(asking: Listener, worker: int) -> None:

@@ -21,10 +21,10 @@ from holdfast.client.addresses import (
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
 from holdfast.client.run_info import RunInfo
 from holdfast.server.api import Api, Body
-from holdfast.server.calls import LONGEST_WAIT, Call
+from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import leave, listen, take
-from holdfast.server.models import Changed, Name, OptionsBody, announce_queue
+from holdfast.server.models import Changed, Name, OptionsBody, WaitQuery, announce_queue
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
@@ -100,12 +100,6 @@ class LeaveBody(Body):
     listener: str = Field(max_length=200)
     holding: list[str] = Field(default_factory=list, max_length=1000)
     """The ids of the deliveries that it still works on."""
-
-
-class WaitQuery(Body):
-    """How long to wait."""
-
-    wait: Seconds = Field(0.0, ge=0, le=LONGEST_WAIT)
 
 
 class ListenQuery(Body):

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, list_policies, put_policy, read_policy
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
+from holdfast.server.models import Changed
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 
@@ -25,12 +26,6 @@ class Policies(BaseModel):
     """All policies, and how the day is for each."""
 
     items: list[PolicyInfo]
-
-
-class PolicyChanged(BaseModel):
-    """Whether anything was changed by the request."""
-
-    changed: bool
 
 
 @api("GET", "/v1/policies", scope=Scope.READ)
@@ -62,6 +57,6 @@ async def set_policy(call: Call, agent: str, body: PolicyBody) -> PolicyInfo:
 
 
 @api("DELETE", "/v1/agents/{agent}/policy", scope=Scope.ADMIN)
-async def forget_policy(call: Call, agent: str) -> PolicyChanged:
+async def forget_policy(call: Call, agent: str) -> Changed:
     """Let it have no policy. What the policy has switched off for the day is lifted."""
-    return PolicyChanged(changed=await delete_policy(await call.store(), agent))
+    return Changed(changed=await delete_policy(await call.store(), agent))

@@ -39,7 +39,7 @@ from holdfast.server.models import (
     Spent,
     StateName,
     Text,
-    Wait,
+    WaitQuery,
     announce_queue,
     number_from_cursor,
     to_cursor,
@@ -56,15 +56,10 @@ MOST_AT_ONCE = 10_000
 """Runs that are started by one request."""
 
 
-def told(call: Call, info: RunInfo) -> RunInfo:
-    """A run as the caller wants its values."""
-    return replace(info, inputs=call.out(info.inputs), output=call.out(info.output))
-
-
 async def info_of(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
     around = None if run.state.is_terminal else await look_around(await call.store(), [run])
-    return told(call, RunInfo.of(run, around))
+    return call.run_out(RunInfo.of(run, around))
 
 
 # Starting
@@ -219,15 +214,9 @@ async def list_runs(call: Call, query: RunsQuery) -> Page[RunInfo]:
     around = None if all(run.state.is_terminal for run in page) else await look_around(store, page)
     more = len(runs) > query.limit
     return Page[RunInfo](
-        items=[told(call, RunInfo.of(run, around)) for run in page],
+        items=[call.run_out(RunInfo.of(run, around)) for run in page],
         next=to_cursor("runs", page[-1].key) if more else None,
     )
-
-
-class WaitQuery(Body):
-    """Whether to wait."""
-
-    wait: Wait = 0.0
 
 
 @api("GET", "/v1/runs/{id}", scope=Scope.READ, headers=(VALUES,))

@@ -15,6 +15,7 @@
     │   ├── UnrecordableValue        a value that would not survive being recorded
     │   │   └── ValueTooLarge        a value above the limit of what is recorded (64 MiB by default)
     │   └── UnreadableRecord         recorded bytes that cannot be turned back into a value
+    │       └── UndecryptableValue   they are sealed, and cannot be opened here: ``.key_id`` (of the key that is needed)
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
@@ -128,6 +129,14 @@ class ValueTooLarge(UnrecordableValue):
 
 class UnreadableRecord(CodecError):
     """Recorded bytes cannot be turned back into a value of the declared type."""
+
+
+class UndecryptableValue(UnreadableRecord):
+    """A recorded value is sealed, and cannot be opened here. ``key_id`` is the key that is needed, if that is known."""
+
+    def __init__(self, message: str, key_id: str = "") -> None:
+        super().__init__(message)
+        self.key_id = key_id
 
 
 class RunError(HoldfastError):

@@ -3,7 +3,8 @@
 ``values`` is the contract; ``choose`` picks the codec for an annotation: ``typed`` (pydantic, by declared type) or
 ``tagged`` (a closed set of types, by what the value is). ``survival`` decides whether a value may be recorded at all.
 ``inputs``, ``ids`` and ``keys`` do the same for a run's arguments, its id and its key in a queue, ``faults`` for
-exceptions; ``size`` bounds, ``canonical`` compares, ``preview`` shows.
+exceptions; ``size`` bounds, ``canonical`` compares, ``preview`` shows. ``encryption`` and ``sealing`` deal
+with bytes, whatever they mean.
 
 There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
 """
@@ -12,16 +13,20 @@ from __future__ import annotations
 
 from holdfast.codec.canonical import digest, to_plain
 from holdfast.codec.choose import codec_for
+from holdfast.codec.encryption import AesEncryption, Encryption
 from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error
 from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
 from holdfast.codec.keys import checked_key, key_template, render_key
 from holdfast.codec.preview import preview
+from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_text
 from holdfast.codec.size import LARGEST, check_size
 from holdfast.codec.values import ValueCodec
 
 __all__ = [
     "LARGEST",
+    "AesEncryption",
+    "Encryption",
     "ErrorInfo",
     "InputsCodec",
     "ValueCodec",
@@ -33,10 +38,14 @@ __all__ = [
     "describe_error",
     "digest",
     "encode_error",
+    "is_sealed",
     "key_template",
     "preview",
+    "refuse_sealed",
+    "refuse_sealed_text",
     "render_id",
     "render_key",
+    "shown_text",
     "template_fields",
     "to_plain",
 ]

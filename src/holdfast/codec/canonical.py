@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
+from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import TAGGED, unpack
 from holdfast.codec.wording import kind_of
 from holdfast.errors import UnreadableRecord
@@ -23,6 +24,7 @@ def digest(data: bytes) -> bytes:
     try:
         value = unpack(data)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        refuse_sealed(data, "what was recorded as inputs")
         raise UnreadableRecord(f"The recorded inputs cannot be read: {error}.") from error
     return hashlib.blake2b(sort_key(value), digest_size=16).digest()
 
@@ -35,6 +37,7 @@ def to_plain(data: bytes) -> object:
         try:
             return from_json(data.removeprefix(TAGGED))  # a tag from a newer version: show it as it stands
         except ValueError:
+            refuse_sealed(data, "the recorded value")
             raise UnreadableRecord(f"The record is not JSON: {error}.") from error
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
+from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import pack, unpack
 from holdfast.errors import CodecError, UnreadableRecord
 
@@ -181,6 +182,7 @@ def _read(data: bytes) -> dict[str, Any]:
     try:
         record = unpack(data)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        refuse_sealed(data, "a recorded error")
         raise UnreadableRecord(f"A recorded error cannot be read: {error}.") from error
     if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
         raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")

@@ -16,6 +16,7 @@ from typing import Any, cast
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from holdfast.codec.choose import codec_for
+from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.survival import fields_of
 from holdfast.codec.tags import TAGGED, pack, unpack, untag
 from holdfast.codec.values import ValueCodec
@@ -101,6 +102,7 @@ class InputsCodec:
         try:
             entries = from_json(data[1:] if tagged else data)
         except ValueError as error:
+            refuse_sealed(data, f"what the run of workflow {self._workflow!r} was given")
             raise InputError(f"The inputs of workflow {self._workflow!r} are not JSON: {error}.") from error
         if not isinstance(entries, dict):
             raise InputError(f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._call()}.")

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaValidator, to_json
 
+from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import pack_and_unpack, unpack
 from holdfast.codec.values import ValueCodec
 from holdfast.codec.wording import name_of, refuse, unreadable
@@ -49,6 +50,7 @@ class TaggedCodec(ValueCodec):
         try:
             value = unpack(data)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+            refuse_sealed(data, what)
             raise UnreadableRecord(f"{what[:1].upper()}{what[1:]} cannot be read: {error}.") from error
         if self._shape is None or self._shape.isinstance_python(value, strict=True):
             return value

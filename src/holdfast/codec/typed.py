@@ -20,6 +20,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from holdfast.codec.canonical import sort_key
+from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.survival import Difference, difference, fields_of
 from holdfast.codec.tags import BIGGEST_BITS, TAGGED, is_plain, pack, unpack
 from holdfast.codec.values import ValueCodec
@@ -116,6 +117,7 @@ class TypedCodec(ValueCodec):
                     raise
                 return self._validate_json(to_json(value), by_alias=True, by_name=True)
         except ValidationError as error:
+            refuse_sealed(data, what)
             raise unreadable(what, self.annotation, error) from None
         except (*_FAILURES, ArithmeticError) as error:
             raise UnreadableRecord(f"{what[:1].upper()}{what[1:]} cannot be read: {error}.") from error

@@ -1,0 +1,173 @@
+"""Encryption of what is recorded: the interface, and one that is ready to be used.
+
+``Encryption`` turns bytes into bytes that tell nothing, and back. It knows nothing of runs and stores: the journal
+engine's stores apply it by ``stores.sealing``, another engine by whatever it has for that. Whoever keeps keys elsewhere
+(a key service, a hardware module) writes one of their own.
+
+``AesEncryption`` is AES-256 in GCM. What it makes is a header of five bytes (the version of the format, the id of the
+key), a random nonce of 96 bits, and the encrypted bytes with their tag. The header is authenticated: a changed key id
+is noticed like any other change. The id of a key is derived from it, and tells nothing about it.
+
+Nonces are random, so a key must not write for ever: after four billion values (2 to the power of 32) the chance that
+two have the same nonce is no longer negligible. Put a new key in front of the others long before.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from holdfast.errors import UndecryptableValue, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+VARIABLE = "HOLDFAST_ENCRYPTION_KEYS"
+"""The environment variable that holds the keys: base64, separated by commas, the one that writes first."""
+WHERE_KEYS_COME_FROM = (
+    f"Keys come from the `encryption` argument of Runtime and Client, else from {VARIABLE}: add the key there, also "
+    f"one that writes no more"
+)
+
+_KEY_SIZE = 32
+_ID_SIZE = 4
+_NONCE_SIZE = 12
+_TAG_SIZE = 16
+_VERSION = b"\x01"
+_HEADER_SIZE = len(_VERSION) + _ID_SIZE
+
+
+class Encryption(ABC):
+    """Encrypts and decrypts bytes. Both methods are called from any thread, several at a time, and do not wait long."""
+
+    @abstractmethod
+    def encrypt(self, plain: bytes) -> bytes:
+        """The bytes, so that nobody without the key learns more of them than their length."""
+
+    @abstractmethod
+    def decrypt(self, sealed: bytes) -> bytes:
+        """What ``encrypt`` was given. Raises ``UndecryptableValue``: the key is not at hand, or they were changed."""
+
+
+class AesEncryption(Encryption):
+    """AES-256-GCM. The first key writes, all of them read: so keys are exchanged one after the other.
+
+    Args:
+        keys: each 32 random bytes, or their base64 text, as ``AesEncryption.new_key()`` and ``holdfast encryption-key``
+            make it. Keep them where you keep passwords: what was sealed with a key that is lost is lost.
+    """
+
+    def __init__(self, *keys: bytes | str) -> None:
+        if not keys:
+            raise UsageError("AesEncryption needs a key at least: make one with `holdfast encryption-key`")
+        aead = _aead()
+        by_id: dict[bytes, bytes] = {}
+        for number, given in enumerate(keys, 1):
+            key = _checked(given, f"key {number} of {len(keys)}")
+            if by_id.setdefault(_id_of(key), key) != key:
+                raise UsageError(f"key {number} of {len(keys)} has the same id as one before it: make another one")
+        self._keys: dict[bytes, AESGCM] = {key_id: aead(key) for key_id, key in by_id.items()}
+        self._first = next(iter(self._keys))
+
+    @classmethod
+    def from_environment(cls) -> AesEncryption | None:
+        """With the keys in ``HOLDFAST_ENCRYPTION_KEYS``; ``None`` if that is not set. Raises ``UsageError``."""
+        text = os.environ.get(VARIABLE, "").strip()
+        if not text:
+            return None
+        parts = [part.strip() for part in text.split(",")]
+        return cls(*(_checked(part, f"{VARIABLE}: key {at} of {len(parts)}") for at, part in enumerate(parts, 1)))
+
+    @staticmethod
+    def new_key() -> str:
+        """A new key, in base64."""
+        return base64.b64encode(secrets.token_bytes(_KEY_SIZE)).decode()
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """The ids of the keys, the one that writes first. They tell nothing about the keys."""
+        return tuple(key.hex() for key in self._keys)
+
+    def encrypt(self, plain: bytes) -> bytes:
+        """Header, nonce, and the encrypted bytes."""
+        header, nonce = _VERSION + self._first, secrets.token_bytes(_NONCE_SIZE)
+        return header + nonce + self._keys[self._first].encrypt(nonce, plain, header)
+
+    def decrypt(self, sealed: bytes) -> bytes:
+        """What was encrypted with one of the keys. Raises ``UndecryptableValue``."""
+        header, nonce = sealed[:_HEADER_SIZE], sealed[_HEADER_SIZE : _HEADER_SIZE + _NONCE_SIZE]
+        if header[:1] != _VERSION or len(sealed) < _HEADER_SIZE + _NONCE_SIZE + _TAG_SIZE:
+            raise UndecryptableValue(
+                "A sealed value is not in the format of AesEncryption: it was cut off, or another Encryption, or a "
+                "newer Holdfast, has sealed it. Use that one."
+            )
+        key_id = header[1:]
+        key = self._keys.get(key_id)
+        if key is None:
+            raise UndecryptableValue(
+                f"A value was sealed with the encryption key {key_id.hex()}, which is not at hand (there "
+                f"{_listed(self.key_ids)}). {WHERE_KEYS_COME_FROM}.",
+                key_id.hex(),
+            )
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return key.decrypt(nonce, sealed[_HEADER_SIZE + _NONCE_SIZE :], header)
+        except InvalidTag:
+            raise UndecryptableValue(
+                f"A value that was sealed with the encryption key {key_id.hex()} was changed since: it does not fit "
+                f"its seal. Restore it from a backup.",
+                key_id.hex(),
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"<AesEncryption: keys {', '.join(self.key_ids)}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("an AesEncryption holds keys, and is not to be copied or written anywhere")
+
+
+def key_id_in(sealed: bytes) -> str:
+    """The id of the key that ``AesEncryption`` has sealed this with; ``""`` if it does not look like its work."""
+    return sealed[1:_HEADER_SIZE].hex() if sealed[:1] == _VERSION and len(sealed) > _HEADER_SIZE else ""
+
+
+def _aead() -> type[AESGCM]:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ModuleNotFoundError:
+        raise UsageError(
+            "encryption needs the package `cryptography`, which is not installed here: "
+            "pip install 'holdfast[encryption]'"
+        ) from None
+    return AESGCM
+
+
+def _checked(given: bytes | str, what: str) -> bytes:
+    """A key, as bytes. What is wrong with it is said without showing it."""
+    how = "It is 32 random bytes in base64, as `holdfast encryption-key` makes it."
+    if isinstance(given, str):
+        text = given.strip().replace("-", "+").replace("_", "/")
+        try:
+            key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except (binascii.Error, ValueError):
+            raise UsageError(f"{what} is not base64. {how}") from None
+    else:
+        key = given
+    if len(key) != _KEY_SIZE:
+        raise UsageError(f"{what} has {len(key)} bytes, and an encryption key has {_KEY_SIZE}. {how}")
+    return key
+
+
+def _id_of(key: bytes) -> bytes:
+    return hmac.new(key, b"holdfast encryption key id", hashlib.sha256).digest()[:_ID_SIZE]
+
+
+def _listed(ids: tuple[str, ...]) -> str:
+    return f"is {ids[0]}" if len(ids) == 1 else f"are {', '.join(ids)}"

@@ -7,8 +7,11 @@ refused when that is not the one that is there. They go into no archive: export,
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
+from holdfast.codec import refuse_sealed
 from holdfast.errors import UsageError
 from holdfast.stores.memories import is_proper
 
@@ -25,6 +28,11 @@ class Document:
     """1 for a new one."""
     created_at: float
     updated_at: float
+
+    def content(self) -> dict[str, Any]:
+        """The object in it. Raises ``UndecryptableValue``."""
+        refuse_sealed(self.data, f"what the server keeps of {self.kind} {self.name!r}")
+        return json.loads(self.data)
 
 
 def check_place(kind: str, name: str) -> None:

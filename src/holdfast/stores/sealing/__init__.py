@@ -1,0 +1,7 @@
+"""Stores in which what users' code handed in or got out is sealed: see ``store``."""
+
+from __future__ import annotations
+
+from holdfast.stores.sealing.store import SealedStore, beneath
+
+__all__ = ["SealedStore", "beneath"]

@@ -13,6 +13,7 @@ PUBLIC = set(
     PerKey Queue QueueInfo UnknownQueue
     Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
     Skill Step Tool Usage Workflow
+    AesEncryption Encryption UndecryptableValue
     current_run current_step llm_step map memory now parallel patched random skill skills_from step tool uuid4
     wait_for_signal workflow
     ApprovalInfo ApprovalNotice ApprovalPolicy ask

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.client.queues import QueueInfo
     from holdfast.client.run_info import RunInfo
     from holdfast.client.schedules import ScheduleInfo
+    from holdfast.codec.encryption import AesEncryption, Encryption
     from holdfast.core.queues import PerKey, Queue
     from holdfast.core.states import Effect, RunState
     from holdfast.core.usage import Budget, Usage
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         TooManyRequests,
         TurnLimitReached,
         Unauthenticated,
+        UndecryptableValue,
         UnknownApproval,
         UnknownQueue,
         UnknownSchedule,
@@ -126,6 +128,7 @@ _HOMES = {
     "holdfast.client.queues": ("QueueInfo",),
     "holdfast.client.run_info": ("RunInfo",),
     "holdfast.client.schedules": ("ScheduleInfo",),
+    "holdfast.codec.encryption": ("AesEncryption", "Encryption"),
     "holdfast.core.queues": ("PerKey", "Queue"),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.core.usage": ("Budget", "Usage"),
@@ -166,6 +169,7 @@ _HOMES = {
         "TooManyRequests",
         "TurnLimitReached",
         "Unauthenticated",
+        "UndecryptableValue",
         "UnknownApproval",
         "UnknownQueue",
         "UnknownSchedule",
@@ -179,6 +183,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AesEncryption",
     "Agent",
     "AgentResult",
     "ApprovalClosed",
@@ -198,6 +203,7 @@ __all__ = [
     "DeliveryLost",
     "DeliveryParked",
     "Effect",
+    "Encryption",
     "Event",
     "ForbiddenInWorkflow",
     "Handle",
@@ -242,6 +248,7 @@ __all__ = [
     "Tool",
     "TurnLimitReached",
     "Unauthenticated",
+    "UndecryptableValue",
     "UnknownApproval",
     "UnknownQueue",
     "UnknownSchedule",

@@ -8,7 +8,7 @@ import holdfast
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
 READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
 KEEPING = ["dead", "prune", "export", "import"]
-SERVING = ["send", "serve", "keys", "audit"]
+SERVING = ["send", "serve", "keys", "encryption-key", "audit"]
 COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from holdfast.agents.tools import RunContext, Tool, tool
 from holdfast.client import memories
 from holdfast.engine import steps
-from holdfast.errors import DefinitionError, InputError, ModelRetry
+from holdfast.errors import DefinitionError, InputError, ModelRetry, UsageError
 from holdfast.stores.contract import Store
 
 Namespace = str | Callable[[RunContext[Any]], str]
@@ -29,6 +29,9 @@ LONGEST = 20_000
 """Characters of one thing to remember."""
 
 MOST_FOUND = 20
+
+MOST_NAMED = 200
+"""Keys that a model is told where it cannot search."""
 
 
 def check_namespace(given: object, where: str) -> Namespace:
@@ -83,7 +86,12 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
             limit: at most so many.
         """
         most = max(1, min(limit, MOST_FOUND))
-        found = await memories.search(_store(), place(ctx), words, most)
+        namespace, store = place(ctx), _store()
+        try:
+            found = await memories.search(store, namespace, words, most)
+        except UsageError as error:  # it is encrypted
+            keys = [one.key for one in await store.list_memories(namespace, limit=MOST_NAMED)]
+            raise ModelRetry(f"The memory cannot be searched ({error}). Recall one of its keys: {keys}.") from None
         return [
             {"key": one.key, "text": _told(one.value), "remembered": f"{one.updated_at:%Y-%m-%d %H:%M} UTC"}
             for one in found

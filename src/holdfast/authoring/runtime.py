@@ -20,7 +20,7 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.client import queueing
 from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
-from holdfast.codec import LARGEST
+from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.records import Record
 from holdfast.engine import steps
@@ -55,6 +55,8 @@ class Runtime:
         workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
             ``"etl@2"``: one of them); all that this process knows unless given.
         max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
+        encryption: seals what is recorded, such as ``AesEncryption(key)``; with the keys in
+            ``HOLDFAST_ENCRYPTION_KEYS`` unless given, and not at all without either.
     """
 
     def __init__(
@@ -67,12 +69,13 @@ class Runtime:
         queues: Collection[str | Queue] | None = None,
         workflows: Collection[str] | None = None,
         max_value: int = LARGEST,
+        encryption: Encryption | None = None,
     ) -> None:
         target = store_url(url, namespace)
         self.url = shown_url(target)
         """The store's URL, as people may see it."""
         self._engine = JournalEngine(
-            open_store(target),
+            open_store(target, encryption=encryption),
             _served(workflows),
             lease=lease,
             concurrency=concurrency,

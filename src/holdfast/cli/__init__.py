@@ -65,6 +65,7 @@ for _command in (  # in the order in which one meets them
     sending.policies,
     serving.serve,
     serving.keys,
+    serving.encryption_key,
     serving.audit,
     proving.export,
     proving.import_,

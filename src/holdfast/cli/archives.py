@@ -2,7 +2,7 @@
 
 JSON lines. The first says what the file is, the last how many runs there are, so that a file that was cut off is
 noticed; each of the others is a run, with its fields as in a journal's file (see ``testing.journals``). A run comes
-before those that it has started. **Recorded values are in the file as they are.**
+before those that it has started. **Recorded values are in the file as the store hands them out**: sealed or opened.
 """
 
 from __future__ import annotations

@@ -38,11 +38,14 @@ from holdfast.cli.sqlite_file import (
 )
 from holdfast.cli.switching import unfinished
 from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line
+from holdfast.codec import AesEncryption
+from holdfast.codec.encryption import VARIABLE
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.queues import KeptQueue
+from holdfast.stores.sealing import SealedStore, beneath
 from holdfast.stores.serving import why_unserved
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
@@ -85,12 +88,14 @@ def _checks(url: str | None) -> Iterator[Check]:
     except HoldfastError as error:
         yield Check("store", FAIL, str(error))
         return
-    if isinstance(store, MemoryStore):
+    yield _encryption(store)
+    database = beneath(store)
+    if isinstance(database, MemoryStore):
         yield Check("store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
-    elif isinstance(store, SqliteStore):
-        yield from _sqlite(store)
+    elif isinstance(database, SqliteStore):
+        yield from _sqlite(database)
     else:
-        yield from _postgres(store_url(url), store)
+        yield from _postgres(store_url(url), database)
 
 
 def _models() -> Check:
@@ -108,6 +113,15 @@ def _mcp() -> Check:
     return Check(
         "mcp", OK, "the package for MCP servers is not installed", "to use their tools: pip install 'holdfast[mcp]'"
     )
+
+
+def _encryption(store: Store) -> Check:
+    if not isinstance(store, SealedStore):
+        return Check("encryption", OK, f"off: {VARIABLE} is not set")
+    assert isinstance(store.encryption, AesEncryption)  # nobody but the environment gives this command one
+    first, *others = store.encryption.key_ids
+    also = f", and key {', '.join(others)} can be read" if others else ""
+    return Check("encryption", OK, f"what is recorded is sealed with key {first}{also}")
 
 
 def _origin(url: str | None) -> Check:

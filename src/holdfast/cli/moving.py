@@ -20,32 +20,37 @@ from holdfast.errors import UsageError
 from holdfast.stores.archives import HELD_BACK, Archived
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sealing import SealedStore, beneath
 from holdfast.stores.urls import open_store, store_url
 
 _PAGE = 500
 
 
-def export_runs(url: str | None, states: Sequence[str], workflow: str | None, output: str | None) -> None:
-    """Write runs to a file, or to stdout."""
+def export_runs(
+    url: str | None, states: Sequence[str], workflow: str | None, output: str | None, *, opened: bool
+) -> None:
+    """Write runs to a file, or to stdout; with what is sealed in them as it is, or ``opened``."""
     where = RunFilter(states=[RunState(state) for state in states], workflow=workflow)
     if output is None:
-        count = asyncio.run(_export(url, where, sys.stdout.buffer))
+        count = asyncio.run(_export(url, where, sys.stdout.buffer, opened))
     else:
         # Under another name until it is whole: what is cut off must not take the place of what was there.
         unfinished = Path(f"{output}.unfinished")
         try:
             with unfinished.open("wb") as file:
-                count = asyncio.run(_export(url, where, file))
+                count = asyncio.run(_export(url, where, file, opened))
             unfinished.replace(output)
         except OSError as error:
             raise UsageError(f"{output} cannot be written: {error.strerror or error}.") from error
     click.echo(f"wrote {counted(count, 'run')} to {output or 'stdout'}", err=True)
 
 
-async def _export(url: str | None, where: RunFilter, file: IO[bytes]) -> int:
+async def _export(url: str | None, where: RunFilter, file: IO[bytes], opened: bool) -> int:
     async with existing_store(url) as store:
+        if opened and not isinstance(store, SealedStore):
+            raise UsageError("--opened needs the keys that values were sealed with: set HOLDFAST_ENCRYPTION_KEYS.")
         run_ids = await _ids(store, where)
-        async for line in lines(store, run_ids):
+        async for line in lines(store if opened else beneath(store), run_ids):
             file.write(line.encode() + b"\n")
     file.flush()
     return len(run_ids)
@@ -80,7 +85,7 @@ def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: boo
 
 async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> str:
     store = open_store(store_url(url))
-    if isinstance(store, MemoryStore):
+    if isinstance(beneath(store), MemoryStore):
         raise UsageError("memory:// would be gone with this command: import into another store")
     await store.open()
     try:

@@ -12,6 +12,7 @@ from holdfast.cli.sqlite_file import is_ours, read_facts
 from holdfast.cli.wording import echo_json
 from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import split_namespace
 
@@ -19,7 +20,7 @@ from holdfast.stores.urls import split_namespace
 def show_namespaces(url: str | None, *, as_json: bool) -> None:
     """List them, the default one first."""
     store, target = existing(url)
-    if isinstance(store, SqliteStore):
+    if isinstance(beneath(store), SqliteStore):
         found = namespaces_beside(Path(split_namespace(store.url)[0].removeprefix("sqlite:///")))
     else:
         from holdfast.cli.postgres_database import connected, namespaces

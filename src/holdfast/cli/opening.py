@@ -15,6 +15,7 @@ from holdfast.errors import RunNotFound, UsageError
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import Run
+from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
 
@@ -40,7 +41,7 @@ def existing(url: str | None) -> tuple[Store, str]:
     """The store at ``url``, which somebody else can see as well, not opened; and its whole URL."""
     target = store_url(url)
     store = open_store(target)
-    if isinstance(store, MemoryStore):
+    if isinstance(beneath(store), MemoryStore):
         raise UsageError("memory:// lives inside the process that opened it: there is nothing to look at from here")
     return store, target
 
@@ -49,9 +50,9 @@ def existing(url: str | None) -> tuple[Store, str]:
 async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
     """The open store at ``url``, which must be there already."""
     store, target = existing(url)
-    if isinstance(store, SqliteStore):
-        if not store.path.exists():
-            raise UsageError(f"there is no database at {store.path} yet. {_HOW_IT_BEGINS}")
+    if isinstance(database := beneath(store), SqliteStore):
+        if not database.path.exists():
+            raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
     else:
         await _check_that_it_is_there(store, target)
     await store.open()

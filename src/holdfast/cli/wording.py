@@ -14,6 +14,7 @@ import click
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from holdfast.codec import shown_text
 from holdfast.core.states import RunState
 
 WIDE = 10_000
@@ -91,8 +92,8 @@ def clock_time(at: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Recorded text, with whatever could steer a terminal made visible."""
-    text = text.expandtabs(4)
+    """Recorded text, with whatever could steer a terminal made visible, and what is sealed in it told."""
+    text = shown_text(text).expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 

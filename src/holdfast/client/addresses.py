@@ -187,6 +187,6 @@ def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
 
 
 def _address(document: Document) -> AddressInfo:
-    kept: dict[str, Any] = json.loads(document.data)
+    kept: dict[str, Any] = document.content()
     known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
     return AddressInfo(document.name, **known)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 
 from holdfast.client.control import Reach
-from holdfast.codec import LARGEST, check_size
+from holdfast.codec import LARGEST, check_size, refuse_sealed, refuse_sealed_text
 from holdfast.core.states import RunState
-from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UnknownApproval
+from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, ApprovalState, Question
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Verdict
+
+log = logging.getLogger("holdfast.client")
 
 BEGINS = "approval begins"
 """The step that a question begins with: see ``authoring.asking``."""
@@ -130,8 +133,9 @@ class ApprovalInfo:
 
     @classmethod
     def of(cls, row: Approval) -> ApprovalInfo:
-        """From a row."""
+        """From a row. Raises ``UndecryptableValue``."""
         question = row.question
+        _check_that_it_is_open(row)
         return cls(
             id=row.id,
             run_id=row.run_id,
@@ -154,6 +158,15 @@ class ApprovalInfo:
         )
 
 
+def _check_that_it_is_open(row: Approval) -> None:
+    """Raises ``UndecryptableValue`` for a sealed question: nobody is to answer what they cannot read."""
+    question, what = row.question, f"approval {row.id!r} of run {row.run_id!r}"
+    for text in (question.text, *question.choices, question.reason):
+        refuse_sealed_text(text, what)
+    for data in (question.form, question.arguments, row.answer or b""):
+        refuse_sealed(data, what)
+
+
 def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
@@ -172,7 +185,15 @@ async def list_approvals(
 ) -> list[ApprovalInfo]:
     """Questions that match, the longest open first, at most ``limit``: those that are open, or ``all``."""
     where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, asked_of=asked_of)
-    return [ApprovalInfo.of(row) for row in await (await reach.store()).approvals(where, limit)]
+    found: list[ApprovalInfo] = []
+    for row in await (await reach.store()).approvals(where, limit):
+        try:
+            found.append(ApprovalInfo.of(row))
+        except UndecryptableValue as problem:
+            if run_id is not None:
+                raise
+            log.warning("an approval is left out of a list: %s", problem)
+    return found
 
 
 async def find_approval(reach: Storing, id: str) -> Approval:
@@ -243,6 +264,7 @@ def user() -> str:
 
 async def _of_run(reach: ApprovalReach, id: str, run_id: str | None) -> Approval:
     row = await find_approval(reach, id)
+    _check_that_it_is_open(row)
     if run_id is not None and row.run_id != run_id:
         raise UnknownApproval(f"approval {row.id} was asked for by run {row.run_id!r}, not by run {run_id!r}", row.id)
     return row

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from holdfast.client.backend import Backend
 from holdfast.client.connections import Connections
 from holdfast.client.store_backend import StoreBackend
+from holdfast.codec import Encryption
 from holdfast.errors import UsageError
-from holdfast.stores.urls import shown_url, store_url
+from holdfast.stores.urls import open_store, shown_url, store_url
 
 _SERVERS = ("http://", "https://")
 
 
 def choose_backend(
-    url: str | None, namespace: str | None, *, max_value: int, api_key: str | None, insecure: bool
+    url: str | None,
+    namespace: str | None,
+    *,
+    max_value: int,
+    encryption: Encryption | None,
+    api_key: str | None,
+    insecure: bool,
 ) -> Backend:
     """The backend for what a ``Client`` was given, and for what the environment says beside it."""
     wanted = url or os.environ.get("HOLDFAST_URL") or ""
@@ -27,6 +35,11 @@ def choose_backend(
                 f"Client(namespace={namespace!r}): a server knows by the key whose runs are meant. Use a key of that "
                 f"namespace: `holdfast keys create NAME --namespace {namespace}`"
             )
+        if encryption is not None:
+            raise UsageError(
+                f"Client(encryption=...) is for a store, and {shown_url(wanted)} is a server, which seals what it "
+                f"keeps with keys of its own: give it those with HOLDFAST_ENCRYPTION_KEYS where it runs"
+            )
         key = api_key if api_key is not None else os.environ.get("HOLDFAST_API_KEY") or None
         may_be_read = insecure or os.environ.get("HOLDFAST_INSECURE", "") not in ("", "0")
         return HttpBackend(Place(wanted, key, insecure=may_be_read), max_value=max_value)
@@ -35,4 +48,5 @@ def choose_backend(
         where = shown_url(wanted) if wanted else "the default file"
         raise UsageError(f"Client({word}=...) is for a Holdfast server (https://...), and {where} is a store")
     target = store_url(url, namespace)
-    return StoreBackend(Connections(target), target, max_value)
+    opener = partial(open_store, encryption=encryption)
+    return StoreBackend(Connections(target, opener), target, max_value)

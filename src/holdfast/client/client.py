@@ -29,7 +29,7 @@ from holdfast.client.run_info import RunInfo
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.starting import StartOptions, start_options
 from holdfast.client.sync import WithoutLoop
-from holdfast.codec import LARGEST
+from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.spans import Span, span_seconds
 from holdfast.core.states import RunState
@@ -50,6 +50,8 @@ class Client(WithoutLoop):
         namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
             ``HOLDFAST_NAMESPACE``, else ``default``. Of a server, the key says it.
         max_value: the largest value that is sent, in bytes; 64 MiB unless given.
+        encryption: what the workers of the store seal with, such as ``AesEncryption(key)``; the keys in
+            ``HOLDFAST_ENCRYPTION_KEYS`` unless given. A server has keys of its own.
         api_key: what a server knows the caller by; ``HOLDFAST_API_KEY`` unless given.
         insecure: send the key over plain ``http://`` to another machine all the same, where whoever stands between can
             read it; ``HOLDFAST_INSECURE=1`` says the same.
@@ -61,10 +63,13 @@ class Client(WithoutLoop):
         *,
         namespace: str | None = None,
         max_value: int = LARGEST,
+        encryption: Encryption | None = None,
         api_key: str | None = None,
         insecure: bool = False,
     ) -> None:
-        self._backend = choose_backend(url, namespace, max_value=max_value, api_key=api_key, insecure=insecure)
+        self._backend = choose_backend(
+            url, namespace, max_value=max_value, encryption=encryption, api_key=api_key, insecure=insecure
+        )
         self._options = StartOptions()
 
     @classmethod

@@ -30,7 +30,7 @@ from holdfast.client.offsets import Cursor, Seen, cursor_of
 from holdfast.client.plans import plan_in
 from holdfast.client.recorded_reply import PlainReply, plain_reply
 from holdfast.client.wire import to_wire
-from holdfast.codec import describe_error, to_plain
+from holdfast.codec import describe_error, refuse_sealed, to_plain
 from holdfast.core.execution import current_execution
 from holdfast.core.records import Kind, Record
 from holdfast.errors import CodecError, RunNotFound, StoreUnavailable, UsageError
@@ -220,6 +220,7 @@ class Reader:
     # What is in flight
 
     def _of_notice(self, number: int, notice: Notice) -> Iterator[Event]:
+        refuse_sealed(notice.data, f"what a step of run {self._run.id!r} has told")
         data = json.loads(notice.data)
         position, at = notice.position, notice.at
         if notice.kind in (BEGUN, TEXT):

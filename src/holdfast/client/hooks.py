@@ -68,7 +68,7 @@ async def set_webhook(store: Store, address: str, url: str) -> str | None:
             if await store.put_document(KIND, address, _packed(new), if_version=0) is not None:
                 return new.secret
         else:
-            kept: dict[str, Any] = json.loads(found[0].data) | {"url": url, "off": None}
+            kept: dict[str, Any] = found[0].content() | {"url": url, "off": None}
             data = json.dumps(kept).encode()
             if await store.put_document(KIND, address, data, if_version=found[0].version) is not None:
                 return None
@@ -94,7 +94,7 @@ async def exchange_secret(store: Store, address: str, both_for: float = BOTH_FOR
 async def switch_off(store: Store, hook: Webhook, why: str) -> None:
     """Send nothing any more until somebody sets it again; unless it has become another one meanwhile."""
     while found := await store.documents(KIND, [hook.address]):
-        kept: dict[str, Any] = json.loads(found[0].data)
+        kept: dict[str, Any] = found[0].content()
         if kept["url"] != hook.url:
             return
         data = json.dumps(kept | {"off": why}).encode()
@@ -113,6 +113,6 @@ def _packed(hook: Webhook) -> bytes:
 
 
 def _webhook(document: Document) -> Webhook:
-    kept: dict[str, Any] = json.loads(document.data)
+    kept: dict[str, Any] = document.content()
     known = {name: value for name, value in kept.items() if name in Webhook.__dataclass_fields__}
     return Webhook(document.name, **known)

@@ -148,7 +148,7 @@ async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
     found = await store.documents(BREACH, [name])
     if not found:
         return None
-    told: Mapping[str, Any] = json.loads(found[0].data)
+    told: Mapping[str, Any] = found[0].content()
     at = datetime.fromtimestamp(told["at"], UTC)
     return Breach(told["day"], told["limit"], told["on_breach"], at), found[0].version
 
@@ -172,5 +172,5 @@ def end_of_day(day: str) -> datetime:
 
 
 def _policy(document: Document) -> Policy:
-    kept: dict[str, Any] = json.loads(document.data)
+    kept: dict[str, Any] = document.content()
     return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})

@@ -16,13 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from holdfast.codec import encode_error
+from holdfast.codec import encode_error, is_sealed, refuse_sealed
 from holdfast.core.states import RunState
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.writer import Done, Writer
-from holdfast.errors import StoreCorrupt, StoreError
+from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.contract import History, RunFilter, Store
 from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
 from holdfast.stores.serving import served_name
@@ -221,8 +221,11 @@ class Claims:
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
         """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
         try:
-            return [*await self._holder.store.histories([run.key for run in runs])]
-        except StoreCorrupt as error:
+            histories = await self._holder.store.histories([run.key for run in runs])
+            for history in histories:
+                _check_that_it_is_open(history)
+            return [*histories]
+        except (StoreCorrupt, UndecryptableValue) as error:
             if len(runs) == 1:
                 log.error("run %r fails, because its journal cannot be read: %s", runs[0].id, error)
                 self._end_unread(runs[0], error)
@@ -234,7 +237,7 @@ class Claims:
                 self._holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: self._holder.nudge())
             raise
 
-    def _end_unread(self, run: Run, error: StoreCorrupt) -> None:
+    def _end_unread(self, run: Run, error: StoreCorrupt | UndecryptableValue) -> None:
         holder, at = self._holder, self._holder.clock.now()
         ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
         op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
@@ -325,3 +328,13 @@ class Claims:
 def _earlier(one: float | None, other: float | None) -> float | None:
     times = [time for time in (one, other) if time is not None]
     return min(times, default=None)
+
+
+def _check_that_it_is_open(history: History) -> None:
+    """Raises ``UndecryptableValue`` for a journal that was sealed, and that this worker reads without encryption.
+
+    Workflow code must not meet such values: it could take what comes of them for the failure of a step.
+    """
+    for record in history.records:
+        if record.payload is not None and is_sealed(record.payload):
+            refuse_sealed(record.payload, f"record {record.seq} ({record.name!r} at position {record.position})")

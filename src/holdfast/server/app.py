@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError
 from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
 from holdfast.server.auditing import Auditor, target_of
@@ -310,6 +311,7 @@ def create_app(
     url: str | None = None,
     *,
     namespace: str | None = None,
+    encryption: Encryption | None = None,
     settings: Settings | None = None,
 ) -> App:
     """The whole platform over a store, as an ASGI application for any server of that kind.
@@ -317,10 +319,11 @@ def create_app(
     Args:
         url: the store, as for ``Client``.
         namespace: of whoever needs no key.
+        encryption: as for ``Client``; all namespaces are sealed with it.
         settings: how it behaves.
     """
     from holdfast.server.endpoints import ENDPOINTS, HELPERS
 
     chosen = settings or Settings()
-    opener = partial(open_store, clock=chosen.clock)
+    opener = partial(open_store, clock=chosen.clock, encryption=encryption)
     return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, HELPERS)

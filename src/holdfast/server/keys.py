@@ -143,7 +143,7 @@ async def revoke_key(store: Store, id: str, now: float, namespace: str | None = 
         found = await store.documents(KIND, [id])
         if not found or namespace not in (None, _key(found[0]).namespace):
             raise UnknownKey(f"there is no key {id!r:.60}: `holdfast keys list` tells which there are")
-        kept: dict[str, Any] = json.loads(found[0].data)
+        kept: dict[str, Any] = found[0].content()
         if kept["revoked_at"] is not None:
             return False
         kept["revoked_at"] = now
@@ -207,7 +207,7 @@ class Keys:
         if not found:
             self._known.pop(id, None)
             return None
-        key, kept = _key(found[0]), json.loads(found[0].data)
+        key, kept = _key(found[0]), found[0].content()
         hashed = bytes.fromhex(kept["hash"])
         self._known[id] = (now, key, hashed)
         self._known.move_to_end(id)
@@ -240,7 +240,7 @@ def _packed(key: Key, hashed: bytes) -> bytes:
 
 
 def _key(document: Document) -> Key:
-    kept: dict[str, Any] = json.loads(document.data)
+    kept: dict[str, Any] = document.content()
     return Key(
         id=document.name,
         name=kept["name"],

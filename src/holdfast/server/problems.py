@@ -81,6 +81,7 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.ValueTooLarge: (413, "value-too-large", "A value is too large"),
     errors.InputError: (422, "bad-input", "The values do not fit"),
     errors.UsageError: (422, "bad-request", "That cannot be done in this way"),
+    errors.UndecryptableValue: (500, "value-sealed", "A value is sealed, and the server cannot open it"),
     errors.CodecError: (422, "bad-value", "A value cannot be recorded"),
     errors.StoreUnavailable: (503, "store-unavailable", "The store cannot be reached at the moment"),
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),

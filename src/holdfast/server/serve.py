@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from holdfast.codec import Encryption
 from holdfast.errors import UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 
@@ -54,6 +55,7 @@ async def serve(
     url: str | None = None,
     *,
     namespace: str | None = None,
+    encryption: Encryption | None = None,
     host: str = HOST,
     port: int = PORT,
     hosts: Collection[str] = (),
@@ -69,6 +71,7 @@ async def serve(
     Args:
         url: the store, as for ``Client``.
         namespace: of whoever needs no key.
+        encryption: as for ``Client``; all namespaces are sealed with it.
         host: the address to listen on.
         port: and the port; 0: any that is free.
         hosts: the names that clients may call it by, beside ``host`` and those of this machine's own; ``*``: any.
@@ -80,7 +83,8 @@ async def serve(
         say: is told where it listens.
     """
     given = settings or Settings()
-    app = create_app(url, namespace=namespace, settings=replace(given, hosts=(*given.hosts, *_names(host), *hosts)))
+    named = replace(given, hosts=(*given.hosts, *_names(host), *hosts))
+    app = create_app(url, namespace=namespace, encryption=encryption, settings=named)
     _check_tls(tls_cert, tls_key)
     async with app.running():
         is_open = not await app.platform.keys.is_needed()

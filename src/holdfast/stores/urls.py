@@ -8,6 +8,8 @@ to one object anyway. So no query can forget to ask for the namespace.
 It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``store_url`` settles
 that once, and what it returns says all: whoever hands that on, hands the namespace on.
 
+**Encryption.** What is recorded in a store is sealed if an ``Encryption`` is handed in, or the environment has keys.
+
 **Secrets.** A URL may hold a password. Whatever people get to see is ``shown_url``.
 """
 
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from holdfast.codec import AesEncryption, Encryption
 from holdfast.errors import UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 
@@ -54,8 +57,22 @@ def store_url(url: str | None = None, namespace: str | None = None) -> str:
     return url if usual == DEFAULT_NAMESPACE else _joined(plain, usual)
 
 
-def open_store(url: str, *, clock: Callable[[], float] | None = None) -> Store:
-    """The store that ``url`` names, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite."""
+def open_store(url: str, *, clock: Callable[[], float] | None = None, encryption: Encryption | None = None) -> Store:
+    """The store that ``url`` names, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite.
+
+    What users' code says is sealed in it with ``encryption``, else with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if
+    there are any.
+    """
+    store = _named(url, clock)
+    sealing = encryption or AesEncryption.from_environment()
+    if sealing is None:
+        return store
+    from holdfast.stores.sealing import SealedStore
+
+    return SealedStore(store, sealing)
+
+
+def _named(url: str, clock: Callable[[], float] | None) -> Store:
     plain, in_url = split_namespace(url)
     namespace = in_url or DEFAULT_NAMESPACE
     scheme, separator, rest = plain.partition("://")

@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError
     "--state", "states", multiple=True, type=click.Choice(STATES), help="With --all: only these; may be repeated."
 )
 @click.option("--workflow", metavar="W", help="With --all: only runs of this workflow.")
+@click.option("--opened", is_flag=True, help="With --all: write encrypted values readable, not sealed as they are.")
 @url_option
 def export(
     run_id: str | None,
@@ -31,22 +32,24 @@ def export(
     everything: bool,
     states: tuple[str, ...],
     workflow: str | None,
+    opened: bool,
     url: str | None,
 ) -> None:
     """Write a run's journal as JSON, for `holdfast replay` and for tests; or many runs, for `holdfast import`.
 
     The file contains recorded values as they are: what the run was given, what its steps returned, and what was sent to
-    it. Look through it before you share it or put it under version control.
+    it. Look through it before you share it or put it under version control. Encrypted values are readable in a journal;
+    with --all they stay sealed, unless --opened is given.
     """
     if (run_id is None) is not everything:
         raise click.UsageError("say which: the ID of a run, or --all.")
     if run_id is None:
         from holdfast.cli.moving import export_runs
 
-        export_runs(url, states, workflow, output)
+        export_runs(url, states, workflow, output, opened=opened)
         return
-    if states or workflow is not None:
-        raise click.UsageError("--state and --workflow go with --all.")
+    if states or workflow is not None or opened:
+        raise click.UsageError("--state, --workflow and --opened go with --all.")
     from holdfast.cli.journals import write_journal
 
     write_journal(url, run_id, output)

@@ -121,6 +121,19 @@ def serve(
 # Keys
 
 
+@click.command("encryption-key", epilog=example("export HOLDFAST_ENCRYPTION_KEYS=$(holdfast encryption-key)"))
+def encryption_key() -> None:
+    """Make a key for the encryption of what is recorded, and print it.
+
+    Put it into HOLDFAST_ENCRYPTION_KEYS wherever runs are started, executed or looked at. To exchange a key, put the
+    new one in front of the old, with a comma between them: the first one writes, all of them read. Keep it where you
+    keep passwords: it is shown once, and what was sealed with a lost key is lost.
+    """
+    from holdfast.codec import AesEncryption
+
+    click.echo(AesEncryption.new_key())
+
+
 @click.group(
     epilog=example(
         "holdfast keys create ci --scope submit --scope read --expires 90d",

@@ -59,6 +59,7 @@ KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], HoldfastError]]] = 
     "bad-input": _plain(errors.InputError),
     "bad-request": _plain(errors.UsageError),
     "bad-value": _plain(errors.CodecError),
+    "value-sealed": _plain(errors.UndecryptableValue),
     "store-unavailable": _plain(errors.StoreUnavailable),
     "store-read-only": _plain(errors.StoreReadOnly),
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
+from holdfast.codec import refuse_sealed
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
 from holdfast.stores.notices import DELIVERED, RETURNED
@@ -62,8 +63,8 @@ async def read_deliveries(reading: Reading, run_id: str) -> list[DeliveryRecord]
     last = max(given, default=0)
     found: list[DeliveryRecord] = []
     for number, notice in sorted(given.items()):
-        told: dict[str, Any] = json.loads(notice.data)
-        returned = None if number not in back else json.loads(back[number].data)
+        told = _content(notice, run_id)
+        returned = None if number not in back else _content(back[number], run_id)
         found.append(
             DeliveryRecord(
                 number=number,
@@ -85,6 +86,11 @@ async def _notices(store: Store, run_id: str) -> list[Notice]:
         found += [notice for _, notice in feed.notices]
         after = feed.notices[-1][0]
     return found
+
+
+def _content(notice: Notice, run_id: str) -> dict[str, Any]:
+    refuse_sealed(notice.data, f"what is told of a delivery of run {run_id!r}")
+    return json.loads(notice.data)
 
 
 def _state(run: Run, number: int, is_last: bool, is_returned: bool) -> DeliveryState:

@@ -20,6 +20,7 @@ from holdfast.stores.archives import Archived, ArchivedLink, Belongings
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.notices import STAYING
 from holdfast.stores.operations import Notice, Run
+from holdfast.stores.sealing import check_that_it_is_open
 from holdfast.testing.forms import (
     ATTEMPT_FIELDS,
     BYTES,
@@ -111,11 +112,17 @@ async def archive_run(store: Store, run_id: str) -> Archived:
             return archived
 
 
-async def lines(store: Store, run_ids: list[str]) -> AsyncIterator[str]:
-    """The lines of a file with these runs, which are in the order of their creation."""
+async def lines(store: Store, run_ids: list[str], *, opened: bool = False) -> AsyncIterator[str]:
+    """The lines of a file with these runs, which are in the order of their creation.
+
+    ``opened``: raises ``UndecryptableValue`` if something in them is sealed.
+    """
     yield to_json({"format": FORMAT, "version": VERSION})
     for run_id in run_ids:
-        yield dumps(await archive_run(store, run_id))
+        archived = await archive_run(store, run_id)
+        if opened:
+            check_that_it_is_open(archived)
+        yield dumps(archived)
     yield to_json({"runs": len(run_ids)})
 
 

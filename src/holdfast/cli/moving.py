@@ -50,7 +50,7 @@ async def _export(url: str | None, where: RunFilter, file: IO[bytes], opened: bo
         if opened and not isinstance(store, SealedStore):
             raise UsageError("--opened needs the keys that values were sealed with: set HOLDFAST_ENCRYPTION_KEYS.")
         run_ids = await _ids(store, where)
-        async for line in lines(store if opened else beneath(store), run_ids):
+        async for line in lines(store if opened else beneath(store), run_ids, opened=opened):
             file.write(line.encode() + b"\n")
     file.flush()
     return len(run_ids)

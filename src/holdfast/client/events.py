@@ -258,6 +258,7 @@ class Reader:
     # What is recorded
 
     def _of_record(self, record: Record) -> Iterator[Event]:
+        refuse_sealed(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
         reply = _reply_in(record)
         if reply is not None and record.name != COMPACTION:
             yield from self._of_answer(record, reply)

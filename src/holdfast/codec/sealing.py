@@ -93,8 +93,8 @@ def refuse_sealed(data: bytes, what: str) -> None:
     key_id = key_id_in(data[len(MARK) :])
     key = f" with the encryption key {key_id}" if key_id else ""
     raise UndecryptableValue(
-        f"{what[:1].upper()}{what[1:]} is sealed{key}, and this process could not open it: it has not the key. "
-        f"{WHERE_KEYS_COME_FROM}.",
+        f"{what[:1].upper()}{what[1:]} is sealed{key}, and this process could not open it: it has not the key "
+        f"(or the value was changed since; then its log says so). {WHERE_KEYS_COME_FROM}.",
         key_id,
     )
 

@@ -331,10 +331,15 @@ def _earlier(one: float | None, other: float | None) -> float | None:
 
 
 def _check_that_it_is_open(history: History) -> None:
-    """Raises ``UndecryptableValue`` for a journal that was sealed, and that this worker reads without encryption.
+    """Raises ``UndecryptableValue`` for a history in which something is sealed that this worker cannot open.
 
     Workflow code must not meet such values: it could take what comes of them for the failure of a step.
     """
     for record in history.records:
         if record.payload is not None and is_sealed(record.payload):
             refuse_sealed(record.payload, f"record {record.seq} ({record.name!r} at position {record.position})")
+    for attempt in history.attempts.values():
+        for data in (attempt.progress, attempt.outcome):
+            refuse_sealed(data or b"", f"what is known of step {attempt.name!r} at position {attempt.position}")
+    for signal in history.signals:
+        refuse_sealed(signal.payload, f"signal {signal.name!r}")

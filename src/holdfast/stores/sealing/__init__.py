@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.stores.sealing.fields import check_that_it_is_open
 from holdfast.stores.sealing.store import SealedStore, beneath
 
-__all__ = ["SealedStore", "beneath"]
+__all__ = ["SealedStore", "beneath", "check_that_it_is_open"]

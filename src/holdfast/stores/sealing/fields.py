@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from holdfast.codec import refuse_sealed, refuse_sealed_text
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.stores import operations as ops
 from holdfast.stores.approvals import AnswerApproval, Approval, AskApproval, Question
@@ -103,13 +104,13 @@ def _object(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
 
-def of_feed(feed: Feed, run: Way, rest: Way) -> Feed:
+def of_feed(feed: Feed, way: Way) -> Feed:
     """What is new of a run."""
     return replace(
         feed,
-        run=of_run(feed.run, run),
-        records=[of_record(record, rest) for record in feed.records],
-        notices=[(number, of_notice(notice, rest)) for number, notice in feed.notices],
+        run=of_run(feed.run, way),
+        records=[of_record(record, way) for record in feed.records],
+        notices=[(number, of_notice(notice, way)) for number, notice in feed.notices],
     )
 
 
@@ -163,6 +164,21 @@ def of_archived(archived: Archived, way: Way) -> Archived:
         approvals=tuple(of_approval(approval, way) for approval in archived.approvals),
         notices=tuple(of_notice(notice, way) for notice in archived.notices),
     )
+
+
+def check_that_it_is_open(archived: Archived) -> None:
+    """Raises ``UndecryptableValue`` if something in it is still sealed."""
+    what = f"something in run {archived.run.id!r}"
+
+    def check_data(data: bytes) -> bytes:
+        refuse_sealed(data, what)
+        return data
+
+    def check_text(text: str) -> str:
+        refuse_sealed_text(text, what)
+        return text
+
+    of_archived(archived, Way(check_data, check_text))
 
 
 # Operations, and their answers

@@ -27,9 +27,9 @@ Budgets, rewinds, sessions, links and queues are told by fields of their own, an
 other: no store looks into values for them.
 
 **What cannot be opened**, because the key is not at hand or it was changed, is the affair of the run that it belongs
-to. Rows are handed out with the sealed bytes, so that lists, claims and waits go on; whoever decodes such a value is
-told by the codec. What is read for one run (its history, what is new of it, its questions) raises
-``UndecryptableValue``. A store without encryption hands sealed bytes out, too, and the codec says the same.
+to. It is handed out as it is, so that lists, claims and waits go on, and archives lose nothing; why it could not be
+opened is told in the log. Whoever decodes it gets ``UndecryptableValue`` from the codec, and no engine takes up a run
+with such a journal. A store without encryption hands out what is sealed in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.codec.encryption import Encryption
-from holdfast.codec.sealing import Sealer
+from holdfast.codec.sealing import Sealer, is_sealed
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.errors import StoreUnavailable, UndecryptableValue, UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
@@ -60,6 +60,8 @@ log = logging.getLogger("holdfast.stores")
 
 T = TypeVar("T")
 
+_MOST_COMPLAINTS = 100
+
 
 class SealedStore(PassingStore):
     """``inner``, with everything sealed that users' code hands in or gets out.
@@ -74,9 +76,8 @@ class SealedStore(PassingStore):
         self.encryption = encryption
         sealer = Sealer(encryption)
         self._seal = Way(sealer.seal, sealer.seal_text)
-        self._open = Way(sealer.open, sealer.open_text)
-        self._peek = Way(_or_sealed(sealer.open), _or_sealed(sealer.open_text))
-        """As ``_open``, but what cannot be opened stays as it is."""
+        self._open = Way(self._or_sealed(sealer.open), self._or_sealed(sealer.open_text))
+        self._complained: set[str] = set()
         self._unsure: dict[int, tuple[Op, Op]] = {}
         """By identity, what was handed in and not answered, and how it was sealed: it may be handed in again."""
 
@@ -93,7 +94,7 @@ class SealedStore(PassingStore):
             self._unsure.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
             raise
         self._unsure.clear()
-        return [fields.of_answer(answer, self._peek) for answer in answers]
+        return [fields.of_answer(answer, self._open) for answer in answers]
 
     def _sealed(self, ops: Sequence[Op]) -> list[Op]:
         if not self._unsure:
@@ -116,13 +117,13 @@ class SealedStore(PassingStore):
     ) -> list[Schedule]:
         sealed = [fields.of_new_schedule(one, self._seal) for one in schedules]
         kept = await self.inner.put_schedules(sealed, worker=worker, replace=replace)
-        return [fields.of_schedule(one, self._peek) for one in kept]
+        return [fields.of_schedule(one, self._open) for one in kept]
 
     async def put_document(
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
         kept = await self.inner.put_document(kind, name, self._seal.data(data), if_version=if_version)
-        return None if kept is None else fields.of_document(kept, self._peek)
+        return None if kept is None else fields.of_document(kept, self._open)
 
     async def restore(self, archived: Archived) -> bool:
         return await self.inner.restore(await asyncio.to_thread(fields.of_archived, archived, self._seal))
@@ -147,7 +148,7 @@ class SealedStore(PassingStore):
 
     async def _runs(self, runs: Sequence[Run]) -> list[Run]:
         def opened() -> list[Run]:
-            return [fields.of_run(run, self._peek) for run in runs]
+            return [fields.of_run(run, self._open) for run in runs]
 
         values = (value for run in runs for value in (run.inputs, run.output, run.error))
         return await _apart_if_large(values, opened)
@@ -159,19 +160,19 @@ class SealedStore(PassingStore):
 
     def _signal(self, key: int, signal: Signal) -> Signal | None:
         """A signal for a held run; one that cannot be opened is left out, as the contract has it."""
-        try:
-            return fields.of_signal(signal, self._open)
-        except UndecryptableValue as problem:
-            log.warning("signal %d (%r) to the run with key %d: %s", signal.id, signal.name, key, problem)
+        opened = fields.of_signal(signal, self._open)
+        if is_sealed(opened.payload):
+            log.warning("signal %d (%r) to the run with key %d cannot be opened", signal.id, signal.name, key)
             return None
+        return opened
 
     async def get_memory(self, namespace: str, key: str) -> Memory | None:
         memory = await self.inner.get_memory(namespace, key)
-        return None if memory is None else fields.of_memory(memory, self._peek)
+        return None if memory is None else fields.of_memory(memory, self._open)
 
     async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         found = await self.inner.list_memories(namespace, after=after, limit=limit)
-        return [fields.of_memory(memory, self._peek) for memory in found]
+        return [fields.of_memory(memory, self._open) for memory in found]
 
     async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
         raise UsageError(
@@ -181,13 +182,13 @@ class SealedStore(PassingStore):
         )
 
     async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
-        return [fields.of_schedule(one, self._peek) for one in await self.inner.schedules(names)]
+        return [fields.of_schedule(one, self._open) for one in await self.inner.schedules(names)]
 
     async def documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         found = await self.inner.documents(kind, names, after=after, limit=limit)
-        return [fields.of_document(one, self._peek) for one in found]
+        return [fields.of_document(one, self._open) for one in found]
 
     # Reading: what belongs to one run
 
@@ -210,22 +211,32 @@ class SealedStore(PassingStore):
             return None
 
         def opened() -> Feed:
-            return fields.of_feed(found, self._peek, self._open)
+            return fields.of_feed(found, self._open)
 
         run = found.run
         values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
         return await _apart_if_large(values, opened)
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        opened: list[Approval] = []
-        for approval in await self.inner.approvals(where, limit):
+        return [fields.of_approval(approval, self._open) for approval in await self.inner.approvals(where, limit)]
+
+    def _or_sealed(self, opens: Callable[[T], T]) -> Callable[[T], T]:
+        """The same, but what cannot be opened stays sealed."""
+
+        def peek(value: T) -> T:
             try:
-                opened.append(fields.of_approval(approval, self._open))
+                return opens(value)
             except UndecryptableValue as problem:
-                if where.run_id is not None or where.id_prefix is not None:
-                    raise
-                log.warning("approval %r of run %r is left out: %s", approval.id, approval.run_id, problem)
-        return opened
+                self._complain(str(problem))
+                return value
+
+        return peek
+
+    def _complain(self, problem: str) -> None:
+        """Say once what is wrong: a list may have thousands of such values."""
+        if problem not in self._complained and len(self._complained) < _MOST_COMPLAINTS:
+            self._complained.add(problem)
+            log.warning("%s: %s", self.url, problem)
 
 
 class SealedStep(StepTransaction):
@@ -253,18 +264,6 @@ class SealedStep(StepTransaction):
 def beneath(store: Store) -> Store:
     """The store that hands out what it keeps as it is kept: the one that is wrapped, or the store itself."""
     return store.inner if isinstance(store, SealedStore) else store
-
-
-def _or_sealed(opens: Callable[[T], T]) -> Callable[[T], T]:
-    """The same, but what cannot be opened stays sealed."""
-
-    def peek(value: T) -> T:
-        try:
-            return opens(value)
-        except UndecryptableValue:
-            return value
-
-    return peek
 
 
 def _is_large(op: Op) -> bool:

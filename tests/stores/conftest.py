@@ -13,10 +13,12 @@ import pytest
 import pytest_asyncio
 from store_values import Clock
 
+from holdfast.codec import AesEncryption
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.workers import lock_class
+from holdfast.stores.sealing import SealedStore
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -41,12 +43,19 @@ def let_go(store: PgStore, worker: int) -> None:
     assert store._keeper.run(lambda db: db.ask(unlock, (lock_class(store.schema), worker))) == [(True,)]
 
 
+ENCRYPTION = AesEncryption(bytes(range(32)))
+
 BACKENDS = {
     "memory": Backend(lambda _, clock: MemoryStore(clock=clock), lambda store, _: store, MemoryStore.kill_worker),
     "sqlite": Backend(
         lambda folder, clock: SqliteStore(folder / "runs.db", clock=clock),
         lambda store, clock: SqliteStore(store.path, clock=clock),
         lambda store, worker: store._locks.drop(store._mine[worker]),
+    ),
+    "sealed": Backend(
+        lambda folder, clock: SealedStore(SqliteStore(folder / "runs.db", clock=clock), ENCRYPTION),
+        lambda store, clock: SealedStore(SqliteStore(store.inner.path, clock=clock), ENCRYPTION),
+        lambda store, worker: store.inner._locks.drop(store.inner._mine[worker]),
     ),
     "postgres": Backend(
         lambda url, clock: PgStore(url, clock=clock, look_every=0.0),
@@ -56,6 +65,25 @@ BACKENDS = {
         slower=5,
     ),
 }
+
+
+SEALED_IN = {
+    f"test_store_{part}"
+    for part in (
+        "approvals", "deduplication", "deliveries", "forks", "journal", "keeping", "life", "links", "notices", "pruning",
+        "reopening", "requests", "schedules",
+    )
+}  # fmt: skip
+"""The modules whose tests are also run on a sealed store: those about values, and not about searching in them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what would tell nothing new of sealed values, and take time."""
+    items[:] = [item for item in items if _backend_of(item) != "sealed" or item.module.__name__ in SEALED_IN]
+
+
+def _backend_of(item: Any) -> str | None:
+    return item.callspec.params.get("backend") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture

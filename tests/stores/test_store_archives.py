@@ -48,6 +48,7 @@ from holdfast.stores.operations import PauseRun, ReopenRun, StartRun, Verdict
 pytestmark = pytest.mark.asyncio
 
 PAIRS = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "memory"), ("postgres", "sqlite")]
+PAIRS += [("memory", "sealed"), ("sealed", "memory")]
 FAILED = RunState.FAILED
 
 

@@ -70,8 +70,8 @@ BACKENDS = {
 SEALED_IN = {
     f"test_store_{part}"
     for part in (
-        "approvals", "deduplication", "deliveries", "forks", "journal", "keeping", "life", "links", "notices", "pruning",
-        "reopening", "requests", "schedules",
+        "approvals", "deduplication", "deliveries", "forks", "journal", "keeping", "life", "links", "notices",
+        "pruning", "reopening", "requests", "schedules",
     )
 }  # fmt: skip
 """The modules whose tests are also run on a sealed store: those about values, and not about searching in them."""

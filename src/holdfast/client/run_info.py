@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.stalls import Surroundings, look_around, why_stalled
-from holdfast.codec import describe_error, to_plain
+from holdfast.codec import describe_error, shown_if_sealed, shown_text, to_plain
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Cancel, Run
@@ -16,7 +16,7 @@ from holdfast.stores.operations import Cancel, Run
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What can be told of a run without its code."""
+    """What can be told of a run without its code. For what is sealed with a key that is not here, words stand."""
 
     id: str
     workflow: str
@@ -51,7 +51,7 @@ class RunInfo:
     def of(cls, run: Run, around: Surroundings | None) -> RunInfo:
         """From a run's row, and what is around it if it has not ended."""
         error = None
-        if run.error is not None:
+        if run.error is not None and (error := shown_if_sealed(run.error)) is None:
             fault = describe_error(run.error)
             error = f"{fault.type}: {fault.message}"
         return cls(
@@ -62,10 +62,10 @@ class RunInfo:
             queue_key=run.queue_key,
             created_at=datetime.fromtimestamp(run.created_at, UTC),
             finished_at=None if run.finished_at is None else datetime.fromtimestamp(run.finished_at, UTC),
-            inputs=to_plain(run.inputs),
+            inputs=shown_if_sealed(run.inputs) or to_plain(run.inputs),
             output=None if run.output is None else _output(run.output),
             error=error,
-            waits_for=run.waits_for if run.state is RunState.WAITING else "",
+            waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else "",
             tags=run.tags,
             paused=run.paused_at is not None,
             cancelling=run.cancel is not Cancel.NO and not run.state.is_terminal,
@@ -96,5 +96,7 @@ async def info_of(reach: Readable, run_id: str) -> RunInfo:
 
 def _output(payload: bytes) -> Any:
     """The output of a run as plain data: of an agent, its answer."""
+    if (words := shown_if_sealed(payload)) is not None:
+        return words
     result = plain_result(payload)
     return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -19,7 +19,7 @@ from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
 from holdfast.codec.keys import checked_key, key_template, render_key
 from holdfast.codec.preview import preview
-from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_text
+from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
 from holdfast.codec.size import LARGEST, check_size
 from holdfast.codec.values import ValueCodec
 
@@ -45,6 +45,7 @@ __all__ = [
     "refuse_sealed_text",
     "render_id",
     "render_key",
+    "shown_if_sealed",
     "shown_text",
     "template_fields",
     "to_plain",

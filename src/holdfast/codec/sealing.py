@@ -86,6 +86,11 @@ def is_sealed(data: bytes) -> bool:
     return data.startswith(MARK)
 
 
+def shown_if_sealed(data: bytes) -> str | None:
+    """What stands for a sealed value where it cannot be shown; ``None`` for one that is not sealed."""
+    return _in_words(data) if data.startswith(MARK) else None
+
+
 def refuse_sealed(data: bytes, what: str) -> None:
     """Raises ``UndecryptableValue`` if nobody has opened this value, which ``what`` names, on its way here."""
     if not data.startswith(MARK):
@@ -111,8 +116,11 @@ def shown_text(text: str) -> str:
 
 
 def _shown(found: re.Match[str]) -> str:
-    sealed = _in_text(found[0])
-    key_id = "" if sealed is None else key_id_in(sealed[len(MARK) :])
+    return _in_words(_in_text(found[0]) or MARK)
+
+
+def _in_words(sealed: bytes) -> str:
+    key_id = key_id_in(sealed[len(MARK) :])
     return f"(sealed with key {key_id})" if key_id else "(sealed)"
 
 

@@ -17,7 +17,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.codec import check_size, encode_error
+from holdfast.codec import check_size, encode_error, refuse_sealed
 from holdfast.core.execution import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
@@ -95,14 +95,15 @@ class Children:
             if not isinstance(answer, Started):
                 raise RunNotFound(f"there is no run {call.run_id!r} to wait for", call.run_id)
             call.accept(answer)
+            ended_with = answer.run.output if answer.run.state is RunState.COMPLETED else answer.run.error
+            refuse_sealed(ended_with or b"", f"what run {call.run_id!r} has ended with")
         except HoldfastError as error:
             self._record(command, ok=False, payload=encode_error(error))
             return
         if command.kind is Kind.START:
             self._record(command, ok=True, payload=json.dumps(call.run_id).encode())
         elif not answer.linked:
-            run = answer.run
-            self._record_end(command, run.state, run.output if run.state is RunState.COMPLETED else run.error, None)
+            self._record_end(command, answer.run.state, ended_with, None)
 
     def ended(self, command: Command, signal: Signal) -> None:
         """The end of a run that was waited for is in the mailbox."""

@@ -292,10 +292,13 @@ class Claims:
         found = await holder.store.new_signals(holder.worker, self._signal_cursor)
         for key, signal in found.signals:
             driver = holder.driver_of(key)
-            if driver is not None:
-                driver.add_signals([signal])
-            else:
+            if driver is None:
                 unknown = True
+            elif is_sealed(signal.payload):
+                # As with any that cannot be read: it stays where it is, for a worker that has the key.
+                log.warning("run %r is not told signal %r: it is sealed, with no key here", driver.run.id, signal.name)
+            else:
+                driver.add_signals([signal])
         if not unknown:  # a signal for a run that is only just being taken up is asked for again next time
             self._signal_cursor = found.cursor
 

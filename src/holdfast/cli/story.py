@@ -20,7 +20,7 @@ from holdfast.cli.retrying import Prospect, known_runs, prospect, taken_back
 from holdfast.cli.runs import run_as_json
 from holdfast.cli.spending import budget_as_json, budgets_over, left_as_json, usage_of
 from holdfast.cli.wording import iso
-from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.approvals import ApprovalInfo, readable
 from holdfast.client.recorded_reply import PlainReply
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.core.states import RunState
@@ -156,8 +156,8 @@ async def read_story(store: Store, run_id: str) -> Story:
     usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])
     budgets = dict(await budgets_over(store, run))
     rows = await store.approvals(ApprovalFilter(run.id, only_open=False))
-    asked = [ApprovalInfo.of(row) for row in rows]
-    return Story(run, history, around, {worker.id: worker for worker in workers}, family, usages, budgets, asked)
+    known = {worker.id: worker for worker in workers}
+    return Story(run, history, around, known, family, usages, budgets, readable(rows))
 
 
 async def _family(store: Store, run: Run, records: Sequence[Record]) -> dict[str, Run]:

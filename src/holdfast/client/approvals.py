@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
@@ -185,13 +185,17 @@ async def list_approvals(
 ) -> list[ApprovalInfo]:
     """Questions that match, the longest open first, at most ``limit``: those that are open, or ``all``."""
     where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, asked_of=asked_of)
+    rows = await (await reach.store()).approvals(where, limit)
+    return readable(rows) if run_id is None else [ApprovalInfo.of(row) for row in rows]
+
+
+def readable(rows: Iterable[Approval]) -> list[ApprovalInfo]:
+    """Those that can be read here; what is sealed with a key that is not here is left out, and named in the log."""
     found: list[ApprovalInfo] = []
-    for row in await (await reach.store()).approvals(where, limit):
+    for row in rows:
         try:
             found.append(ApprovalInfo.of(row))
         except UndecryptableValue as problem:
-            if run_id is not None:
-                raise
             log.warning("an approval is left out of a list: %s", problem)
     return found
 

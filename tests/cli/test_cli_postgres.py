@@ -26,7 +26,7 @@ if str(STORES) not in sys.path:
 import postgres_server  # noqa: E402
 
 SECRET = "sesame"
-WITHOUT_STORE = {"demo", "replay", "check"}
+WITHOUT_STORE = {"demo", "replay", "check", "encryption-key"}
 ARGUMENTS = {
     **dict.fromkeys(["show", "events", "cancel", "pause", "resume", "budget", "retry", "fork", "export"], ("r",)),
     "approve": ("a1",),

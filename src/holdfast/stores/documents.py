@@ -29,8 +29,8 @@ class Document:
     created_at: float
     updated_at: float
 
-    def content(self) -> dict[str, Any]:
-        """The object in it. Raises ``UndecryptableValue``."""
+    def content(self) -> Any:
+        """What is in it. Raises ``UndecryptableValue``."""
         refuse_sealed(self.data, f"what the server keeps of {self.kind} {self.name!r}")
         return json.loads(self.data)
 

@@ -121,7 +121,9 @@ def serve(
 # Keys
 
 
-@click.command("encryption-key", epilog=example("export HOLDFAST_ENCRYPTION_KEYS=$(holdfast encryption-key)"))
+@click.command(
+    "encryption-key", epilog=example("holdfast encryption-key > key", "export HOLDFAST_ENCRYPTION_KEYS=$(cat key)")
+)
 def encryption_key() -> None:
     """Make a key for the encryption of what is recorded, and print it.
 

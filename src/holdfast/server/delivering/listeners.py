@@ -70,7 +70,7 @@ class Listeners:
             home = await self._tenants.home()
             await home.put_document(*_SECRET, f'"{secrets.token_hex(32)}"'.encode(), if_version=0)
             [kept] = await home.documents(_SECRET[0], [_SECRET[1]])
-            self._secret = bytes.fromhex(kept.data.decode().strip('"'))
+            self._secret = bytes.fromhex(kept.content())
         return self._secret
 
     # Life

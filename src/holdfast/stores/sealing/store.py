@@ -61,6 +61,7 @@ log = logging.getLogger("holdfast.stores")
 T = TypeVar("T")
 
 _MOST_COMPLAINTS = 100
+_MOST_UNSURE = 10_000
 
 
 class SealedStore(PassingStore):
@@ -91,6 +92,8 @@ class SealedStore(PassingStore):
         try:
             answers = await self.inner.commit(sealed)
         except StoreUnavailable:
+            if len(self._unsure) > _MOST_UNSURE:  # not all of it is handed in again: clients give up
+                self._unsure.clear()
             self._unsure.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
             raise
         self._unsure.clear()

@@ -55,7 +55,7 @@ def no_intent() -> Iterator[None]:
 
     def start(self: Driver, command: Any) -> None:
         known = self._attempts.pop(command.position, None)
-        step = self._steps[command.position] = StepRun(self, command, known)
+        step = self._steps[command.position] = StepRun(self.host, self, command, known)
         step.launch()
 
     with patch.object(Driver, "_start_step", start):

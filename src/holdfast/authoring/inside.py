@@ -75,7 +75,7 @@ def current_run() -> CurrentRun:
     """The run that the calling workflow or step code belongs to."""
     execution = current_execution()
     if execution is not None:
-        return CurrentRun(execution.run_id, execution.workflow, execution.loop.replaying)
+        return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_silent)
     step = steps.current.get(None)
     if step is None:
         raise UsageError("current_run() is for code that runs inside a workflow or a step")

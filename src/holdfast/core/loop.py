@@ -138,6 +138,9 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.run_id = run_id
         self.replaying = True
         """Whether outcomes still come from the journal: logging is dropped meanwhile."""
+        self.retracing = False
+        """Whether somebody else than the journal brings the run back to where it was: an engine that keeps outcomes
+        itself, and hands them out again. To the run they are new; logging is dropped all the same."""
         self.closing = False
         self.poison: HoldfastError | None = None
         """The first forbidden thing that workflow code did; it fails the run, caught or not."""
@@ -166,6 +169,15 @@ class RunLoop(asyncio.AbstractEventLoop):
         """A number for a task or future: the same one in every replay, and rarely one of another run's."""
         self._numbers += 1
         return self._salt + self._numbers
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether what the code logs was logged before, or is of no interest to anybody."""
+        return self.replaying or self.retracing or self.closing
+
+    def adopt(self) -> None:
+        """From now on the calling thread is the one that this loop runs in."""
+        self._thread = get_ident()
 
     # Turning
 

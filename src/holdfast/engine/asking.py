@@ -20,10 +20,11 @@ from holdfast.core.execution import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.errors import FenceLost
 from holdfast.stores.approvals import AskApproval, Question, RemindApproval, WithdrawApproval
-from holdfast.stores.operations import Answer, Verdict
+from holdfast.stores.operations import Answer, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.engine.hosting import Host
 
 APPROVAL = "approval"
 """What the journal calls the command."""
@@ -86,21 +87,20 @@ class Questions:
         host.writer.submit(WithdrawApproval(run.key, run.epoch, command.call.id, host.clock.now()), lambda _: None)
 
 
-async def remind(driver: Driver, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
+async def remind(host: Host, run: Run, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
     """Note, for a step, that people are told of a question again; false when it is open no more."""
-    run, now = driver.run, driver.host.clock.now()
-    op = RemindApproval(run.key, run.epoch, id, reminders, asked_of, now, expires_at)
-    return await _verdict(driver, op) is Verdict.DONE
+    op = RemindApproval(run.key, run.epoch, id, reminders, asked_of, host.clock.now(), expires_at)
+    return await _verdict(host, run, op) is Verdict.DONE
 
 
-async def withdraw(driver: Driver, id: str) -> bool:
+async def withdraw(host: Host, run: Run, id: str) -> bool:
     """Take a question back, for a step; false when it has been answered: then the answer counts."""
-    run, now = driver.run, driver.host.clock.now()
-    return await _verdict(driver, WithdrawApproval(run.key, run.epoch, id, now)) is not Verdict.REFUSED
+    op = WithdrawApproval(run.key, run.epoch, id, host.clock.now())
+    return await _verdict(host, run, op) is not Verdict.REFUSED
 
 
-async def _verdict(driver: Driver, op: RemindApproval | WithdrawApproval) -> Answer:
-    answer = await driver.host.writer.perform(op)
+async def _verdict(host: Host, run: Run, op: RemindApproval | WithdrawApproval) -> Answer:
+    answer = await host.writer.perform(op)
     if answer is Verdict.FENCED:
-        raise FenceLost(f"run {driver.run.id!r} is held by another worker now")
+        raise FenceLost(f"run {run.id!r} is held by another worker now")
     return answer

@@ -35,12 +35,10 @@ from holdfast.engine.asking import Questions
 from holdfast.engine.children import Children
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import End, end_of
-from holdfast.engine.hosting import Host
+from holdfast.engine.hosting import Begun, RunHost
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.parking import park_of
 from holdfast.engine.recording import Recorder
-from holdfast.engine.steps import StepRun
-from holdfast.engine.timing import Timers
 from holdfast.errors import HoldfastError, StepOutcomeUnknown
 from holdfast.stores.contract import History, Request
 from holdfast.stores.memories import MemoryChange
@@ -61,7 +59,7 @@ _TOLD = (Kind.STEP, Kind.COMPENSATION, Kind.CHILD)
 class Driver:
     """A held run."""
 
-    def __init__(self, host: Host, run: Run, definition: WorkflowDefinition) -> None:
+    def __init__(self, host: RunHost, run: Run, definition: WorkflowDefinition) -> None:
         self.host = host
         self.run = run
         self.definition = definition
@@ -70,7 +68,7 @@ class Driver:
         self.loading = False
         """Its code is still being imported."""
         self.execution: Execution
-        self._steps: dict[int, StepRun] = {}
+        self._steps: dict[int, Begun] = {}
         self._children = Children(self)
         self._questions = Questions(self)
         self._attempts: dict[int, Attempt] = {}
@@ -79,7 +77,7 @@ class Driver:
         self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
         self.journal = Recorder(self)
-        self._timers = Timers(self)
+        self._timers = host.timers(self)
         self._to_start: list[Command] = []
         self._resuming = True
         self._pumping = False
@@ -239,7 +237,7 @@ class Driver:
             self._children.begin(command)
 
     def _start_step(self, command: Command) -> None:
-        step = StepRun(self, command, self._attempts.pop(command.position, None))
+        step = self.host.step_run(self, command, self._attempts.pop(command.position, None))
         if step.call.step.effect is not Effect.ONCE:
             self._steps[command.position] = step
             step.launch()
@@ -249,7 +247,7 @@ class Driver:
             self._steps[command.position] = step
             self.journal.note(step.note_intent(), partial(self._intent_noted, step))
 
-    def _intent_noted(self, step: StepRun) -> None:
+    def _intent_noted(self, step: Begun) -> None:
         if step.withdrawn:
             self.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
         elif self.standing:
@@ -274,7 +272,7 @@ class Driver:
 
     def step_settled(
         self,
-        step: StepRun,
+        step: Begun,
         *,
         ok: bool,
         payload: bytes,
@@ -507,7 +505,7 @@ class Driver:
             if self._is_live():
                 self._act()
 
-    def step_left(self, step: StepRun) -> None:
+    def step_left(self, step: Begun) -> None:
         """A step makes no further attempt here, and has no outcome."""
         if not self.gone and self._steps.pop(step.command.position, None) is not None:
             self._left_some = True

@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any
 
 from holdfast.codec import LARGEST
-from holdfast.core.execution import Execution
+from holdfast.core.execution import Command, Execution
 from holdfast.core.queues import QueueLimits
+from holdfast.core.records import Attempt
 from holdfast.engine import quiet
 from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
@@ -31,10 +32,11 @@ from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
 from holdfast.engine.patience import when_available
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
-from holdfast.engine.steps import AroundStep
+from holdfast.engine.steps import AroundStep, StepRun
 from holdfast.engine.telling import Teller
 from holdfast.engine.threads import Threads
 from holdfast.engine.ticking import Ticker
+from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
@@ -472,6 +474,14 @@ class JournalEngine:
         self.nudge()  # somebody here may have been waiting for it
 
     # What drivers tell (see `driver.Host`)
+
+    def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> StepRun:
+        """What carries a step out."""
+        return StepRun(self, driver, command, known)
+
+    def timers(self, driver: Driver) -> Timers:
+        """What wakes a run when something is due."""
+        return Timers(driver)
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""

@@ -1,4 +1,4 @@
-"""What a held run needs of the engine that holds it."""
+"""What a held run, and a step that is carried out, need of their engine."""
 
 from __future__ import annotations
 
@@ -6,42 +6,173 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.core.execution import Execution
+from holdfast.core.execution import Command, Execution
+from holdfast.core.records import Attempt
 from holdfast.engine.clock import Clock
+from holdfast.engine.definitions import StepCall
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
 from holdfast.stores.contract import History, Store
 from holdfast.stores.news import News
-from holdfast.stores.operations import Change, Link, NewRun, Run, Verdict
+from holdfast.stores.operations import Answer, Change, Link, NewRun, Op, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
     from holdfast.engine.steps import AroundStep
-    from holdfast.engine.telling import Teller
+    from holdfast.engine.telling import Account, Teller
 
 
-class Host(Protocol):
-    """What a driver needs of the engine that holds it."""
+class Performs(Protocol):
+    """What carries operations out in a store, one by one."""
+
+    async def perform(self, op: Op) -> Answer:
+        """Carry it out, and return the answer."""
+        ...
+
+
+class StepEngine(Protocol):
+    """What a step may need of the engine that carries it out: the same for all steps that it carries out."""
+
+    closers: list[Callable[[], Coroutine[Any, Any, None]]]
+    """Close what steps have opened for those that come after them: called when the engine closes."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time and chance."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The store that it sees."""
+        ...
+
+    @property
+    def writer(self) -> Performs:
+        """The way to change something there."""
+        ...
+
+    @property
+    def max_value(self) -> int:
+        """The largest value that is recorded, in bytes."""
+        ...
+
+
+class Begun(Protocol):
+    """A step command that a driver has begun."""
+
+    command: Command
+    withdrawn: bool
+    """Nobody wants its outcome any more."""
+
+    @property
+    def call(self) -> StepCall:
+        """The step, with its arguments."""
+        ...
+
+    @property
+    def was_intended(self) -> bool:
+        """Whether a ``once`` step was about to start before, and may have."""
+        ...
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an attempt is being made, and not only waited for."""
+        ...
+
+    def launch(self) -> None:
+        """Begin."""
+
+    def cancel(self, *, lost: bool = False) -> None:
+        """Nobody wants the outcome any more; or (``lost``) the run is not held here any more."""
+
+    def note_intent(self) -> Attempt:
+        """What is written before a ``once`` step starts."""
+        ...
+
+    def note_no_intent(self) -> Attempt:
+        """What is written when it does not start after all."""
+        ...
+
+
+class Alarms(Protocol):
+    """When something of one run is due."""
+
+    deadline_sent: bool
+    """Whether it is recorded, or about to be, that the run's deadline has passed."""
+
+    def set_alarm(self) -> None:
+        """Be woken when the next one is due."""
+
+    def stop(self) -> None:
+        """Be woken no more."""
+
+    def next_due(self) -> float | None:
+        """When the next one is due."""
+        ...
+
+    def record_due(self) -> bool:
+        """Record what is due; true when there was anything."""
+        ...
+
+
+class Submits(Protocol):
+    """What takes operations, and answers later."""
+
+    def submit(self, op: Op, done: Done) -> None:
+        """Carry it out; ``done`` gets the answer, or why there is none."""
+
+
+class Tells(Protocol):
+    """What tells others of commands in flight."""
+
+    def begin(self, account: Account, attempt: int, at: float) -> None:
+        """An attempt begins."""
+
+    def forget(self, account: Account) -> None:
+        """There is nothing more to tell of it."""
+
+    def tell_now(self, driver: Driver) -> None:
+        """Hand in what has gathered of this run, without waiting."""
+
+
+class RunHost(Protocol):
+    """What a driver needs of whoever holds its run."""
 
     loop: asyncio.AbstractEventLoop
-    clock: Clock
-    store: Store
-    writer: Writer
-    threads: Threads
-    telling: Teller
-    news: News
-    """Who follows runs in this process."""
     worker: int
     draining: bool
     max_value: int
     """The largest value that is recorded, in bytes."""
     execution: Callable[..., Execution]
     """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
-    around_step: AroundStep | None
-    stragglers: set[asyncio.Task[Any]]
-    """Steps that were cancelled and have not ended yet."""
-    closers: list[Callable[[], Coroutine[Any, Any, None]]]
-    """Close what steps have opened for those that come after them: called when the engine closes."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time, as the run is told it."""
+        ...
+
+    @property
+    def writer(self) -> Submits:
+        """Where what happens goes to."""
+        ...
+
+    @property
+    def telling(self) -> Tells:
+        """What tells others of commands in flight."""
+        ...
+
+    @property
+    def news(self) -> News:
+        """Who follows runs in this process."""
+        ...
+
+    def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> Begun:
+        """What carries a step out; ``known`` is what is left of an earlier holder's attempts."""
+        ...
+
+    def timers(self, driver: Driver) -> Alarms:
+        """What wakes a run when something is due."""
+        ...
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""
@@ -61,12 +192,34 @@ class Host(Protocol):
     def nudge(self) -> None:
         """Look at once what there is to do."""
 
+    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
+        """Start a run for a held one."""
+
+
+class Host(RunHost, Protocol):
+    """What the journal engine is to the steps that it carries out itself, beside being their run's holder."""
+
+    store: Store
+    threads: Threads
+    around_step: AroundStep | None
+    stragglers: set[asyncio.Task[Any]]
+    """Steps that were cancelled and have not ended yet."""
+    closers: list[Callable[[], Coroutine[Any, Any, None]]]
+    """Close what steps have opened for those that come after them: called when the engine closes."""
+
+    @property
+    def writer(self) -> Writer:
+        """The one place through which the engine writes."""
+        ...
+
+    @property
+    def telling(self) -> Teller:
+        """What tells others of commands in flight."""
+        ...
+
     def holds_lease(self) -> bool:
         """Whether nobody else can hold this worker's runs yet, so that a step may begin."""
         ...
-
-    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
-        """Start a run for a held one, and execute it here if this worker can."""
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """A run's row and journal, if there is such a run."""

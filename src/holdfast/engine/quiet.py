@@ -15,7 +15,7 @@ _handle = logging.Logger.handle
 
 def _handle_unless_replaying(self: logging.Logger, record: logging.LogRecord) -> None:
     loop = running_loop()
-    if loop is None or not (loop.replaying or loop.closing):
+    if loop is None or not loop.is_silent:
         _handle(self, record)
 
 

@@ -11,20 +11,21 @@ from holdfast.stores.operations import ReserveUsage, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.engine.hosting import Host
 
 FIRST_LOOK = 0.05
 LONGEST_LOOK = 1.0
 """Seconds after which a step asks again that waits for the calls of others to end; twice as long each time."""
 
 
-async def reserve(driver: Driver, position: int, step: str, expected: Usage) -> None:
+async def reserve(host: Host, driver: Driver, position: int, step: str, expected: Usage) -> None:
     """Reserve with every budget of the run and of those above it; without any, nothing is asked."""
     run = driver.run
     if not run.has_budget:
         return
     pause = FIRST_LOOK
     while True:
-        answer = await driver.host.writer.perform(ReserveUsage(run.key, run.epoch, position, expected))
+        answer = await host.writer.perform(ReserveUsage(run.key, run.epoch, position, expected))
         if answer is Verdict.DONE:
             return
         if not isinstance(answer, Shortage):
@@ -33,7 +34,7 @@ async def reserve(driver: Driver, position: int, step: str, expected: Usage) -> 
             raise _unpriced(run.id, answer)
         if not answer.passing:
             raise _exceeded(run.id, step, answer)
-        await driver.host.clock.sleep(pause)
+        await host.clock.sleep(pause)
         if driver.standing:
             raise FenceLost(f"run {run.id!r} stands still: its workflow was switched off while {step!r} waited")
         pause = min(LONGEST_LOOK, 2 * pause)

@@ -26,16 +26,22 @@ from holdfast.core.records import Attempt
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
-from holdfast.engine.definitions import StepCall, Used
+from holdfast.engine import asking
+from holdfast.engine.attempting import call_plain, in_time
+from holdfast.engine.definitions import StepCall, StepDefinition, Used
+from holdfast.engine.reserving import reserve
 from holdfast.engine.step_context import StepContext as StepContext
 from holdfast.engine.step_context import current as current
 from holdfast.engine.telling import Account
 from holdfast.engine.transacting import MOST_INTERRUPTIONS, Interrupted, in_transaction
-from holdfast.errors import FenceLost, StepFailed, StepTimedOut, UnrecordableValue, UsageError
+from holdfast.errors import FenceLost, StepFailed, UnrecordableValue, UsageError
+from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
+from holdfast.stores.operations import Change, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.engine.hosting import Host, StepEngine
 
 HEARTBEAT_INTERVAL = 0.1
 """Progress is written at most this often; the latest wins."""
@@ -56,7 +62,8 @@ AroundStep = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], Corou
 class StepRun:
     """A step command on its way to an outcome."""
 
-    def __init__(self, driver: Driver, command: Command, known: Attempt | None) -> None:
+    def __init__(self, host: Host, driver: Driver, command: Command, known: Attempt | None) -> None:
+        self.host = host
         self.driver = driver
         self.command = command
         self.call: StepCall = command.call
@@ -84,8 +91,52 @@ class StepRun:
         """What the attempt that is being made was told of itself."""
         self._beat_due = False
         self._last_beat = 0.0
-        self._loop = driver.host.loop
+        self._loop = host.loop
         self._thread = threading.get_ident()
+
+    # What a step may know and ask for (see `step_context.Carrier`)
+
+    @property
+    def step(self) -> StepDefinition:
+        """The step."""
+        return self.call.step
+
+    @property
+    def run(self) -> Run:
+        """The row of its run, as it was when the run came into memory."""
+        return self.driver.run
+
+    @property
+    def engine(self) -> StepEngine:
+        """The engine that carries it out."""
+        return self.host
+
+    @property
+    def idempotency_key(self) -> str:
+        """Stable over attempts, crashes and replays."""
+        return self.driver.execution.idempotency_key(self.command.position, self.step.name)
+
+    async def reserve(self, expected: Usage) -> None:
+        """Ask for a piece of the run's budgets."""
+        await reserve(self.host, self.driver, self.command.position, self.step.name, expected)
+
+    async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
+        """Note that people are told of a question again."""
+        return await asking.remind(self.host, self.run, id, reminders, asked_of, expires_at)
+
+    async def withdraw_approval(self, id: str) -> bool:
+        """Take a question back."""
+        return await asking.withdraw(self.host, self.run, id)
+
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """Another run's row and journal."""
+        return await self.host.read_run(run_id)
+
+    async def change_run(self, op: Change) -> Verdict:
+        """Change another run."""
+        return await self.host.change(op)
+
+    # Carrying it out
 
     @property
     def is_at_work(self) -> bool:
@@ -103,10 +154,10 @@ class StepRun:
         """Nobody wants the outcome any more; or (``lost``) the run is not held here any more."""
         self._lost = lost
         self.withdrawn = True
-        self.driver.host.telling.forget(self._account)
+        self.host.telling.forget(self._account)
         if self.task is not None and not self.task.done():
             # Its clean-up may take a while, and asyncio itself holds tasks only weakly.
-            stragglers = self.driver.host.stragglers
+            stragglers = self.host.stragglers
             stragglers.add(self.task)
             self.task.add_done_callback(stragglers.discard)
             self.task.cancel()
@@ -114,12 +165,12 @@ class StepRun:
     def note_intent(self) -> Attempt:
         """What is written before a ``once`` step starts."""
         self._noted = True
-        now = self.driver.host.clock.now()
+        now = self.host.clock.now()
         return Attempt(self.command.position, self._attempt_number, intent=True, at=now, name=self.call.step.name)
 
     def note_no_intent(self) -> Attempt:
         """What is written when it does not start after all: nobody need fear that it has."""
-        now = self.driver.host.clock.now()
+        now = self.host.clock.now()
         return Attempt(self.command.position, self._attempt_number - 1, at=now, name=self.call.step.name)
 
     def _record_known(self, known: Attempt) -> None:
@@ -140,7 +191,7 @@ class StepRun:
 
     async def carry_out(self) -> None:
         """See to it that the step gets an outcome."""
-        started_at = self.driver.host.clock.now()
+        started_at = self.host.clock.now()
         try:
             await self._make_attempts()
         except Exception as error:
@@ -152,15 +203,15 @@ class StepRun:
 
     async def _make_attempts(self) -> None:
         """Make attempts until one settles the step."""
-        clock = self.driver.host.clock
+        clock = self.host.clock
         retry = self.call.step.retry
         while True:
-            while not self.driver.host.holds_lease():
+            while not self.host.holds_lease():
                 await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
             self.memory = self._kept = None
             interrupted = False
-            self.driver.host.telling.begin(self._account, self._attempt_number, started_at)
+            self.host.telling.begin(self._account, self._attempt_number, started_at)
             try:
                 value = await self._attempt()
             except asyncio.CancelledError:
@@ -184,7 +235,7 @@ class StepRun:
                 return
             finally:
                 self._current = None
-                self.driver.host.telling.forget(self._account)
+                self.host.telling.forget(self._account)
             if self.withdrawn:
                 return
             tried = self._attempt_number - self._interruptions
@@ -210,13 +261,13 @@ class StepRun:
         progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
         self._current = StepContext(self, self._attempt_number, progress)
         current.set(self._current)
-        around = self.driver.host.around_step
+        around = self.host.around_step
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
         else:
             call = partial(self._call_in_thread, *args, **kwargs)
             if around is None:
-                await self.driver.host.threads.reserve()
+                await self.host.threads.reserve()
         if around is not None:
             call = call if step.is_async else partial(self._reserve_and_call, call)
             if step.transaction:  # whoever replaces the step needs no database
@@ -227,21 +278,7 @@ class StepRun:
         return await self._in_time(call)
 
     async def _in_time(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        step = self.call.step
-        if step.timeout is None:
-            return await call()
-        scope = asyncio.timeout(step.timeout)
-        try:
-            async with scope:
-                return await call()
-        except TimeoutError:
-            if scope.expired():
-                raise StepTimedOut(
-                    f"step {step.name!r} of run {self.driver.run.id!r} took longer than its time-out of "
-                    f"{step.timeout:g} s (attempt {self._attempt_number})",
-                    step.name,
-                ) from None
-            raise
+        return await in_time(self.step, self.run.id, self._attempt_number, call)
 
     async def _in_transaction(
         self, context: StepContext, call: Callable[[], Coroutine[Any, Any, Any]], *, reserved: bool = False
@@ -257,25 +294,25 @@ class StepRun:
             self._kept = await in_transaction(self, context, self._attempt_number, once_begun)
         finally:
             if reserved and not begun:
-                self.driver.host.threads.waive()
+                self.host.threads.waive()
         self._noted = True
         return self._kept[1]
 
     async def _reserve_and_call(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        await self.driver.host.threads.reserve()
+        await self.host.threads.reserve()
         return await call()
 
     async def _call_in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
         attempt = self._current
-        call = partial(_call_plain, self.call.step.function, args, kwargs)
-        return await self.driver.host.threads.run(lambda: context.run(self._call_if_held, attempt, call))
+        call = partial(call_plain, self.call.step.function, args, kwargs)
+        return await self.host.threads.run(lambda: context.run(self._call_if_held, attempt, call))
 
     def _call_if_held(self, attempt: StepContext | None, call: Callable[[], Any]) -> Any:
         """In the thread: the lease may have passed while the step waited for its turn there."""
         while True:
-            held = self.driver.host.holds_lease()
+            held = self.host.holds_lease()
             # Asked after the lease: a worker that registered anew has one again, and dropped its runs before that.
             if self.driver.gone or self.withdrawn or attempt is not self._current:
                 raise FenceLost(f"step {self.call.step.name!r} had not begun when its worker let go of it")
@@ -294,7 +331,7 @@ class StepRun:
             try:
                 what = f"the output of step {step.name!r}"
                 payload, decoded = step.output.record(value, what)
-                check_size(payload, what, self.driver.host.max_value)
+                check_size(payload, what, self.host.max_value)
             except UnrecordableValue as refused:
                 self._settle(False, encode_error(refused), UNREAD, started_at, used)
             else:
@@ -305,7 +342,7 @@ class StepRun:
     def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float, told: Used | None = None) -> None:
         used, model = (None, "") if told is None else told
         if self.driver.run.has_budget:
-            seconds = max(0.0, self.driver.host.clock.now() - started_at)
+            seconds = max(0.0, self.host.clock.now() - started_at)
             used = replace(used or Usage(), seconds=seconds)
         self.driver.step_settled(
             self,
@@ -331,12 +368,12 @@ class StepRun:
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.tell_text, context, text)
         elif context is self._current and not self.withdrawn:
-            self.driver.host.telling.listen(self._account)(text)
+            self.host.telling.listen(self._account)(text)
 
     def listener(self, context: StepContext, request: int) -> Callable[[str], None]:
         """What takes the pieces of an answer."""
         if context is self._current and not self.withdrawn:
-            return self.driver.host.telling.listen(self._account, request)
+            return self.host.telling.listen(self._account, request)
         return lambda _: None
 
     def beat(self, context: StepContext, progress: Any) -> None:
@@ -405,16 +442,8 @@ class StepRun:
                 intent=self.call.step.effect is Effect.ONCE,
                 progress=self._progress,
                 error=self._error,
-                at=self.driver.host.clock.now(),
+                at=self.host.clock.now(),
                 name=self.call.step.name,
             ),
             then,
         )
-
-
-def _call_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as stop:
-        # A future cannot carry it: it would end the coroutine that awaits it as if that had returned.
-        raise RuntimeError("the step raised StopIteration") from stop

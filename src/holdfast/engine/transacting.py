@@ -47,7 +47,7 @@ async def in_transaction(
         value = await call()
         what = f"the output of step {context.name!r}"
         payload, decoded = run.call.step.output.record(value, what)
-        check_size(payload, what, run.driver.host.max_value)
+        check_size(payload, what, run.host.max_value)
         task = asyncio.current_task()
         if run.withdrawn or run.driver.gone or (task is not None and task.cancelling()):
             raise asyncio.CancelledError
@@ -69,7 +69,7 @@ async def in_transaction(
 
 async def _begun(run: StepRun, number: int) -> StepTransaction:
     """The transaction; a store that cannot be had is waited for, as by everything that a run does."""
-    host, step = run.driver.host, run.call.step
+    host, step = run.host, run.call.step
     pause = 0.0
     while True:
         attempt = Attempt(run.command.position, number, at=host.clock.now(), name=step.name)
@@ -90,7 +90,7 @@ async def _begun(run: StepRun, number: int) -> StepTransaction:
 
 async def _committed(run: StepRun, context: StepContext, transaction: StepTransaction, payload: bytes) -> None:
     """See to it that it is committed, or known not to be."""
-    host = run.driver.host
+    host = run.host
     committing = host.loop.create_task(_commit(run, transaction, payload))
     host.stragglers.add(committing)
     committing.add_done_callback(host.stragglers.discard)
@@ -118,7 +118,7 @@ async def _commit(run: StepRun, transaction: StepTransaction, payload: bytes) ->
                     run.call.step.name, run.driver.run.id, error,
                 )  # fmt: skip
             pause = min(LONGEST_PAUSE, pause * 2 or FIRST_PAUSE)
-            await run.driver.host.clock.sleep(pause)
+            await run.host.clock.sleep(pause)
 
 
 def _lose(run: StepRun) -> NoReturn:

@@ -24,7 +24,7 @@ from holdfast.errors import McpError, McpUnavailable
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
-    from holdfast.engine.hosting import Host
+    from holdfast.engine.hosting import StepEngine
 
 T = TypeVar("T")
 
@@ -106,9 +106,9 @@ class Connection:
         self._live: Live | None = None
         self._opening: _Opening | None = None
         self._owners: set[asyncio.Task[None]] = set()
-        self._engines: WeakSet[Host] = WeakSet()
+        self._engines: WeakSet[StepEngine] = WeakSet()
 
-    async def ask(self, ask: Callable[[Live], Awaitable[T]], engine: Host | None = None) -> T:
+    async def ask(self, ask: Callable[[Live], Awaitable[T]], engine: StepEngine | None = None) -> T:
         """Ask something on an open connection. Raises ``McpUnavailable`` if there is none to be had."""
         if engine is not None:
             self._serve(engine)
@@ -129,7 +129,7 @@ class Connection:
         if self._owners:
             await asyncio.wait(self._owners, timeout=CLOSING)
 
-    def _serve(self, engine: Host) -> None:
+    def _serve(self, engine: StepEngine) -> None:
         if engine in self._engines:
             return
         self._engines.add(engine)

@@ -87,14 +87,14 @@ async def test_a_run_whose_process_died_can_be_cancelled() -> None:
 @pytest.mark.asyncio
 async def test_a_workflow_may_clean_up_when_it_is_cancelled() -> None:
     @workflow
-    async def tidy() -> None:
+    async def tidy_when_cancelled() -> None:
         try:
             await asyncio.sleep(3600)
         finally:
             did.append("tidied")
 
     runner = Runner()
-    run = await runner.start(tidy)
+    run = await runner.start(tidy_when_cancelled)
     did.clear()  # leaving memory runs the block, too
     assert (await runner.cancel(run.run_id)).status == "cancelled"
     assert "tidied" in did

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -216,7 +217,7 @@ def test_what_a_server_complains_of_is_logged_in_bounds_and_without_secrets(capl
     assert told[3] == "0 ***"
     assert len(told) == processes.LINES + 1
     assert told[-1] == "54 more lines are not shown"
-    assert complaints.last_line() == "the end"
+    assert asyncio.run(complaints.last_words()) == "the end"
 
 
 def test_secrets_are_taken_out_the_long_ones_first_and_old_ones_are_forgotten() -> None:

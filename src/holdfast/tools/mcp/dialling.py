@@ -51,7 +51,7 @@ def dial_process(
 
     @asynccontextmanager
     async def dial(ended: Callable[[], None]) -> AsyncGenerator[ClientSession]:
-        async with process_streams(server, command, env, cwd, secrets) as (streams, last_line):
+        async with process_streams(server, command, env, cwd, secrets) as (streams, last_words):
             try:
                 async with _session(streams, ended) as session:
                     yield session
@@ -60,7 +60,7 @@ def dial_process(
                 if not isinstance(error, MCPError):
                     raise
                 if is_cut(error, over=True):
-                    said = last_line()
+                    said = await last_words()
                     wrote = f"; the last that it wrote to its stderr: {said}" if said else ""
                     words = f"the process of the MCP server {server!r} ended before it could be asked anything{wrote}"
                     raise McpUnavailable(words, server, sent=False) from None

@@ -6,11 +6,12 @@ stderr is logged, line by line; of a server that writes without end not all is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +29,14 @@ LONGEST_LINE = 2000
 LINES = 200
 """So many lines of stderr are logged in a window of time; how many more there were is told after it."""
 WINDOW = 10.0
+LAST_WORDS = 1.0
+"""Seconds that the last words of a process are waited for: one that it has started may keep its stderr open."""
 
 
 @asynccontextmanager
 async def process_streams(
     server: str, command: tuple[str, ...], env: Mapping[str, str], cwd: str | Path | None, secrets: Secrets
-) -> AsyncGenerator[tuple[TransportStreams, Callable[[], str]]]:
+) -> AsyncGenerator[tuple[TransportStreams, Callable[[], Awaitable[str]]]]:
     """A new process of a server: the streams to and from it, and what tells the last line that it has written."""
     complaints = Complaints(server, secrets)
     started = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(env), cwd=cwd)
@@ -50,7 +53,7 @@ async def process_streams(
                 sent=False,
             ) from None
         complaints.close_writing()
-        yield streams, complaints.last_line
+        yield streams, complaints.last_words
 
 
 class Complaints:
@@ -69,8 +72,9 @@ class Complaints:
         """Once the process has it, our end would only keep the pipe open."""
         self.writing.close()
 
-    def last_line(self) -> str:
-        """The last line with something in it."""
+    async def last_words(self) -> str:
+        """The last line with something in it, of a process that has ended: what it wrote may still be on its way."""
+        await asyncio.to_thread(self.thread.join, LAST_WORDS)
         return self._last
 
     def _listen(self, reading: int) -> None:

@@ -27,6 +27,7 @@
     │       ├── RunCancelled
     │       └── RunDead
     ├── RunTimedOut                  (also TimeoutError) the run passed its own time-out
+    ├── HistoryFull                  Temporal limits how long a run's history gets, and it cannot go on in a new one
     ├── CompensationFailed           a step could not be undone: ``.step``, ``.compensation``
     ├── ReplayError                  the run stops in ``failed``, its journal untouched; fix the code, then retry
     │   ├── NonDeterminismError      the code no longer does what the journal says it did
@@ -198,6 +199,10 @@ class RunDead(RunUnsuccessful):
 
 class RunTimedOut(HoldfastError, TimeoutError):
     """The run took longer than its workflow's ``timeout``."""
+
+
+class HistoryFull(HoldfastError):
+    """The run has come near Temporal's limit for the history of one execution, and cannot go on in a new one."""
 
 
 class CompensationFailed(HoldfastError):

@@ -47,9 +47,6 @@ COMPACTION = "compaction"
 INSTRUCTIONS = "instructions"
 """The step that asks a function for the agent's instructions."""
 
-SESSION = "session"
-"""The step that tells which run came before this one in its session."""
-
 Told = Callable[[str | None], str | None]
 """What the model is told at the beginning, from what the step ``INSTRUCTIONS`` has recorded, if it has: only the
 agent's code knows all of it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.calling import carry_out
 from holdfast.agents.compaction import compact
-from holdfast.agents.conversation import SESSION, Conversation, is_final
+from holdfast.agents.conversation import Conversation, is_final
 from holdfast.agents.deps import take_back
 from holdfast.agents.models.calls import Ask, call_model
 from holdfast.agents.models.context import Compaction, Room
@@ -31,7 +31,7 @@ from holdfast.authoring.step import invoke
 from holdfast.client.agent_result import AgentResult
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
-from holdfast.core.records import Kind
+from holdfast.core.records import SESSION, Kind
 from holdfast.engine import steps
 from holdfast.engine.definitions import ChildCall, StepDefinition
 from holdfast.errors import ContextFull, TurnLimitReached
@@ -161,7 +161,7 @@ async def _previous_run(execution: Execution, agent: Agent[Any]) -> _Previous | 
 
 
 async def _read_previous() -> str:
-    return steps.current.get().run.previous
+    return await steps.current.get().previous_run()
 
 
 _SESSION = StepDefinition(SESSION, _read_previous, True, codec_for(str), (), {})

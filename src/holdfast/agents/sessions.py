@@ -8,6 +8,7 @@ where that was compacted, what came before the summary is not read any more.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,8 @@ from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
+
+log = logging.getLogger("holdfast.agents")
 
 MOST_KEPT = 1000
 """Runs whose messages are kept in memory, for each engine."""
@@ -61,6 +64,7 @@ async def _backwards(run_id: str, read: Read, kept: _Kept) -> AsyncIterator[Conv
         if run_id not in kept:
             found = await read(run_id)
             if found is None:
+                log.info("a conversation is told without its beginning: run %r, which it goes on from, is gone", run_id)
                 break
             run, history = found
             if run.state is not RunState.COMPLETED:

@@ -24,6 +24,7 @@ from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.records import Record
 from holdfast.engine import steps
+from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
@@ -31,6 +32,7 @@ from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, Run, Verdict
+from holdfast.stores.temporal.targets import is_temporal
 from holdfast.stores.urls import open_store, shown_url, store_url
 
 log = logging.getLogger("holdfast")
@@ -74,15 +76,7 @@ class Runtime:
         target = store_url(url, namespace)
         self.url = shown_url(target)
         """The store's URL, as people may see it."""
-        self._engine = JournalEngine(
-            open_store(target, encryption=encryption),
-            _served(workflows),
-            lease=lease,
-            concurrency=concurrency,
-            queues=_names(queues),
-            limits=queueing.limits,
-            max_value=max_value,
-        )
+        self._engine = _engine(target, _served(workflows), lease, concurrency, _names(queues), max_value, encryption)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -227,6 +221,31 @@ class Runtime:
 
 _open: list[Runtime] = []
 _opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Runtime]] = {}
+
+
+def _engine(
+    url: str,
+    served: Mapping[str, WorkflowDefinition],
+    lease: float,
+    concurrency: int,
+    queues: tuple[str, ...] | None,
+    max_value: int,
+    encryption: Encryption | None,
+) -> Engine:
+    """The engine that a URL means."""
+    limits = queueing.limits
+    if is_temporal(url):
+        from holdfast.stores.temporal.targets import parse_target
+        from holdfast.temporal.engine import TemporalEngine
+
+        return TemporalEngine(
+            parse_target(url), served, lease=lease, concurrency=concurrency, queues=queues, limits=limits,
+            max_value=max_value, encryption=encryption,
+        )  # fmt: skip
+    return JournalEngine(
+        open_store(url, encryption=encryption), served, lease=lease, concurrency=concurrency, queues=queues,
+        limits=limits, max_value=max_value,
+    )  # fmt: skip
 
 
 def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinition]:

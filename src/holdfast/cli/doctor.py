@@ -48,7 +48,7 @@ from holdfast.stores.queues import KeptQueue
 from holdfast.stores.sealing import SealedStore, beneath
 from holdfast.stores.serving import why_unserved
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
+from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
 
 _STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
 
@@ -94,6 +94,8 @@ def _checks(url: str | None) -> Iterator[Check]:
         yield Check("store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
     elif isinstance(database, SqliteStore):
         yield from _sqlite(database)
+    elif is_temporal(store_url(url)):
+        yield from _temporal(store_url(url), store)
     else:
         yield from _postgres(store_url(url), database)
 
@@ -229,6 +231,18 @@ def _postgres(url: str, store: Store) -> Iterator[Check]:
         yield check
         is_ready = (is_ready or check.name == "tables") and check.status != FAIL
     if is_ready:
+        yield from _work(store)
+
+
+# The Temporal server
+
+
+def _temporal(url: str, store: Store) -> Iterator[Check]:
+    from holdfast.cli.temporal_server import server_checks
+
+    checks = asyncio.run(server_checks(url))
+    yield from checks
+    if not any(check.status == FAIL for check in checks):
         yield from _work(store)
 
 

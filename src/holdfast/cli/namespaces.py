@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import split_namespace
+from holdfast.stores.urls import is_temporal, split_namespace
 
 
 def show_namespaces(url: str | None, *, as_json: bool) -> None:
@@ -22,6 +23,10 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
     store, target = existing(url)
     if isinstance(beneath(store), SqliteStore):
         found = namespaces_beside(Path(split_namespace(store.url)[0].removeprefix("sqlite:///")))
+    elif is_temporal(target):
+        from holdfast.cli.temporal_server import namespaces_at
+
+        found = asyncio.run(namespaces_at(target))
     else:
         from holdfast.cli.postgres_database import connected, namespaces
 

@@ -17,7 +17,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import Run
 from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import open_store, shown_url, split_namespace, store_url
+from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
 
 _LOOKED_THROUGH = 500
 _HOW_IT_BEGINS = (
@@ -53,7 +53,7 @@ async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
     if isinstance(database := beneath(store), SqliteStore):
         if not database.path.exists():
             raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
-    else:
+    elif not is_temporal(target):  # it says so itself
         await _check_that_it_is_there(store, target)
     await store.open()
     try:

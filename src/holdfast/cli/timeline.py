@@ -220,7 +220,7 @@ def _failure(record: Record) -> tuple[str, str]:
 
 def _outcome(record: Record, story: Story) -> list[tuple[str, str]]:
     parts = [("ok", "green") if record.ok else _failure(record)]
-    if not record.worker:
+    if not record.worker and not record.epoch:  # Temporal does not tell who has recorded what
         parts.append((", given to the fork", ""))
     if record.attempts > 1:
         parts.append((f" after {record.attempts} attempts", ""))

@@ -19,10 +19,10 @@ from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.chance import SEED, fork_seed
 from holdfast.core.records import Kind, Record
 from holdfast.core.usage import BUDGET_SIGNAL
-from holdfast.errors import BudgetExceeded, RunConflict, RunNotFound, UsageError
+from holdfast.errors import RunConflict, RunNotFound, UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, Run, SendSignal, Started, Verdict
-from holdfast.stores.rules import error_words, switched_off
+from holdfast.stores.rules import calls_short, switched_off
 
 GIVEN = object()
 """The ``with_output`` of a fork whose step runs again."""
@@ -90,10 +90,10 @@ async def fork_run(
         by_delivery=source.by_delivery,
     )
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
-    if _waits_for_budget([one for one in history.records if one.seq < keep]):
-        if await store.get(new.id) is not None:  # else somebody else would be told
-            raise _taken(new.id)
-        ops.append(SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()}", now))
+    short = calls_short(one for one in history.records if one.seq < keep)
+    if short and await store.get(new.id) is not None:  # else somebody else would be told
+        raise _taken(new.id)
+    ops += [SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()} {n}", now) for n in range(short)]
     [answer, *_] = await store.commit(ops)
     if answer is Verdict.SWITCHED_OFF:
         raise switched_off(source.workflow, f"run {run_id!r} was not forked")
@@ -120,17 +120,6 @@ def _begun(records: Sequence[Record], old: Record) -> int:
             if record.name == BEGINS and record.position > old.position and record.seq < old.seq:
                 return record.seq
     return old.seq
-
-
-def _waits_for_budget(records: Sequence[Record]) -> bool:
-    """Whether a model call was refused, and the run has not been told yet that it may ask again."""
-    refused = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
-    for record in reversed(records):
-        if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
-            return False
-        if record.kind is Kind.STEP and not record.ok and error_words(record.payload).startswith(refused):
-            return True
-    return False
 
 
 def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:

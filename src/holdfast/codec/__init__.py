@@ -20,7 +20,7 @@ from holdfast.codec.inputs import InputsCodec, bind_by_name
 from holdfast.codec.keys import checked_key, key_template, render_key
 from holdfast.codec.preview import preview
 from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
-from holdfast.codec.size import LARGEST, check_size
+from holdfast.codec.size import LARGEST, SizeLimit, check_size
 from holdfast.codec.values import ValueCodec
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Encryption",
     "ErrorInfo",
     "InputsCodec",
+    "SizeLimit",
     "ValueCodec",
     "bind_by_name",
     "check_size",

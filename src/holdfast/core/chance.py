@@ -55,6 +55,10 @@ class Chance:
         """16 bytes that belong to this run alone, and not to the one that it was forked from."""
         return self._draw(purpose, position, self._seeds[0][1], 16)
 
+    def idempotency_key(self, position: int, name: str) -> str:
+        """A key for the outside world that stays the same over attempts and replays of one step."""
+        return self.own(f"step:{position}:{name}", position).hex()
+
     def times_rewound(self, position: int) -> int:
         """How often a retry has gone back to this position, or behind it."""
         return sum(back_to <= position for back_to in self._rewound)

@@ -337,7 +337,7 @@ class Execution:
 
     def idempotency_key(self, position: int, name: str) -> str:
         """A key for the outside world that stays the same over attempts and replays of one step."""
-        return self._chance.own(f"step:{position}:{name}", position).hex()
+        return self._chance.idempotency_key(position, name)
 
     def child_seed(self, position: int) -> bytes:
         """The seed of a run that the command at this position starts: who starts it again, starts the same."""

@@ -47,6 +47,9 @@ class Kind(IntEnum):
         return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL, Kind.PATCH)
 
 
+SESSION = "session"
+"""The first step of a run that is in a session: it tells which run came before it."""
+
 WAITS = (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
 """Commands that, once they have been begun, need nobody here."""
 

@@ -139,3 +139,8 @@ class Children:
 def child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:
     """What is recorded of a run that ended without a result: enough to raise what its own caller would have seen."""
     return json.dumps({"child": run_id, "state": state, "error": None if error is None else error.decode()}).encode()
+
+
+def is_child_failure(payload: bytes | None) -> bool:
+    """Whether this was recorded of such a run, and not of one that could not be started, or is not the one meant."""
+    return (payload or b"").startswith(b'{"child": ')

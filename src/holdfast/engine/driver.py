@@ -27,7 +27,7 @@ from typing import Any
 
 from holdfast.codec import check_size, encode_error
 from holdfast.core.execution import UNREAD, Command, Execution
-from holdfast.core.patches import NOWHERE, Patches
+from holdfast.core.patches import NOWHERE
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import Effect, RunState
 from holdfast.core.usage import Usage
@@ -112,7 +112,7 @@ class Driver:
             deadline=run.deadline,
             recorded_python=run.python,
             rewound=run.rewound,
-            patches=Patches(history.records, _begun(history)),
+            patches=self.host.patches(history),
         )
         self._attempts = dict(history.attempts)
         self._children.linked = dict(history.links)
@@ -258,12 +258,7 @@ class Driver:
             step.launch()
 
     def _record_unknown(self, command: Command) -> None:
-        error = StepOutcomeUnknown(
-            f"step {command.name!r} of run {self.run.id!r} was in flight when its worker died. Its effect is `once`, "
-            f"so it is "
-            f"not run again: it may or may not have happened. Check first, then act on what you find.",
-            command.name,
-        )
+        error = unknown_outcome(self.run.id, command.name)
         self.journal.record(
             command.kind, command.position, command.name, ok=False, payload=encode_error(error), noted=True
         )
@@ -445,6 +440,11 @@ class Driver:
             log.error("run %r of workflow %r cannot go on: %s", self.run.id, self.run.workflow, type(error).__name__)
             self._finish(End(RunState.FAILED, None, encode_error(error)), heed_cancel=False)
 
+    def die(self, error: bytes) -> None:
+        """The run has taken its workers down too often: nobody takes it up any more, until a person says so."""
+        if not self._ending and not self.gone:
+            self._finish(End(RunState.DEAD, None, error), heed_cancel=False)
+
     def _finish(self, end: End, rewind: Rewind | None = None, *, heed_cancel: bool = True) -> None:
         self._ending = True
         self._cancel_steps()
@@ -552,7 +552,10 @@ class Driver:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))
 
 
-def _begun(history: History) -> list[int]:
-    """Positions of commands that somebody had begun, and that may have no record."""
-    told = (signal.position for signal in history.signals if signal.position is not None)
-    return [*history.attempts, *history.links, *told]
+def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
+    """What is recorded of a ``once`` step that was in flight when its worker died."""
+    return StepOutcomeUnknown(
+        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
+        f"not run again: it may or may not have happened. Check first, then act on what you find.",
+        step,
+    )

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.codec import LARGEST
 from holdfast.core.execution import Command, Execution
+from holdfast.core.patches import Patches
 from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Attempt
 from holdfast.engine import quiet
@@ -482,6 +483,11 @@ class JournalEngine:
     def timers(self, driver: Driver) -> Timers:
         """What wakes a run when something is due."""
         return Timers(driver)
+
+    def patches(self, history: History) -> Patches:
+        """What a run with this journal answers to code that asks which way to take."""
+        told = (signal.position for signal in history.signals if signal.position is not None)
+        return Patches(history.records, [*history.attempts, *history.links, *told])
 
     def run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core.execution import Command, Execution
+from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import StepCall
@@ -172,6 +173,10 @@ class RunHost(Protocol):
 
     def timers(self, driver: Driver) -> Alarms:
         """What wakes a run when something is due."""
+        ...
+
+    def patches(self, history: History) -> Patches:
+        """What a run with this history answers to code that asks which way to take."""
         ...
 
     def run_idle(self, driver: Driver) -> None:

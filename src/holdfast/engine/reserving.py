@@ -30,14 +30,17 @@ async def reserve(host: Host, driver: Driver, position: int, step: str, expected
             return
         if not isinstance(answer, Shortage):
             raise FenceLost(f"run {run.id!r} is held by another worker now")
-        if answer.limit == "price":
-            raise _unpriced(run.id, answer)
         if not answer.passing:
-            raise _exceeded(run.id, step, answer)
+            raise refusal(run.id, step, answer)
         await host.clock.sleep(pause)
         if driver.standing:
             raise FenceLost(f"run {run.id!r} stands still: its workflow was switched off while {step!r} waited")
         pause = min(LONGEST_LOOK, 2 * pause)
+
+
+def refusal(run_id: str, step: str, shortage: Shortage) -> BudgetExceeded | ModelRefused:
+    """Why a step of a run is not carried out, in words; not for a shortage that passes."""
+    return _unpriced(run_id, shortage) if shortage.limit == "price" else _exceeded(run_id, step, shortage)
 
 
 def _exceeded(run_id: str, step: str, shortage: Shortage) -> BudgetExceeded:

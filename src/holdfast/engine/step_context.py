@@ -58,6 +58,10 @@ class Carrier(Protocol):
     async def reserve(self, expected: Usage) -> None:
         """Ask for a piece of the run's budgets."""
 
+    async def previous_run(self) -> str:
+        """The run before this one in its session."""
+        ...
+
     async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
         """Note that people are told of a question again."""
         ...
@@ -162,6 +166,10 @@ class StepContext:
         use.
         """
         await self._carrier.reserve(expected)
+
+    async def previous_run(self) -> str:
+        """The id of the run that came before its own in the same session; ``""``: there was none."""
+        return await self._carrier.previous_run()
 
     async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
         """Note that people are told of a question of its run again; false when that is open no more."""

@@ -120,6 +120,10 @@ class StepRun:
         """Ask for a piece of the run's budgets."""
         await reserve(self.host, self.driver, self.command.position, self.step.name, expected)
 
+    async def previous_run(self) -> str:
+        """The run before this one in its session."""
+        return self.run.previous
+
     async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
         """Note that people are told of a question again."""
         return await asking.remind(self.host, self.run, id, reminders, asked_of, expires_at)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.records import Record, Rewind
+from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
-from holdfast.core.usage import Limits
-from holdfast.errors import WorkflowSwitchedOff
+from holdfast.core.usage import BUDGET_SIGNAL, Limits
+from holdfast.errors import BudgetExceeded, WorkflowSwitchedOff
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, Run, Verdict
@@ -264,6 +264,18 @@ def answer_to_budget(state: str, budget: Limits | None) -> Verdict:
 def budget_payload(budget: Limits) -> bytes:
     """What a run is told that was short, and may ask again because of this budget."""
     return json.dumps(budget._asdict()).encode()
+
+
+def calls_short(records: Iterable[Record]) -> int:
+    """How many model calls were refused, by these records, that have not been told since that they may ask again."""
+    refused = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
+    short = 0
+    for record in records:
+        if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
+            short = max(0, short - 1)
+        elif record.kind is Kind.STEP and not record.ok and error_words(record.payload).startswith(refused):
+            short += 1
+    return short
 
 
 # Workers

@@ -3,14 +3,15 @@
 **Namespaces.** Several programs or tenants can share a database without seeing anything of each other: a namespace has
 tables of its own. On PostgreSQL it is a schema (``holdfast_acme``; the default one is ``holdfast``), with SQLite a file
 beside the one in the URL (``runs.acme.db`` for ``runs.db``, which is the default one itself). What is in memory belongs
-to one object anyway. So no query can forget to ask for the namespace.
+to one object anyway. So no query can forget to ask for the namespace. On Temporal it is one of Temporal's own, and
+stands in the path of the URL: ``temporal://host:7233/acme``.
 
 It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``store_url`` settles
 that once, and what it returns says all: whoever hands that on, hands the namespace on.
 
 **Encryption.** What is recorded in a store is sealed if an ``Encryption`` is handed in, or the environment has keys.
 
-**Secrets.** A URL may hold a password. Whatever people get to see is ``shown_url``.
+**Secrets.** A URL may hold a password, or an API key. Whatever people get to see is ``shown_url``.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from urllib.parse import unquote
 from holdfast.codec import AesEncryption, Encryption
 from holdfast.errors import UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
+from holdfast.stores.temporal import targets
 
-KNOWN = "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host/database, memory://"
+KNOWN = (
+    "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host/database, "
+    "temporal://host:7233/namespace, memory://"
+)
 DEFAULT = "sqlite:///.holdfast/runs.db"
 HIDDEN = "***"
 """What stands for a password."""
 
-_NOT_YET = {"temporal": "Temporal"}
 _SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9_]{0,40}")
-_SECRET = re.compile(r"([?&][^=&]*(?:password|secret)[^=&]*=)([^&]*)", re.IGNORECASE)
+_SECRET = re.compile(r"([?&][^=&]*(?:password|secret|api_?key)[^=&]*=)([^&]*)", re.IGNORECASE)
 
 
 def store_url(url: str | None = None, namespace: str | None = None) -> str:
@@ -44,16 +48,23 @@ def store_url(url: str | None = None, namespace: str | None = None) -> str:
     """
     url = url or os.environ.get("HOLDFAST_URL") or DEFAULT
     plain, in_url = split_namespace(url)
+    checked = targets.checked_namespace if targets.is_temporal(url) else checked_namespace
     if namespace is not None:
-        wanted = checked_namespace(namespace)
+        wanted = checked(namespace)
         if in_url is not None and in_url != wanted:
             raise UsageError(
                 f"the namespace is to be {wanted!r}, but the URL {shown_url(url)} says {in_url!r}: say it once"
             )
         return _joined(plain, wanted)
+    usual = os.environ.get("HOLDFAST_NAMESPACE", "")
     if in_url is not None:
+        if usual and usual != in_url and targets.is_temporal(url):
+            raise UsageError(
+                f"HOLDFAST_NAMESPACE is {usual!r}, but the URL {shown_url(url)} says {in_url!r}. On Temporal there are "
+                f"only Temporal's own namespaces: say it once"
+            )
         return url
-    usual = checked_namespace(os.environ.get("HOLDFAST_NAMESPACE", ""))
+    usual = checked(usual)
     return url if usual == DEFAULT_NAMESPACE else _joined(plain, usual)
 
 
@@ -63,6 +74,8 @@ def open_store(url: str, *, clock: Callable[[], float] | None = None, encryption
     What users' code says is sealed in it with ``encryption``, else with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if
     there are any.
     """
+    if targets.is_temporal(url):
+        return _temporal(url, clock, encryption)
     store = _named(url, clock)
     sealing = encryption or AesEncryption.from_environment()
     if sealing is None:
@@ -102,9 +115,12 @@ def _named(url: str, clock: Callable[[], float] | None) -> Store:
             f"{shown_url(url)} is a Holdfast server, and this needs the store itself: a server is for "
             f"`Client(...)`, which starts and follows runs. Known stores are: {KNOWN}"
         )
-    if scheme in _NOT_YET:
-        raise UsageError(f"this version of Holdfast has no {_NOT_YET[scheme]} store yet. Known are: {KNOWN}")
     raise UsageError(f"no store is known for {scheme}:// URLs. Known are: {KNOWN}")
+
+
+def is_temporal(url: str) -> bool:
+    """Whether a URL means Temporal, which is an engine of its own."""
+    return targets.is_temporal(url)
 
 
 def _sqlite_path(url: str, rest: str) -> str:
@@ -128,6 +144,19 @@ def _sqlite(path: str, namespace: str, clock: Callable[[], float] | None) -> Sto
     return SqliteStore(path, namespace=namespace, clock=clock or time.time)
 
 
+def _temporal(url: str, clock: Callable[[], float] | None, encryption: Encryption | None) -> Store:
+    target = targets.parse_target(url)
+    try:
+        from holdfast.stores.temporal.store import TemporalStore
+    except ImportError as missing:
+        if (missing.name or "").partition(".")[0] != "temporalio":
+            raise
+        raise UsageError(
+            f'{target.url} needs Temporal\'s own package, which is not installed: pip install "holdfast[temporal]"'
+        ) from None
+    return TemporalStore(target, clock=clock or time.time, encryption=encryption)
+
+
 # Namespaces
 
 
@@ -145,6 +174,8 @@ def checked_namespace(name: str) -> str:
 
 def split_namespace(url: str) -> tuple[str, str | None]:
     """The URL without its namespace, and the namespace; ``None`` if it says nothing about that."""
+    if targets.is_temporal(url):
+        return targets.split_namespace(url)
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url, None
@@ -171,6 +202,8 @@ def in_namespace(url: str, namespace: str) -> str:
 
 
 def _joined(url: str, namespace: str) -> str:
+    if targets.is_temporal(url):
+        return targets.in_namespace(url, namespace)
     scheme, separator, rest = url.partition("://")
     if not separator:  # a bare path
         scheme, separator, rest = "sqlite", "://", f"/{url}"
@@ -191,6 +224,8 @@ def shown_url(url: str) -> str:
     """The URL as people may see it: with ``***`` for a password. In doubt it hides too much."""
     if url.startswith("sqlite://"):
         return url  # it holds none, and a path may look as if it did
+    if targets.is_temporal(url):
+        return targets.shown(url)
     url = _SECRET.sub(rf"\1{HIDDEN}", url)
     password = password_in(url)
     return url.replace(f":{password}@", f":{HIDDEN}@", 1) if password else url
@@ -198,6 +233,8 @@ def shown_url(url: str) -> str:
 
 def secrets_in(url: str) -> list[str]:
     """What ``shown_url`` hides."""
+    if targets.is_temporal(url):
+        return targets.secrets_in(url)
     return [secret for secret in (password_in(url), *(found[2] for found in _SECRET.finditer(url))) if secret]
 
 

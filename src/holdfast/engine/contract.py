@@ -1,0 +1,76 @@
+"""What a runtime needs of an engine, whichever it is: the journal engine over a store, or Temporal."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.engine.clock import Clock
+from holdfast.engine.hosting import Performs
+from holdfast.stores.contract import History, Store
+from holdfast.stores.news import News
+from holdfast.stores.operations import Answer, Change, NewRun, Run, Verdict
+
+
+class Engine(Protocol):
+    """Starts runs, and executes those of the workflows that it was given."""
+
+    worker: int
+    """The number under which it is registered as a worker, where there are such numbers."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time and chance."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Where the runs are."""
+        ...
+
+    @property
+    def writer(self) -> Performs:
+        """The way to change something there."""
+        ...
+
+    @property
+    def news(self) -> News:
+        """Who follows runs in this process."""
+        ...
+
+    @property
+    def max_value(self) -> int:
+        """The largest value that is recorded, in bytes."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has let go of its runs."""
+        ...
+
+    async def open(self) -> None:
+        """Connect, and begin to take runs."""
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop: steps in flight get ``grace`` seconds to end; then every run is handed over to other workers."""
+
+    def abandon(self) -> None:
+        """The event loop is gone: let go of everything without it."""
+
+    def hurry(self) -> None:
+        """Let a ``close`` that is under way wait for nothing more that is in flight."""
+
+    async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
+        """Create a run, or find the one that is there."""
+        ...
+
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """A run's row and journal, if there is such a run."""
+        ...
+
+    async def change(self, op: Change) -> Verdict:
+        """Change a run from outside."""
+        ...
+
+    async def wait(self, run_id: str) -> Run:
+        """The run's row, once it has ended, wherever that happens."""
+        ...

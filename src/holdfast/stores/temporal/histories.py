@@ -1,0 +1,229 @@
+"""The events of an execution, as they are written down: with payloads that can be read.
+
+The SDK hands out histories as the server has them. Payloads may be encrypted there, or be kept apart (``connecting``),
+so all that are in an event are found, whatever the event, and decoded together, a page at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from temporalio.api.common.v1 import Payload, SearchAttributes, WorkflowExecution
+from temporalio.api.enums.v1 import HistoryEventFilterType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
+from temporalio.client import Client
+from temporalio.common import RawValue
+
+from holdfast.errors import StoreError
+
+PAGE = 1000
+_FEW = 30
+
+ENCRYPTED = b"binary/encrypted"
+"""The encoding of a payload that was encrypted: see ``connecting``."""
+
+_APART = b"json/external-storage-reference"
+_REFERENCE = b"temporal.api.sdk.v1.ExternalStorageReference"
+
+
+async def fetch_events(client: Client, run_id: str, execution: str | None = None) -> list[HistoryEvent]:
+    """All events of an execution (the newest one under this id, if it is not said which), decoded."""
+    return [event async for event in read_events(client, run_id, execution)]
+
+
+async def read_events(client: Client, run_id: str, execution: str | None = None) -> AsyncIterator[HistoryEvent]:
+    """The same, as they come."""
+    token = b""
+    while True:
+        answer = await client.workflow_service.get_workflow_execution_history(
+            GetWorkflowExecutionHistoryRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+                maximum_page_size=PAGE,
+                next_page_token=token,
+            ),
+            retry=True,
+        )
+        for event in await decoded(client, answer.history.events):
+            yield event
+        token = answer.next_page_token
+        if not token:
+            return
+
+
+async def events_after(client: Client, run_id: str, execution: str, after: int) -> list[HistoryEvent]:
+    """The events of an execution behind this number, decoded. It costs as much as is new."""
+    if not after:
+        return await fetch_events(client, run_id, execution)
+    found: list[HistoryEvent] = []
+    token, page = b"", _FEW
+    while True:
+        answer = await client.workflow_service.get_workflow_execution_history_reverse(
+            GetWorkflowExecutionHistoryReverseRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=run_id, run_id=execution),
+                maximum_page_size=page,
+                next_page_token=token,
+            ),
+            retry=True,
+        )
+        new = [event for event in answer.history.events if event.event_id > after]
+        found += new
+        token, page = answer.next_page_token, min(PAGE, page * 4)
+        if not token or len(new) < len(answer.history.events):
+            return await decoded(client, reversed(found))
+
+
+async def first_event(
+    client: Client, run_id: str, execution: str | None = None, *, whole: bool = True
+) -> HistoryEvent | None:
+    """The event with which an execution began; its arguments are in it.
+
+    Payloads that are kept apart are read only if it is to be ``whole``.
+    """
+    answer = await client.workflow_service.get_workflow_execution_history(
+        GetWorkflowExecutionHistoryRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+            maximum_page_size=1,
+        ),
+        retry=True,
+    )
+    events = await decoded(client, answer.history.events[:1], whole=whole)
+    return events[0] if events else None
+
+
+async def last_event(
+    client: Client, run_id: str, execution: str | None = None, *, whole: bool = True, wait: bool = False
+) -> HistoryEvent | None:
+    """The event with which an execution ended; the newest one, if it has not.
+
+    With ``wait``, the server answers when it has ended, and with ``None`` if that takes too long.
+    """
+    answer = await client.workflow_service.get_workflow_execution_history(
+        GetWorkflowExecutionHistoryRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+            wait_new_event=wait,
+            skip_archival=True,
+        ),
+        retry=True,
+    )
+    events = await decoded(client, answer.history.events[-1:], whole=whole)
+    return events[0] if events else None
+
+
+async def newest_events(
+    client: Client, run_id: str, execution: str | None = None, *, most: int = 50
+) -> list[HistoryEvent]:
+    """The newest events, the newest first, as the server has them: what is in their payloads cannot be read."""
+    answer = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+            maximum_page_size=most,
+        ),
+        retry=True,
+    )
+    return list(answer.history.events)
+
+
+# Payloads
+
+
+async def decoded(client: Client, events: Iterable[HistoryEvent], *, whole: bool = True) -> list[HistoryEvent]:
+    """These events, with payloads that can be read; with those that are kept apart only if they are to be ``whole``."""
+    found = list(events)
+    payloads = [payload for event in found for payload in payloads_in(event)]
+    if not whole:
+        payloads = [payload for payload in payloads if not is_apart(payload)]
+    plain = await plain_payloads(client, payloads)
+    if plain is not payloads:
+        for payload, readable in zip(payloads, plain, strict=True):
+            payload.CopyFrom(readable)
+        for event in found:
+            for failure in _failures_in(event):
+                _tell(failure)
+    return found
+
+
+async def plain_payloads(client: Client, payloads: list[Payload]) -> list[Payload]:
+    """What these payloads were before they were encrypted, or put elsewhere: themselves, if they were not."""
+    converter = client.data_converter
+    if converter.external_storage is None and any(map(is_apart, payloads)):
+        raise StoreError(
+            f"a payload in namespace {client.namespace!r} is kept elsewhere, and this process is not told where: give "
+            f"it the same `?payloads=` as the process that has written it"
+        )
+    if converter.payload_codec is None and any(payload.metadata.get("encoding") == ENCRYPTED for payload in payloads):
+        raise StoreError(
+            f"a payload in namespace {client.namespace!r} is encrypted, and this process has no key: give it the same "
+            f"encryption as the process that has written it"
+        )
+    if not payloads or (converter.payload_codec is None and not any(map(is_apart, payloads))):
+        return payloads
+    values: list[RawValue] = await client.data_converter.decode(payloads, [RawValue] * len(payloads))
+    return [value.payload for value in values]
+
+
+def is_apart(payload: Payload) -> bool:
+    """Whether this is a reference to a payload that is kept elsewhere."""
+    metadata = payload.metadata
+    return metadata.get("encoding") == _APART or metadata.get("messageType") == _REFERENCE
+
+
+def payloads_in(message: Message) -> Iterator[Payload]:
+    """All payloads in a message that a client has written, whatever the message; not those that the server reads."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    if isinstance(message, SearchAttributes):
+        return
+    for part in _messages_in(message):
+        yield from payloads_in(part)
+
+
+def _failures_in(message: Message) -> Iterator[Failure]:
+    if isinstance(message, Failure):
+        yield message
+    if isinstance(message, Payload):
+        return
+    for part in _messages_in(message):
+        yield from _failures_in(part)
+
+
+def _messages_in(message: Message) -> Iterator[Message]:
+    descriptor: FieldDescriptor
+    value: Any
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        if descriptor.message_type.GetOptions().map_entry:
+            if descriptor.message_type.fields_by_name["value"].message_type is not None:
+                yield from value.values()
+        elif isinstance(value, Message):
+            yield value
+        else:
+            yield from value
+
+
+def _tell(failure: Failure) -> None:
+    """Put the message of a failure, which was among what is encrypted, in its place."""
+    if not failure.HasField("encoded_attributes"):
+        return
+    try:
+        told: Any = json.loads(failure.encoded_attributes.data)
+        failure.message, failure.stack_trace = str(told["message"]), str(told["stack_trace"])
+    except (ValueError, KeyError, TypeError):
+        return
+    failure.ClearField("encoded_attributes")

@@ -1,0 +1,185 @@
+"""Steps and timers of a run that is fed: begun here, carried out elsewhere, and told of when they are over."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.codec import encode_error
+from holdfast.core.execution import UNREAD, Command
+from holdfast.core.records import Attempt, Kind
+from holdfast.engine.definitions import StepCall
+from holdfast.engine.driver import Driver, unknown_outcome
+from holdfast.errors import StepFailed, UsageError
+from holdfast.stores.rules import death_error
+from holdfast.stores.temporal import naming
+from holdfast.stores.temporal.happenings import Ended, How, StepEnded
+
+if TYPE_CHECKING:
+    from holdfast.temporal.feeding import Feed
+
+
+class FedStep:
+    """A step that somebody else carries out."""
+
+    was_intended = False
+    """Temporal keeps what was begun: a ``once`` step is never begun twice."""
+    is_at_work = True
+
+    def __init__(self, feed: Feed, driver: Driver, command: Command) -> None:
+        self.command = command
+        self.withdrawn = False
+        self._feed = feed
+        self._driver = driver
+
+    @property
+    def call(self) -> StepCall:
+        """The step, with its arguments."""
+        return self.command.call
+
+    def launch(self) -> None:
+        """Let somebody carry it out."""
+        step = self.call.step
+        if not step.transaction:
+            self._feed.activities.ask(self.command.position, partial(self._feed.begin_step, self))
+            return
+        error = UsageError(
+            f"step {step.name!r} of run {self._driver.run.id!r} has transaction=True, and Temporal has no database "
+            f"that its work could be committed in with its outcome: use `current_step().idempotency_key` instead"
+        )
+        self._feed.refused.add(self.command.position)
+        refused = StepEnded(self.command.position, Ended(How.FAILED, encode_error(error)))
+        self._feed.later(self._feed.tell, self._feed.clock.now(), [refused])
+
+    def cancel(self, *, lost: bool = False) -> None:
+        """Nobody wants the outcome any more."""
+        self.withdrawn = True
+        if lost:
+            return
+        if self.is_awaited_withdrawn:
+            self._driver.journal.expect()
+        if self._feed.activities.drop(self.command.position):
+            never = StepEnded(self.command.position, Ended(How.CANCELLED, b"null"))
+            self._feed.later(self._feed.tell, self._feed.clock.now(), [never])
+        else:
+            self._feed.cancel_step(self)
+
+    @property
+    def is_awaited_withdrawn(self) -> bool:
+        """Whether it must be known if it happened, also when nobody wants the outcome: it may have to be undone."""
+        return self.call.is_undoable or self.call.is_once
+
+    def note_intent(self) -> Attempt:
+        """Nothing has to be noted: that it is scheduled is in the history before anybody begins it."""
+        return Attempt(self.command.position, 1, intent=True)
+
+    def note_no_intent(self) -> Attempt:
+        """The same."""
+        return Attempt(self.command.position, 0)
+
+    def ended(self, told: StepEnded) -> None:
+        """It has an outcome."""
+        ended, command = told.ended, self.command
+        if self.withdrawn:
+            if self.is_awaited_withdrawn:
+                self._driver.journal.answered()
+                if ended.how is How.COMPLETED:
+                    self._record_hole(told)
+                elif not self._driver.gone:
+                    self._driver.rest()  # the run's end may have waited for this alone
+            return
+        if ended.how is How.DEAD or (ended.how in (How.TIMED_OUT, How.HANDED_OVER) and not self.call.is_once):
+            self._driver.die(ended.payload if ended.how is How.DEAD else self._died_too_often())
+            return
+        self._driver.step_settled(
+            self,
+            ok=ended.how is How.COMPLETED,
+            payload=self._outcome(command, ended),
+            value=UNREAD,
+            started_at=told.started_at,
+            attempts=told.attempts,
+            used=None,
+            model="",
+            memory=None,
+            preview=told.preview,
+            noted=False,
+        )
+
+    def _outcome(self, command: Command, ended: Ended) -> bytes:
+        if ended.how in (How.COMPLETED, How.FAILED):
+            return ended.payload
+        if ended.how in (How.TIMED_OUT, How.HANDED_OVER):
+            return encode_error(unknown_outcome(self._driver.run.id, command.name))
+        return encode_error(StepFailed(f"step {command.name!r} was cancelled in Temporal", command.name))
+
+    def _record_hole(self, told: StepEnded) -> None:
+        command = self.command
+        self._driver.journal.record(
+            command.kind, command.position, command.name, payload=told.ended.payload, started_at=told.started_at
+        )
+
+    def _died_too_often(self) -> bytes:
+        run = self._driver.run
+        return death_error(run.id, run.max_deliveries, f"in step {self.command.name!r}")
+
+
+class FedTimers:
+    """A run's timers and its deadline: each is one of Temporal's."""
+
+    def __init__(self, feed: Feed, driver: Driver) -> None:
+        self.deadline_sent = False
+        self._feed = feed
+        self._driver = driver
+        self._set: set[int | None] = set()
+        self._over: set[int | None] = set()
+        self._rung: list[int | None] = []
+        """Due while the run was paused."""
+
+    def set_alarm(self) -> None:
+        """Have a timer for each that the code has set, and none for those that it has called off."""
+        rung, self._rung = self._rung, []
+        for position in rung:
+            self._record(position)
+        timers, now = self._driver.execution.loop.timers, self._feed.clock.now()
+        for position in [one for one in self._set if one is not None and one not in timers]:
+            self._set.discard(position)
+            self._feed.cancel_timer(position)
+        for position, timer in timers.items():
+            if position not in self._set and position not in self._over:
+                self._set.add(position)
+                self._feed.set_timer(
+                    position, naming.timer_summary(position, timer.name, timer.when()), timer.when() - now
+                )
+        deadline = self._driver.run.deadline
+        if deadline is not None and not self.deadline_sent and None not in self._set:
+            self._set.add(None)
+            self._feed.set_timer(None, naming.DEADLINE, deadline - now)
+
+    def fired(self, position: int | None) -> None:
+        """One is due."""
+        self._set.discard(position)
+        self._over.add(position)
+        if self._driver.takes_in:
+            self._record(position)
+        else:
+            self._rung.append(position)
+
+    def _record(self, position: int | None) -> None:
+        driver = self._driver
+        if position is None:
+            if not self.deadline_sent:
+                self.deadline_sent = True
+                driver.journal.record(Kind.DEADLINE, 0, naming.DEADLINE)
+        elif (timer := driver.execution.loop.timers.get(position)) is not None:
+            driver.journal.record(Kind.TIMER, position, timer.name)
+
+    def stop(self) -> None:
+        """Nobody is woken any more."""
+
+    def next_due(self) -> float | None:
+        """Temporal knows."""
+        return None
+
+    def record_due(self) -> bool:
+        """What is due comes by itself."""
+        return False

@@ -1,0 +1,33 @@
+"""The arguments of an execution: a run's inputs, and what the executions before it have handed on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from temporalio.api.common.v1 import Payload
+
+from holdfast.codec import bind_by_name
+from holdfast.codec.tags import TAGGED
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.stores.temporal.carrying import is_carried
+from holdfast.stores.temporal.payloads import data_of
+
+
+def split_arguments(payloads: Iterable[Payload]) -> tuple[list[Payload], list[Payload]]:
+    """The workflow's own arguments, and what was handed on."""
+    given: list[Payload] = []
+    brought: list[Payload] = []
+    for payload in payloads:
+        (brought if is_carried(payload) else given).append(payload)
+    return given, brought
+
+
+def inputs_of(definition: WorkflowDefinition, given: Sequence[Payload]) -> bytes:
+    """A run's inputs. Who starts a workflow by other means than Holdfast's may give them one by one."""
+    if len(given) == 1:
+        data = data_of(given[0])
+        if data.lstrip()[:1] == b"{" or data[:1] == TAGGED:
+            return data
+    values = [json.loads(data_of(one)) for one in given]
+    return bind_by_name(definition.name, definition.inputs.parameters, values, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -13,6 +14,13 @@ settings.register_profile("ci", deadline=None, suppress_health_check=[HealthChec
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+def pytest_collection_finish() -> None:
+    # What all test modules have brought along stays. Tests that let the garbage collector run, and there are many,
+    # would have it look through that each time, which takes as long as the rest of them.
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("stores").addoption(
         "--stores",
@@ -22,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.getgroup("server").addoption(
         "--full-load", action="store_true", help="200 listeners and 1,000 submissions, not a fifth of that"
+    )
+    parser.getgroup("pages").addoption(
+        "--screenshots", action="store_true", help="keep what browsers see as the pictures in docs/images"
     )
     parser.getgroup("server").addoption(
         "--requests",

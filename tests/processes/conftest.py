@@ -20,6 +20,9 @@ if str(STORES) not in sys.path:
 
 import postgres_server  # noqa: E402
 from postgres_processes import PgWorld  # noqa: E402
+from temporal_processes import TemporalWorld  # noqa: E402
+
+import temporal_server  # noqa: E402
 
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor fork."""
@@ -69,3 +72,11 @@ def pg_world(folder: Path) -> Iterator[PgWorld]:
         world = PgWorld(folder, url)
         yield world
         world.clean_up()
+
+
+@pytest.fixture
+def temporal_world(folder: Path, agent_forks: ForkServer) -> Iterator[TemporalWorld]:
+    """A world on Temporal."""
+    world = TemporalWorld(folder, temporal_server.fresh_url(), agent_forks)
+    yield world
+    world.clean_up()

@@ -52,7 +52,7 @@ def test_a_store_has_the_clock_that_it_is_given():
         ("mysql://host/db", "no store is known for mysql"),
         ("runs", "sqlite:///relative.db"),
         ("", "Known are"),
-        ("temporal://host", "no Temporal store yet"),
+        ("temporal://host?mode=ro", "an option 'mode', which is none of those that there are"),
         ("sqlite://runs.db", "sqlite:///runs.db"),
         ("sqlite://", "three slashes"),
         ("sqlite:///", "memory://"),

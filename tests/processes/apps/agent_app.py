@@ -6,7 +6,8 @@ seconds, a fork takes milliseconds. When it forks, it has no other threads, no e
 
 What a process may do: ``program`` starts the run and waits for its result, as a user's script does, ``session`` does so
 with two runs of a session; ``library`` calls an agent of Pydantic AI, and ``library_flow`` a workflow with two of them;
-``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop; ``reader`` follows the run.
+``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop, and so does ``servant``,
+which says when it is ready; ``caller`` starts a run by the name of its agent, and waits; ``reader`` follows the run.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ import agent_flows
 import genai_prices
 import killing
 import pydantic_ai_flows
+import temporal_flows  # noqa: F401 - makes the workflows known
 from agent_flows import Script, Who
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
 
+import holdfast.temporal.engine  # noqa: F401 - so that nobody has to import it after the fork
 from holdfast import Agent, AgentResult, Client, RunNotFound, Runtime
 
 # The provider is reached without TLS; reading all the certificates would be half of what a short life takes.
@@ -103,6 +106,23 @@ async def worker() -> dict[str, Any]:
     return {}
 
 
+async def servant() -> dict[str, Any]:
+    """Serve these agents and workflows until SIGTERM."""
+    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease=float(setting("LEASE", "10")))
+    await runtime.open()
+    print("ready", flush=True)
+    await runtime.run_worker(grace=float(setting("GRACE", "30")))
+    return {}
+
+
+async def caller() -> dict[str, Any]:
+    """Knows the agent by its name alone."""
+    async with Client() as client:
+        handle = await client.options(id=setting("RUN_ID")).start(setting("AGENT"), "Go.")
+        print("ready", flush=True)
+        return told(await handle.result(timeout=patience()))
+
+
 async def reader() -> dict[str, Any]:
     """Follow the run, and write down each event; go on behind the last one that a reader before has written down."""
     notes = Path(setting("NOTES"))
@@ -145,6 +165,8 @@ def live(order: dict[str, Any]) -> None:
         "library_flow": library_flow,
         "peer": peer,
         "worker": worker,
+        "servant": servant,
+        "caller": caller,
         "reader": reader,
     }
     main = lives[order["main"]]

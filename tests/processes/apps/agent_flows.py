@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import killing
+from flows import pass_gate
 from ledger import effect
 
 from holdfast import Agent, Compaction, RunContext, skill, tool
@@ -103,6 +104,14 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="once")
+async def pay_at_gate(amount: int) -> str:
+    """Pays, and not twice; in flight until the gate opens."""
+    with effect(f"{amount} paid"):
+        await pass_gate("payment")
+        return f"paid {amount}"
+
+
 @tool(requires_approval=lambda amount: f"more than {amount - 1}")
 async def transfer(amount: int) -> str:
     """Transfers money, if somebody approves."""
@@ -138,6 +147,7 @@ chief = agent("killed-chief", tools=[look, count], subagents=[scout, writer, che
 # One for each of the others
 
 payer = agent("killed-payer", tools=[pay])
+slow_payer = agent("killed-slow-payer", tools=[pay_at_gate])
 talker = agent("killed-talker", tools=[look])
 asker = agent("killed-asker", tools=[ask_who], deps_type=Who)
 asking_chief = agent("killed-asking-chief", tools=[ask_who], subagents=[asker], deps_type=Who)

@@ -1,0 +1,154 @@
+"""Whether a history in Temporal tells the same as the run itself.
+
+Three read what happened to a run: the worker that executes it, a worker that brings it back from its history for a step
+(``temporal.recalling``), and a client that reads its journal (``stores.temporal``). Here all three are held against
+each other, for every run that a scenario has started; and Temporal's own SDK replays the history once more, which
+finds whatever the run would do otherwise the second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecution, WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from holdfast.authoring.registry import definitions
+from holdfast.core.states import RunState
+from holdfast.engine.writer import Done
+from holdfast.stores.operations import AppendRecord, FinishRun, Op
+from holdfast.stores.temporal import naming
+from holdfast.stores.temporal.happenings import ended_with, read_batches
+from holdfast.stores.temporal.payloads import data_of
+from holdfast.stores.temporal.rows import key_of
+from holdfast.stores.temporal.store import TemporalStore
+from holdfast.stores.temporal.targets import parse_target
+from holdfast.temporal.recalling import RecalledRun
+from holdfast.temporal.site import Settings, Site
+from holdfast.temporal.workflow import RunWorkflow, SiteInterceptor
+
+_checked: set[str] = set()
+"""Executions that had ended when they were looked at."""
+
+
+async def check_runs_since(url: str, began: float, known: Collection[str], served: Collection[str]) -> None:
+    """All executions of known workflows that have begun since; those that are served are asked themselves, too."""
+    address, _, namespace = url.removeprefix("temporal://").partition("/")
+    client = await Client.connect(address, namespace=namespace)
+    since = datetime.fromtimestamp(began - 0.5, UTC).isoformat()
+    found = client.list_workflows(f"StartTime >= '{since}' AND WorkflowType != '{naming.ANNOUNCEMENT}'")
+    store = TemporalStore(parse_target(url))
+    await store.open()
+    try:
+        async for execution in found:
+            if execution.run_id not in _checked and execution.workflow_type in known:
+                await _check(client, store, execution, is_served=execution.workflow_type in served)
+    finally:
+        await store.close()
+
+
+class _Recalled(RecalledRun):
+    """Keeps what the journal engine would have written."""
+
+    def __init__(self, *args: Any) -> None:
+        self.order: list[list[Any]] = []
+        self.end: FinishRun | None = None
+        super().__init__(*args)
+
+    def submit(self, op: Op, done: Done) -> None:
+        if isinstance(op, AppendRecord):
+            self.order.append(self.in_short(op.record, op.consume))
+        super().submit(op, done)
+
+    def over(self, end: FinishRun) -> None:
+        self.end = end
+
+    def waits(self) -> list[str]:
+        execution = self.driver.execution
+        waits = [f"{command.kind.label} {command.name}" for command in execution.open.values()]
+        return [*waits, *(["a timer"] if execution.loop.timers else [])]
+
+
+async def _check(client: Client, store: TemporalStore, execution: WorkflowExecution, *, is_served: bool) -> None:
+    handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
+    history = await handle.fetch_history()
+    events = list(history.events)
+    has_ended = _has_ended(events[-1])
+    if has_ended:
+        _checked.add(execution.run_id)
+    if not any(one.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for one in events):
+        return  # nobody has executed anything of it
+    told = await handle.query(naming.JOURNAL) if is_served else None
+    status = await handle.query(naming.STATUS) if is_served else None
+    if not has_ended and len(events) != len(list((await handle.fetch_history()).events)):
+        return  # it is on its way
+    where = f"run {execution.id!r}"
+    site = Site(definitions, Settings())
+    recalled = await asyncio.to_thread(_recall, site, events, execution)
+    try:
+        if recalled.driver_began:
+            if told is not None:
+                words = f"{where}: its history tells of other records than it has seen"
+                assert recalled.order == told["order"], f"{words}: {recalled.order}, not {told['order']}"
+            if has_ended:
+                _check_end(where, recalled, events[-1])
+            elif status is not None:
+                assert recalled.waits() == status["waits_for"], f"{where}: it waits for something else by its history"
+    finally:
+        recalled.forget()
+    if told is not None and has_ended:
+        await _check_journal(store, execution, told["order"])
+    await _replay(site, history)
+
+
+def _recall(site: Site, events: list[HistoryEvent], execution: WorkflowExecution) -> Any:
+    recalled = _Recalled(site, events[0], execution.id, execution.run_id)
+    recalled.go_on(list(read_batches(events)))
+    recalled.driver_began = hasattr(recalled.driver, "execution")  # type: ignore[attr-defined]
+    return recalled
+
+
+def _has_ended(event: HistoryEvent) -> bool:
+    return EventType.Name(event.event_type).removeprefix("EVENT_TYPE_WORKFLOW_EXECUTION_") in (
+        "COMPLETED", "FAILED", "CANCELED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW",
+    )  # fmt: skip
+
+
+def _check_end(where: str, recalled: _Recalled, last: HistoryEvent) -> None:
+    end = recalled.end
+    if last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+        assert end is not None
+        assert end.state is RunState.COMPLETED, where
+        assert end.output == data_of(last.workflow_execution_completed_event_attributes.result.payloads[0]), where
+    elif last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
+        assert end is not None
+        assert end.state is RunState.CANCELLED, where
+    elif last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+        told = ended_with(last.workflow_execution_failed_event_attributes.failure)
+        assert end is not None
+        assert end.state in (RunState.FAILED, RunState.DEAD), where
+        assert end.error == told.payload, f"{where}: it fails otherwise by its history"
+
+
+async def _check_journal(store: TemporalStore, execution: WorkflowExecution, order: list[list[Any]]) -> None:
+    """Whether a client reads the same records from a history, in the same order; what was brought along comes first."""
+    run = await store.get(execution.id)
+    assert run is not None
+    if run.key != key_of(execution.raw_info):
+        return  # another execution has gone on with it
+    records = (await store.journal(run)).records
+    assert [one.seq for one in records] == list(range(len(records)))
+    own = [[int(one.kind), one.position, one.name, one.at] for one in records[len(records) - len(order) :]]
+    assert own == [row[:4] for row in order], f"run {execution.id!r}: a client reads other records than it has seen"
+
+
+async def _replay(site: Site, history: WorkflowHistory) -> None:
+    replayer = Replayer(
+        workflows=[RunWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), interceptors=[SiteInterceptor(site)]
+    )
+    await replayer.replay_workflow(history)

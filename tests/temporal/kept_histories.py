@@ -1,0 +1,143 @@
+"""Histories that are kept in files, and what they are taken through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from holdfast.authoring.registry import definitions
+from holdfast.codec import preview
+from holdfast.stores.operations import FinishRun, NewRun
+from holdfast.stores.temporal import naming
+from holdfast.stores.temporal.payloads import data_of, plain
+from holdfast.temporal.awaited import AwaitedRun
+from holdfast.temporal.fed import FedStep
+from holdfast.temporal.recalling import RecalledRun, written
+from holdfast.temporal.site import Settings, Site
+from holdfast.temporal.workflow import RunWorkflow, SiteInterceptor
+
+FOLDER = Path(__file__).parent / "histories"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The history of one execution."""
+
+    run_id: str
+    execution: str
+    continue_after: int | None
+    history: WorkflowHistory
+
+    @property
+    def events(self) -> Sequence[HistoryEvent]:
+        """What happened."""
+        return self.history.events
+
+    @property
+    def site(self) -> Site:
+        """What it was recorded with."""
+        return Site(definitions, Settings(continue_after=self.continue_after))
+
+    def write(self, path: Path) -> None:
+        """Keep it."""
+        told = {
+            "run": self.run_id,
+            "execution": self.execution,
+            "continue_after": self.continue_after,
+            "history": self.history.to_json_dict(),
+        }
+        path.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Kept:
+        """As it was kept."""
+        told = json.loads(path.read_text())
+        history = WorkflowHistory.from_json(told["run"], told["history"])
+        return cls(told["run"], told["execution"], told["continue_after"], history)
+
+
+async def replay(kept: Kept) -> BaseException | None:
+    """Let Temporal's own replayer look for differences; what it finds, if it finds any."""
+    replayer = Replayer(
+        workflows=[RunWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        interceptors=[SiteInterceptor(kept.site)],
+        debug_mode=True,
+    )
+    return (await replayer.replay_workflow(kept.history, raise_on_replay_failure=False)).replay_failure
+
+
+class Watched(RecalledRun):
+    """A recalled run that notes what it would have begun."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.begun: list[tuple[str, str, Any]] = []
+        self.end: FinishRun | None = None
+        super().__init__(kept.site, kept.events[0], kept.run_id, kept.execution)
+
+    def begin_step(self, step: FedStep) -> None:
+        """With its arguments, as people see them."""
+        call, position = step.call, step.command.position
+        shown = preview(call.step.parameters, call.args, call.kwargs)
+        self.begun.append((naming.activity_id(position), call.step.name, shown))
+
+    def begin_await(self, position: int, awaited: AwaitedRun) -> None:
+        """With what is asked."""
+        self.begun.append((naming.activity_id(position), naming.AWAIT_RUN, json.loads(awaited.to_json())))
+
+    def set_timer(self, position: int | None, summary: str, delay: float) -> None:
+        """With when it rings, to the millisecond."""
+        self.begun.append(("timer", summary, round(max(0.001, delay) * 1000)))
+
+    def begin_child(self, new: NewRun, position: int, *, awaited: bool) -> None:
+        """With its inputs."""
+        self.begun.append(("child", new.id, new.inputs))
+
+    def over(self, end: FinishRun) -> None:
+        """The run has ended."""
+        self.end = end
+
+
+_recalled: list[Watched] = []
+
+
+def recalled(kept: Kept) -> Watched:
+    """A run, brought back from its history."""
+    run = Watched(kept)
+    _recalled.append(run)
+    run.read_on(written(kept.events))
+    return run
+
+
+def forget_all() -> None:
+    """Let all runs that were brought back leave memory."""
+    while _recalled:
+        _recalled.pop().forget()
+
+
+def begun_in(events: Sequence[HistoryEvent]) -> list[tuple[str, str, Any]]:
+    """What a history says was begun: all of it that could be seen from outside."""
+    begun: list[tuple[str, str, Any]] = []
+    for event in events:
+        match event.event_type:
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                new = event.activity_task_scheduled_event_attributes
+                begun.append((new.activity_id, new.activity_type.name, plain(new.input.payloads[0])))
+            case EventType.EVENT_TYPE_TIMER_STARTED:
+                timer = event.timer_started_event_attributes
+                ms = round(timer.start_to_fire_timeout.ToNanoseconds() / 1e6)
+                begun.append(("timer", plain(event.user_metadata.summary), ms))
+            case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+                child = event.start_child_workflow_execution_initiated_event_attributes
+                begun.append(("child", child.workflow_id, data_of(child.input.payloads[0])))
+            case _:
+                pass
+    return begun

@@ -1,0 +1,297 @@
+"""Every history that is kept is replayed: by Temporal's replayer, and by what brings runs back without it.
+
+A change of Holdfast that would break runs which are under way on somebody's Temporal fails here. That these tests can
+fail is tested, too: by changes of the kind that they are there to find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import replayed_flows
+from kept_histories import FOLDER, Kept, begun_in, forget_all, recalled, replay
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHistory
+
+from holdfast.core.chance import Chance
+from holdfast.core.records import Kind, Record
+from holdfast.core.states import RunState
+from holdfast.stores.temporal import happenings, naming
+from holdfast.stores.temporal.carrying import unpack
+from holdfast.stores.temporal.happenings import Batch, StepEnded, ended_with, read_batches, unseen
+from holdfast.stores.temporal.payloads import data_of
+from holdfast.temporal import fed, feeding, holding
+from holdfast.temporal.recalling import written
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+ENDS = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: RunState.COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: RunState.FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: RunState.CANCELLED,
+}
+CONTINUED = {"replayed_long_1", "replayed_long_2"}
+UNENDED = {"replayed_waiting", *CONTINUED}
+
+
+@pytest.fixture(autouse=True)
+def _memory() -> Iterator[None]:
+    yield
+    forget_all()
+
+
+def kept(name: str) -> Kept:
+    return Kept.read(FOLDER / f"{name}.json")
+
+
+def test_each_workflow_has_a_history() -> None:
+    kept_of = {kept(name).events[0].workflow_execution_started_event_attributes.workflow_type.name for name in NAMES}
+    assert kept_of == set(replayed_flows.FLOWS) - {"replayed_listener", "replayed_named"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.asyncio
+async def test_a_history_is_replayed_by_the_code_of_today(name: str) -> None:
+    assert await replay(kept(name)) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_brought_back_asks_for_what_its_history_says(name: str) -> None:
+    """Ids, names, order, arguments and times of all that it begins: also what no replayer compares."""
+    history = kept(name)
+    run = recalled(history)
+
+    def of(kind: Callable[[str], bool], begun: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+        return [one for one in begun if kind(one[0])]
+
+    asked, written = run.begun, begun_in(history.events)
+    for kind in ("timer".__eq__, "child".__eq__, str.isdigit):
+        expected = of(kind, written)
+        # What would have come next is begun by the execution that goes on in its place.
+        most = len(expected) if name in CONTINUED else None
+        assert of(kind, asked)[:most] == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
+    history = kept(name)
+    run, last = recalled(history), history.events[-1]
+    assert (name in UNENDED) == (last.event_type not in ENDS)
+    if name in UNENDED:
+        assert run.end is None
+        return
+    assert run.end is not None
+    assert run.end.state == ENDS[last.event_type]
+    if run.end.state is RunState.COMPLETED:
+        assert run.end.output == data_of(last.workflow_execution_completed_event_attributes.result.payloads[0])
+    elif run.end.state is RunState.FAILED:
+        failure = last.workflow_execution_failed_event_attributes.failure
+        told = json.loads(ended_with(failure).payload)
+        mine = json.loads(run.end.error or b"{}")
+        assert {**told, "traceback": ""} == {**mine, "traceback": ""}
+        short = json.loads(zlib.decompress(failure.application_failure_info.details.payloads[1].data))
+        rewind = None if run.end.rewind is None else json.loads(json.dumps(run.end.rewind._asdict()))
+        assert short["rewind"] == rewind
+        before = len(unpack(history.events[0].workflow_execution_started_event_attributes.input.payloads)[1])
+        records = unpack(run.packing.chunks())[1][before:]
+        assert [[int(one.kind), one.position, one.name, one.at] for one in records] == [
+            row[:4] for row in short["order"]
+        ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_that_are_open_are_those_without_an_outcome_in_the_history(name: str) -> None:
+    """After each workflow task: an activity that a worker is handed then must be found."""
+    history = kept(name)
+    batches = list(read_batches(history.events))
+    for upto in range(1, len(batches) + 1):
+        run = recalled(cut(history, batches[upto - 1].completed))
+        if run.end is not None:
+            continue
+        scheduled = _open_activities(history, batches, upto)
+        for position in scheduled:
+            found = run.open_at(position)
+            assert found is not None, (name, upto, position)
+            assert naming.activity_id(found.command.position) == naming.activity_id(position)
+
+
+def _open_activities(history: Kept, batches: list[Batch], upto: int) -> set[int]:
+    """Positions of activities that are wanted when so many batches have been told."""
+    end = batches[upto - 1].completed
+    scheduled: dict[int, int] = {}
+    gone: set[int] = set()
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            new = event.activity_task_scheduled_event_attributes
+            if new.workflow_task_completed_event_id <= end and new.activity_type.name != naming.AWAIT_RUN:
+                scheduled[event.event_id] = naming.position_of(new.activity_id)
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED:
+            asked = event.activity_task_cancel_requested_event_attributes
+            if asked.workflow_task_completed_event_id <= end:
+                gone.add(scheduled.get(asked.scheduled_event_id, -1))
+    told = {one.position for batch in batches[:upto] for one in batch.happenings if isinstance(one, StepEnded)}
+    return set(scheduled.values()) - told - gone
+
+
+def _asked_by(event: HistoryEvent) -> int:
+    """The workflow task that has asked for what an event tells; 0: none has."""
+    return getattr(getattr(event, event.WhichOneof("attributes") or ""), "workflow_task_completed_event_id", 0)
+
+
+def cut(history: Kept, completed: int) -> Kept:
+    """As it was when this workflow task was completed: what it has asked for is written with it."""
+    return cut_at(
+        history, max(event.event_id for event in history.events if completed in (event.event_id, _asked_by(event)))
+    )
+
+
+def cut_at(history: Kept, last: int) -> Kept:
+    """As it was when this event was written."""
+    events = [event for event in history.events if event.event_id <= last]
+    return Kept(history.run_id, history.execution, history.continue_after, WorkflowHistory(history.run_id, events))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_hold_each_outcome_once_and_what_is_left_is_unseen(name: str) -> None:
+    history = kept(name)
+    told = [one for batch in read_batches(history.events) for one in batch.happenings]
+    ended = Counter(one.position for one in told if isinstance(one, StepEnded))
+    left = Counter(one.position for one in unseen(history.events) if isinstance(one, StepEnded))
+    outcomes = {
+        EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
+    }  # fmt: skip
+    assert (ended + left).total() == sum(event.event_type in outcomes for event in history.events)
+    assert all(count == 1 for count in (ended + left).values())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNENDED])
+def test_a_run_taken_piece_by_piece_is_the_one_taken_at_once(name: str) -> None:
+    """A recalled run is kept, and told what is new, whenever that is looked for: it makes no difference."""
+    history = kept(name)
+    whole, pieces = recalled(history), None
+    for number in range(1, len(history.events) + 1):
+        if number < len(history.events) and _asked_by(history.events[number]):
+            continue  # what a workflow task has asked for is written with its completion
+        if pieces is None:
+            pieces = recalled(cut_at(history, number))
+        else:
+            pieces.read_on([one for one in written(history.events[:number]) if one.event_id > pieces.read])
+    assert pieces is not None
+    assert pieces.begun == whole.begun
+    assert unpack(pieces.packing.chunks())[1] == unpack(whole.packing.chunks())[1]
+
+
+def essence(record: Record) -> Record:
+    """Without what a live execution is not told."""
+    return record._replace(started_at=0.0, attempts=1)
+
+
+def test_executions_that_continue_each_other_carry_the_same_records() -> None:
+    first, second, third = (kept(f"replayed_long_{number}") for number in (1, 2, 3))
+    for before, after in ((first, second), (second, third)):
+        continued = before.events[-1].workflow_execution_continued_as_new_event_attributes
+        started = after.events[0].workflow_execution_started_event_attributes
+        assert list(continued.input.payloads) == list(started.input.payloads)
+        _, records, signals = unpack(started.input.payloads)
+        mine = recalled(before)
+        assert list(map(essence, unpack(mine.packing.chunks())[1])) == list(map(essence, records))
+        assert [one.payload for one in mine.unheard.values()] == [one.payload for one in signals]
+    _, records, _ = unpack(recalled(third).packing.chunks())
+    assert [one.seq for one in records] == list(range(len(records)))
+    assert [one.payload for one in records if one.kind is Kind.SIGNAL] == [b"1", b"2", b"3", b"4"]
+
+
+# What these tests are there to find
+
+
+def same(history: Kept) -> bool:
+    run, begun = recalled(history), begun_in(history.events)
+    is_ended = (run.end is None) == (history.events[-1].event_type not in ENDS)
+    return is_ended and sorted(map(repr, run.begun)) == sorted(map(repr, begun))
+
+
+async def by_replayer(names: list[str]) -> set[str]:
+    return {name for name in names if await replay(kept(name)) is not None}
+
+
+@pytest.mark.asyncio
+async def test_another_order_of_what_comes_together_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = happenings.place
+    monkeypatch.setattr(happenings, "place", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:]))
+    assert await by_replayer(["replayed_together"])
+
+
+@pytest.mark.asyncio
+async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = happenings.place
+    monkeypatch.setattr(happenings, "place", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2]))
+    assert await by_replayer(["replayed_gather"])
+
+
+@pytest.mark.asyncio
+async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backwards(self: Any) -> None:
+        timers = self._driver.execution.loop.timers
+        for position in reversed([one for one in timers if one not in self._set and one not in self._over]):
+            self._set.add(position)
+            summary = naming.timer_summary(position, timers[position].name, timers[position].when())
+            self._feed.set_timer(position, summary, timers[position].when() - self._feed.clock.now())
+
+    monkeypatch.setattr(fed.FedTimers, "set_alarm", backwards)
+    assert await by_replayer(["replayed_timers"])
+    assert [one for one in recalled(kept("replayed_timers")).begun if one[0] == "timer"] != [
+        one for one in begun_in(kept("replayed_timers").events) if one[0] == "timer"
+    ]
+
+
+@pytest.mark.asyncio
+async def test_timers_told_by_place_and_not_by_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = happenings.place
+    monkeypatch.setattr(happenings, "place", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2]))
+    assert await by_replayer(["replayed_together"])
+
+
+@pytest.mark.asyncio
+async def test_telling_things_before_all_have_arrived_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "HOPS", 0)
+    assert await by_replayer(NAMES)
+
+
+@pytest.mark.asyncio
+async def test_other_ids_of_activities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "activity_id", lambda position: f"step-{position}")
+    assert await by_replayer(["replayed_steps"])
+
+
+@pytest.mark.asyncio
+async def test_continuing_at_another_point_is_found() -> None:
+    long = kept("replayed_long_1")
+    for other in (None, 30, 90):
+        changed = Kept(long.run_id, long.execution, other, long.history)
+        assert await replay(changed) is not None, other
+
+
+@pytest.mark.asyncio
+async def test_another_way_of_waiting_for_withdrawn_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fed.FedStep, "is_awaited_withdrawn", property(lambda self: False))
+    assert await by_replayer(["replayed_withdrawn", "replayed_once"]) or not same(kept("replayed_withdrawn"))
+
+
+def test_other_chance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No replayer sees it: the arguments of steps are compared by nobody but us."""
+    draw = Chance.draw
+    monkeypatch.setattr(Chance, "draw", lambda self, purpose, *args: draw(self, f"{purpose}!", *args))
+    assert not same(kept("replayed_steps"))
+
+
+def test_a_carried_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "unpack", lambda brought: (lambda a, b, c: (a, b[:-1], c))(*unpack(brought)))
+    assert not same(kept("replayed_long_3"))
+    assert asyncio.run(by_replayer(["replayed_long_3", "replayed_retried_again"]))

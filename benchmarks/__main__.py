@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import agents, composition, drivers, measures, platform, postgres  # noqa: E402
+from benchmarks import agents, composition, drivers, measures, platform, postgres, temporal  # noqa: E402
 from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
@@ -30,6 +30,7 @@ MEASURES = {
     "drivers": drivers.drivers,
     **postgres.MEASURES,
     **platform.MEASURES,
+    **temporal.MEASURES,
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from temporalio.worker import Worker
 
 from holdfast import Client, Queue, RunFailed, Runtime, workflow
 from holdfast.errors import UsageError
+from holdfast.temporal import workers
 from temporal_server import own
 
 pytestmark = pytest.mark.asyncio
@@ -50,3 +52,24 @@ async def test_queues_with_limits_are_refused_wherever_they_are_named(temporal_u
             await client.options(queue=limited).start("queued_elsewhere", "one")
         with pytest.raises(RunFailed, match="limits"):
             await (await runtime.start(queued_parent, limited.name)).result()
+
+
+async def test_a_worker_that_fails_is_followed_by_another(temporal_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[str] = []
+    run = Worker.run
+
+    async def failing_once(worker: Worker) -> None:
+        if worker.task_queue not in failed:
+            failed.append(worker.task_queue)
+            running = asyncio.create_task(run(worker))
+            await asyncio.sleep(0.1)
+            await worker.shutdown()
+            await running
+            raise RuntimeError("polling failed for good")
+        await run(worker)
+
+    monkeypatch.setattr(Worker, "run", failing_once)
+    monkeypatch.setattr(workers, "AGAIN_AFTER", 0.05)
+    async with Runtime(temporal_url, workflows=["queued_elsewhere"]) as runtime:
+        assert await (await runtime.start(queued_elsewhere, "served")).result() == "served"
+    assert "default/queued_elsewhere" in failed

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio.client import Client
@@ -26,6 +27,9 @@ from holdfast.temporal.workflow import RunWorkflow, SiteInterceptor
 log = logging.getLogger("holdfast.engine")
 
 T = TypeVar("T")
+
+AGAIN_AFTER = 5.0
+"""Seconds after which there is another worker in the place of one that has failed."""
 
 STICKY = timedelta(seconds=2)
 """How long a workflow task waits for the worker that had the last one, before anybody may have it."""
@@ -144,12 +148,22 @@ class WorkerThread:
             _let_turns_take_their_time(worker)
             task = asyncio.create_task(worker.run(), name=f"holdfast-temporal {name}")
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, name, workflows))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, name: str, workflows: Sequence[type], task: asyncio.Task[None]) -> None:
+        """A worker has stopped. If that was not our doing, there is another one after a while."""
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a worker of Temporal's has stopped: %s", error, exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("Temporal's worker for task queue %r has stopped; a new one follows: %s", name, error, exc_info=error)
+        self._workers.pop(name, None)
+        if self._loop is not None and not self._is_stopping:
+            self._loop.call_later(AGAIN_AFTER, self._serve_again, name, workflows)
+
+    def _serve_again(self, name: str, workflows: Sequence[type]) -> None:
+        serving = asyncio.get_running_loop().create_task(self._serve([name], workflows))
+        self._running.add(serving)
+        serving.add_done_callback(partial(self._ended, name, workflows))
 
     @property
     def at_work(self) -> int:

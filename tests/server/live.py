@@ -61,3 +61,7 @@ async def live(
             app.platform.closing.set()
             server.should_exit = True
             await task
+            # A process that has ended has no connections. This one goes on, and a connection that was in the middle of
+            # an answer when the server gave up waiting would be served by it, and told that it is stopping, for ever.
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.engine.clock import Clock
-from holdfast.engine.hosting import Performs
-from holdfast.stores.contract import History, Store
+from holdfast.engine.hosting import StepEngine
+from holdfast.stores.contract import History
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, NewRun, Run, Verdict
 
 
-class Engine(Protocol):
+class Engine(StepEngine, Protocol):
     """Starts runs, and executes those of the workflows that it was given."""
 
     worker: int
     """The number under which it is registered as a worker, where there are such numbers."""
 
     @property
-    def clock(self) -> Clock:
-        """Time and chance."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """Where the runs are."""
-        ...
-
-    @property
-    def writer(self) -> Performs:
-        """The way to change something there."""
-        ...
-
-    @property
     def news(self) -> News:
         """Who follows runs in this process."""
-        ...
-
-    @property
-    def max_value(self) -> int:
-        """The largest value that is recorded, in bytes."""
         ...
 
     @property

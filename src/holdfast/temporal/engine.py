@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from temporalio.api.history.v1 import HistoryEvent
@@ -28,7 +27,7 @@ from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, NewRun, Op, ReopenRun, Run, StartRun, Verdict
 from holdfast.stores.serving import served_name
 from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.connecting import Encryption, connect
+from holdfast.stores.temporal.connecting import Encryption
 from holdfast.stores.temporal.histories import events_after
 from holdfast.stores.temporal.listing import other_task_queues
 from holdfast.stores.temporal.payloads import largest
@@ -115,14 +114,13 @@ class TemporalEngine:
     async def _connect(self) -> Client:
         """In the workers' thread."""
         identity = f"{socket.gethostname()}:{os.getpid()}"
-        client = await connect(self._target, encryption=self._encryption, identity=identity)
-        self._inside = TemporalStore(self._target, encryption=self._encryption)
+        self._inside = TemporalStore(self._target, encryption=self._encryption, identity=identity)
         await self._inside.open()
-        return client
+        return self._inside.client
 
     def _activities(self, client: Client) -> Activities:
         self.recall = Recall(self.site, _Histories(client))
-        return Activities(self.site, self, self.loop, self.recall, client, partial(self._find_run, client))
+        return Activities(self.site, self, self.loop, self.recall, client, self._find_run)
 
     async def close(self, grace: float = 0.0) -> None:
         """Stop: steps at work get ``grace`` seconds to end; then Temporal gives them to other workers."""
@@ -132,6 +130,8 @@ class TemporalEngine:
         if self._watcher is not None and self._watcher is not asyncio.current_task():
             self._watcher.cancel()
         await self._workers.stop(grace, lambda: self._hurried)
+        if self._inside is not None:
+            self._inside.abandon()  # its loop has ended with the workers
         self.recall.close()
         self.threads.stop()
         for error in await asyncio.gather(*(close() for close in self.closers), return_exceptions=True):
@@ -281,7 +281,7 @@ class TemporalEngine:
             return ""
         return previous
 
-    async def _find_run(self, client: Client, awaited: AwaitedRun) -> Found | None:
+    async def _find_run(self, awaited: AwaitedRun) -> Found | None:
         """In the workers' thread: look for a run, or wait for its end."""
         assert self._inside is not None
         run = await self._inside.get(awaited.run_id)

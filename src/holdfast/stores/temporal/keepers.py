@@ -46,12 +46,7 @@ async def ask(client: Client, keeper: Keeper, name: str, *args: Any) -> Any:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
     begin = WithStartWorkflowOperation[Any, Any](
-        keeper.type,
-        await _left(client, keeper),
-        id=keeper.id,
-        task_queue=naming.KEEPERS,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        memo=keeper.memo,
+        keeper.type, await _left(client, keeper), memo=keeper.memo, **_place(keeper)
     )
     untyped: Any = client
     return await untyped.execute_update_with_start_workflow(
@@ -69,13 +64,20 @@ async def tell(client: Client, keeper: Keeper, name: str, *args: Any) -> None:
         await client.start_workflow(
             keeper.type,
             await _left(client, keeper),
-            id=keeper.id,
-            task_queue=naming.KEEPERS,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             memo=keeper.memo,
             start_signal=name,
             start_signal_args=list(args),
+            **_place(keeper),
         )
+
+
+def _place(keeper: Keeper) -> dict[str, Any]:
+    """Where it is started, or found."""
+    return {
+        "id": keeper.id,
+        "task_queue": naming.KEEPERS,
+        "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
+    }
 
 
 async def memo_of(client: Client, id: str) -> Mapping[str, Any]:

@@ -83,9 +83,16 @@ class TemporalStore(Lacking):
     """
 
     def __init__(
-        self, target: Target, *, clock: Callable[[], float] = time.time, encryption: Encryption | None = None
+        self,
+        target: Target,
+        *,
+        clock: Callable[[], float] = time.time,
+        encryption: Encryption | None = None,
+        identity: str | None = None,
     ) -> None:
         self.target = target
+        self._identity = identity
+        """What Temporal calls whoever comes; the process and the machine unless given."""
         self.url = target.url
         self.namespace = target.namespace
         self._clock = clock
@@ -107,7 +114,7 @@ class TemporalStore(Lacking):
     async def open(self) -> None:
         """Connect."""
         if self._client is None:
-            client = await connect(self.target, encryption=self._encryption)
+            client = await connect(self.target, encryption=self._encryption, identity=self._identity)
             self._has_tags = await _has_tags(client)
             self._histories = Histories(client)
             self._ends = Ends(client)

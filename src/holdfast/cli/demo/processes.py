@@ -85,8 +85,10 @@ async def until_serving(store: Store, workers: list[WorkerProcess]) -> None:
     deadline = time.monotonic() + PATIENCE
     wanted = {worker.pid for worker in workers}
     while True:
+        # A worker announces what it serves a moment after it has registered; whoever starts by name needs that.
+        is_announced = bool(await store.specs())
         serving = {worker.pid for worker in await store.workers() if worker.state == "live" and worker.workflows}
-        if wanted <= serving:
+        if is_announced and wanted <= serving:
             return
         for worker in workers:
             if worker.is_gone():

@@ -39,6 +39,7 @@ SHOWN = (
     "people: cancel",
     "people: pause",
     "people: retry",
+    "people: settle",
     "people: fork",
     "people: switch",
     "unknown outcomes",

@@ -5,6 +5,7 @@ Each is worked out here once more, from what the store contract says and not fro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.core.records import Kind, Record, Rewind
@@ -120,14 +121,20 @@ class Asking:
         if model is None:
             return
         affected: list[RunModel] = []
-        expected = self._may_reopen(model, op, affected)
+        ended = model.row
+        if op.settles is not None:
+            model.row = replace(ended, rewind=op.settles.rewind)
+        is_late = op.settles is not None and op.settles.epoch != ended.epoch
+        expected = Verdict.ENDED if is_late else self._may_reopen(model, op, affected)
         told = f"retry of {op.run_id} ({model.row.state.value}, {model.row.rewind}) was answered {answer.value}"
         if answer is not expected:
             self._fail("a retry reopens what has failed, unless that would do harm", f"{told}, not {expected}")
-        if answer is Verdict.DONE:
-            keys = {one.row.key for one in affected}
-            for one in affected:
-                self._rewound(one, keys)
+        if answer is not Verdict.DONE:
+            model.row = ended
+            return
+        keys = {one.row.key for one in affected}
+        for one in affected:
+            self._rewound(one, keys, op.settles.record if one is model and op.settles is not None else None)
 
     def _may_reopen(self, model: RunModel, op: ReopenRun, affected: list[RunModel]) -> Verdict:
         row = model.row
@@ -163,7 +170,7 @@ class Asking:
             if parent == model.row.key and ends.get(position, True) and position not in rewind.given_up
         ]
 
-    def _rewound(self, model: RunModel, keys: set[int]) -> None:
+    def _rewound(self, model: RunModel, keys: set[int], settled: Record | None) -> None:
         """See what became of one run that was reopened, and forget what it may do differently now."""
         checker, row = self._checker, model.row
         database = checker.database
@@ -171,6 +178,8 @@ class Asking:
         told = f"retry of {row.id} ({rewind})"
         taken = [record for record in model.journal if takes(rewind, record)]
         kept = [record for record in model.journal if not takes(rewind, record)]
+        if settled is not None:
+            kept.append(settled._replace(seq=kept[-1].seq + 1 if kept else 0))
         if database._records.get(row.key, []) != kept:
             self._fail("a retry takes back what ended the run and what followed from it, and nothing else", told)
         cancelled = any(record.kind is Kind.CANCEL for record in kept)
@@ -195,7 +204,7 @@ class Asking:
         model.reopened_at = row.epoch
         self.paused_since.pop(row.key, None)
         model.outcomes = outcomes_of(kept)
-        self._forget(model, rewind, taken)
+        self._forget(model, rewind, taken, settled)
         checker.world.run_reopened(row.id)
         checker.world.replay_reopened(model, row, reopened)
 
@@ -210,12 +219,14 @@ class Asking:
         if goes_on:
             family.ties[place] = Tie(tie.child, Told.ARMED)
 
-    def _forget(self, model: RunModel, rewind: Rewind | None, taken: list[Record]) -> None:
+    def _forget(self, model: RunModel, rewind: Rewind | None, taken: list[Record], settled: Record | None) -> None:
         checker, row = self._checker, model.row
         if not taken or rewind is None:
             return
         checker.rewound.add(row.id)
         gone = {record.position for record in taken if record.kind is not Kind.TIMER}
+        if settled is not None:
+            gone.discard(settled.position)
         for known in [one for one in checker.begun if one[0] == row.key and one[1] in gone]:
             del checker.begun[known]  # a person has said that it may run again
         # What the code did after the record that is gone, it may do differently now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.execution import UNREAD, Command
+from holdfast.core.commands import UNREAD, Command
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import Effect, RunState
 from holdfast.engine.steps import StepRun

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec import describe_error
+from holdfast.codec import LARGEST, describe_error
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import end_of
 from holdfast.stores.operations import Run
 from simulation.expectations import Whose, can_fail, fits, must_fail
@@ -115,11 +114,10 @@ def check_replay(
     execution = _Replay(
         world,
         row.id,
-        partial(_main, definition, args, kwargs),
+        partial(definition.execute, args, kwargs, LARGEST),
         workflow=row.workflow,
         start_time=row.began_at,
         seed=row.seed,
-        deadline=row.deadline,
         rewound=row.rewound,
     )
     world.counts["replays"] += 1
@@ -144,10 +142,6 @@ def check_replay(
             _check_ending(world, row, execution)
     finally:
         execution.leave()
-
-
-async def _main(definition: WorkflowDefinition, args: Any, kwargs: Any) -> bytes:
-    return definition.output.encode(await definition.function(*args, **kwargs), "a result")
 
 
 def _goes_on(execution: Execution, ended: Run) -> bool:

@@ -11,7 +11,9 @@ from holdfast.core.loop import RunLoop
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.engine import JournalEngine
+from holdfast.engine.in_flight import StepsInFlight
 from holdfast.engine.mailbox import Mailbox
+from holdfast.engine.membership import Membership
 from holdfast.engine.recording import Recorder
 from holdfast.engine.steps import StepRun
 from holdfast.engine.timing import Timers
@@ -38,14 +40,14 @@ def delivered_before_commit() -> Iterator[None]:
 @mutant("the lease is not renewed")
 def lease_not_renewed() -> Iterator[None]:
     """The pulse beats, and does nothing."""
-    with patch.object(JournalEngine, "_renew", lambda self: True):
+    with patch.object(Membership, "renew", lambda self: True):
         yield
 
 
 @mutant("a worker trusts its lease for ever")
 def lease_trusted_for_ever() -> Iterator[None]:
     """After a long pause it begins steps of runs that others hold."""
-    with patch.object(JournalEngine, "holds_lease", lambda self: True):
+    with patch.object(Membership, "holds_lease", lambda self: True):
         yield
 
 
@@ -53,12 +55,12 @@ def lease_trusted_for_ever() -> Iterator[None]:
 def no_intent() -> Iterator[None]:
     """It is begun like any other step."""
 
-    def start(self: Driver, command: Any) -> None:
-        known = self._attempts.pop(command.position, None)
-        step = self._steps[command.position] = StepRun(self.host, self, command, known)
+    def start(self: StepsInFlight, command: Any) -> None:
+        known, driver = self.known.pop(command.position, None), self._driver
+        step = self.begun[command.position] = StepRun(driver.host, driver, command, known)
         step.launch()
 
-    with patch.object(Driver, "_start_step", start):
+    with patch.object(StepsInFlight, "start", start):
         yield
 
 
@@ -93,7 +95,7 @@ def fence_unnoticed() -> Iterator[None]:
 @mutant("steps go on when their run is lost")
 def steps_not_cancelled() -> Iterator[None]:
     """They end by themselves, some time."""
-    with patch.object(Driver, "_cancel_steps", lambda self: self._steps.clear()):
+    with patch.object(StepsInFlight, "cancel", lambda self: self.begun.clear()):
         yield
 
 
@@ -159,14 +161,13 @@ def _renumbered(op: Any) -> Any:
 @mutant("a worker that was declared dead keeps its runs")
 def dead_keeps_runs() -> Iterator[None]:
     """It registers anew, and goes on where it was."""
-    real = JournalEngine._declared_dead
+    real = Membership._declared_dead
 
-    def declared_dead(self: JournalEngine) -> None:
-        kept, self._drivers = self._drivers, {}
-        real(self)
-        self._drivers = kept
+    def declared_dead(self: Membership) -> None:
+        with patch.object(self._member, "drivers", list):
+            real(self)
 
-    with patch.object(JournalEngine, "_declared_dead", declared_dead):
+    with patch.object(Membership, "_declared_dead", declared_dead):
         yield
 
 
@@ -261,9 +262,8 @@ def stale_claim_taken() -> Iterator[None]:
     real = JournalEngine.take
 
     def take(self: JournalEngine, run: Any, definition: Any, history: Any) -> None:
-        coming, self._coming_back = self._coming_back, False
-        real(self, replace(run, owner=self.worker), definition, history)
-        self._coming_back = coming
+        with patch.object(self.membership, "is_coming_back", False):
+            real(self, replace(run, owner=self.worker), definition, history)
 
     with patch.object(JournalEngine, "take", take):
         yield

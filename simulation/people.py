@@ -1,4 +1,4 @@
-"""What people do to runs: cancel, pause and resume, retry, fork, answer, deploy, switch a workflow off and on.
+"""What people do to runs: cancel, pause and resume, retry, settle, fork, answer, deploy, switch a workflow off and on.
 
 They do it from a process that is a worker, through its engine, or from outside, with a connection of their own. Either
 way an answer may get lost, and then they do it again; what they do may also arrive late.
@@ -6,16 +6,30 @@ way an answer may get lost, and then they do it again; what they do may also arr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from holdfast.client import forking
 from holdfast.client.approvals import Answer
+from holdfast.client.settling import settle_run, to_be_settled
 from holdfast.core.records import Kind, Record
+from holdfast.errors import SettleRefused
 from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import History, RunUsage
-from holdfast.stores.operations import CancelRun, Change, ForkRun, Op, PauseRun, ReopenRun, ResumeRun, Run, Started
+from holdfast.stores.operations import (
+    CancelRun,
+    Change,
+    ForkRun,
+    Op,
+    PauseRun,
+    ReopenRun,
+    ResumeRun,
+    Run,
+    Started,
+    Verdict,
+)
 from simulation import faults
 from simulation.store import at_once
 
@@ -46,7 +60,7 @@ def act(world: World, action: str, run_id: str | None = None) -> None:
             for _ in range(chance.choice([1, 1, 2])):
                 world.at(world.time + chance.choice(seconds), ask, world, ResumeRun(run_id, now))
         case "retry":
-            ask(world, ReopenRun(run_id, now, chance.random() < 0.3))
+            ask(world, settlement(world, run_id) or ReopenRun(run_id, now, chance.random() < 0.3))
         case "fork":
             _fork(world, run_id)
         case "switch":
@@ -119,7 +133,7 @@ def let_go_on(world: World) -> None:
             _commit(world, ResumeRun(model.row.id, world.database.now()))
 
 
-# Forking
+# Settling and forking
 
 
 class _Reading:
@@ -130,7 +144,7 @@ class _Reading:
     def __init__(self, world: World) -> None:
         self._database = world.database
         self.now: Callable[[], float] = world.database.now
-        self.op: ForkRun
+        self.op: Any
 
     async def get(self, run_id: str) -> Run | None:
         return await self._database.get(run_id)
@@ -141,11 +155,32 @@ class _Reading:
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         return await self._database.usages(run_ids)
 
-    async def commit(self, ops: Sequence[ForkRun]) -> list[Started]:
+    async def commit(self, ops: Sequence[ForkRun | ReopenRun]) -> list[Started | Verdict]:
         [self.op] = ops
+        if isinstance(self.op, ReopenRun):
+            return [Verdict.DONE]
         found = await self._database.get(self.op.source)
         assert found is not None
         return [Started(found, created=True)]
+
+
+def settlement(world: World, run_id: str) -> ReopenRun | None:
+    """What somebody says of a step of unknown outcome, if it has ended the run and they do not just retry that."""
+    chance, model = world.chance, world.checker.by_id[run_id]
+    unknown = [record for record in to_be_settled(model.row, model.journal) if record.kind is Kind.STEP]
+    if not unknown or chance.random() < 0.3:
+        return None
+    record = chance.choice(unknown)
+    args, kwargs = json.loads(world.checker.commands[run_id, record.position][2])
+    label, _, fails, _ = (*args, *(kwargs[name] for name in ("label", "seconds", "fails", "beats")[len(args) :]))
+    said = {"happened": False} if fails or chance.random() < 0.3 else {"output": f"{run_id}/{label}"}
+    store = _Reading(world)
+    try:
+        at_once(settle_run(store, run_id, record.position + 1, by="someone", **said))  # type: ignore[arg-type]
+    except SettleRefused:
+        return None
+    world.counts["people: settle"] += 1
+    return store.op
 
 
 def _fork(world: World, run_id: str) -> None:

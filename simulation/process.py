@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import digest
-from holdfast.core.execution import UNREAD, Execution, Outcome
+from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.loop import RunTimer
 from holdfast.core.records import Kind, Record
 from holdfast.engine.asking import ApprovalCall

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.engine.mailbox import Mailbox
 from holdfast.stores import rules

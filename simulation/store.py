@@ -22,6 +22,7 @@ from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings
 from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.contract import (
+    Found,
     History,
     NewSignals,
     NewWorker,
@@ -250,14 +251,22 @@ class ProcessStore(Store):
             "list_runs", lambda: at_once(self._database.list_runs(where, limit=limit, before=before))
         )
 
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        return await self._ask(
+            "search_runs",
+            lambda: at_once(self._database.search_runs(where, limit=limit, before=before, most=most)),
+        )
+
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         return await self._ask("usages", lambda: at_once(self._database.usages(run_ids)))
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        return await self._ask("count_runs", lambda: at_once(self._database.count_runs()))
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return await self._ask("count_runs", lambda: at_once(self._database.count_runs(most)))
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
-        return await self._ask("count_unfinished", lambda: at_once(self._database.count_unfinished()))
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        return await self._ask("count_unfinished", lambda: at_once(self._database.count_unfinished(workflows)))
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         return await self._ask("last_record", lambda: at_once(self._database.last_record(run_id, name)))

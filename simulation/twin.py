@@ -32,6 +32,7 @@ from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import (
+    Found,
     History,
     NewSignals,
     NewWorker,
@@ -308,14 +309,26 @@ class Twin(MemoryStore):
         self._compare("list_runs", here, self._runs_there(there))
         return here
 
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        here = await super().search_runs(where, limit=limit, before=before, most=most)
+        theirs = None if before is None else self._key(before)
+        there = self._says("search_runs", self._other.search_runs(where, limit=limit, before=theirs, most=most))
+        # How far each has come in one piece is its own affair; what is within both must be the same.
+        number = min(len(here.runs), len(there.runs))
+        self._compare("search_runs", here.runs[:number], self._runs_there(there.runs)[:number])
+        return here
+
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         return self._same("usages", await super().usages(run_ids), self._other.usages(run_ids))
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        return self._same("count_runs", await super().count_runs(), self._other.count_runs())
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return self._same("count_runs", await super().count_runs(most), self._other.count_runs(most))
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
-        return self._same("count_unfinished", await super().count_unfinished(), self._other.count_unfinished())
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        there = self._other.count_unfinished(workflows)
+        return self._same("count_unfinished", await super().count_unfinished(workflows), there)
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         here = await super().last_record(run_id, name)

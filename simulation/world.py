@@ -337,7 +337,8 @@ class World(workloads.Watch):
 
     def _retry(self, run_id: str) -> None:
         if self.in_chaos:
-            people.ask(self, ReopenRun(run_id, self.database.now(), self.chance.random() < 0.2))
+            again = ReopenRun(run_id, self.database.now(), self.chance.random() < 0.2)
+            people.ask(self, people.settlement(self, run_id) or again)
 
     def _nothing_left(self) -> bool:
         """All runs have ended, and nobody is about to reopen one: more faults would meet nothing but idle workers."""

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Agent, ModelRetry, RunContext, tool, workflow
-from holdfast.errors import DefinitionError, DepsMissing, InputError, ModelRefused, TurnLimitReached
+from holdfast.errors import DefinitionError, DepsMissing, InputError, ModelRefused, SettleRefused, TurnLimitReached
 from holdfast.testing import Runner, ScriptedModel, answer, call
 
 pytestmark = pytest.mark.asyncio
@@ -279,6 +279,8 @@ async def test_a_once_tool_in_flight_at_a_crash_is_told_to_the_model_and_not_rep
     result = await runner.resume(result.run_id)
     assert "may or may not have happened" in result.output.output, result.error
     assert charged == []
+    with pytest.raises(SettleRefused, match=r"the model of its agent, was told, and has gone on.*is completed"):
+        await runner.settle(result.run_id, "charge", "charged")
 
 
 async def test_nothing_is_asked_twice_wherever_the_process_dies() -> None:

@@ -25,9 +25,9 @@ from holdfast import (
     step,
     workflow,
 )
+from holdfast.client.journals import export_run
 from holdfast.client.recorded_reply import plain_reply
 from holdfast.testing import Runner, RunResult, ScriptedModel, answer, call
-from holdfast.testing.journals import export_run
 
 did: list[Any] = []
 

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from pydantic_ai.messages import ModelMessage
 
 from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Budget, Client, Runtime, tool
-from holdfast.agents.calling import settle
 from holdfast.agents.conversation import Conversation, rebuild
 from holdfast.cli import main as cli
-from holdfast.cli.conversations import conversation
+from holdfast.client.called import matched
+from holdfast.client.stories.conversations import conversation
 from holdfast.core.records import Record
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 
@@ -286,10 +286,10 @@ async def test_while_one_of_several_is_under_way_it_is_not_told_which() -> None:
         result = await runner.approve(result.run_id, id=asked(result)[amount])
     _, _, records = await journal(runner, result)
     ordered = sorted(records, key=lambda record: record.position)
-    called = settle(2, 1, ordered)
+    called = matched(2, 1, ordered)
     assert [one.record.payload for one in called if one is not None] == [b'"20 paid"', b'"30 paid"']
     missing = [record for record in ordered if record.payload != b'"30 paid"']
-    assert [one is not None and one.has_ended for one in settle(2, 1, missing)] == [False, False]
+    assert [one is not None and one.has_ended for one in matched(2, 1, missing)] == [False, False]
 
 
 async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, runtime: Runtime) -> None:

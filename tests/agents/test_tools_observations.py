@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agents.observations import failure_of_child, observation_of_failure, outcome_of_failure
+from holdfast.agents.observations import outcome_of_failure
+from holdfast.client.observations import failure_of_child, observation_of_failure
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.engine.children import child_failure

@@ -15,8 +15,9 @@ import pytest_asyncio
 from tool_calls import called, own_workflows, recorded, start_calls  # noqa: F401
 from worlds import World, attempts, eventually, journal
 
-from holdfast.agents.observations import observation_of_failure, outcome_of_failure
+from holdfast.agents.observations import outcome_of_failure
 from holdfast.agents.tools import RunContext, Tool, refused_call, tool, unknown_tool
+from holdfast.client.observations import observation_of_failure
 from holdfast.codec import describe_error
 from holdfast.core.records import Record
 from holdfast.errors import ModelRetry

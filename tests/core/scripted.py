@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from holdfast.core.execution import Command, Execution, Outcome
+from holdfast.core.commands import Command, Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.patches import NOWHERE, Patches
 from holdfast.core.records import Kind, Record
 
@@ -45,9 +46,7 @@ class _Traced(Execution):
 class World:
     """What workflow code of these tests is given: steps, signals, and a place for notes."""
 
-    def __init__(
-        self, flow: Flow, *, run_id: str = "run-7", deadline: float | None = None, journal: Sequence[Record] = ()
-    ) -> None:
+    def __init__(self, flow: Flow, *, run_id: str = "run-7", journal: Sequence[Record] = ()) -> None:
         self.notes: list[Any] = []
         self.execution = _Traced(
             run_id,
@@ -55,7 +54,6 @@ class World:
             workflow="flow",
             start_time=START,
             seed=b"seed of the run!",
-            deadline=deadline,
             patches=Patches(journal),
         )
         self.marks: list[Any] = []

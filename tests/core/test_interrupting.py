@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from scripted import START, Failed, Flow, Replay, World
 
-from holdfast.core.execution import Command, Execution
+from holdfast.core.commands import Command
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.undoing import mark_origin
 from holdfast.errors import UnreadableRecord
@@ -346,7 +347,7 @@ def test_a_once_step_among_what_a_retry_would_take_back():
 
     saga = Saga(handled).did(0, "kept").failed(1, "bad")
     saga.did(2, "fine")
-    assert saga.end.rewind == Rewind((1,), 2, 0, once=True)
+    assert saga.end.rewind == Rewind((1,), 2, 0, once=(2,))
     check_replay(handled, saga)
 
 

@@ -588,7 +588,8 @@ def test_a_zone_that_is_not_known_on_every_machine_is_refused(zone: str, words: 
 
 @pytest.fixture
 def no_zone_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "tzdata", None)
+    for name in ["tzdata", *(name for name in sys.modules if name.startswith("tzdata."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     zoneinfo.reset_tzpath([])
     zoneinfo.ZoneInfo.clear_cache()
     yield

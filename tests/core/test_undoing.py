@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.chance import SEED, Chance, fork_seed
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.records import Kind, Record, Rewind, read_once
 from holdfast.core.undoing import Origin, UndoLog, mark_origin, origins_of
 
 
@@ -172,13 +172,19 @@ def test_a_once_step_counts_only_if_it_would_run_again():
     log.done(record(2, 1), Call(once=True))
     assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3,), 2, 0)
     log.done(record(4, 2), Call(once=True))
-    assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3,), 2, 0, once=True)
+    assert log.rewind([origin(3, 2, 0)], {}, undone=False) == Rewind((3,), 2, 0, once=(4,))
+
+
+def test_it_is_told_which_they_are_unless_an_older_version_wrote_only_whether_there_are_any():
+    assert read_once([4, 7]) == (4, 7)
+    assert (read_once(False), read_once([])) == ((), ())
+    assert read_once(True) == (-1,)
 
 
 def test_a_failed_once_step_counts():
     log = UndoLog()
     log.done(record(2, 1, ok=False), Call(once=True))
-    assert log.rewind([origin(2, 2, 0)], {}, undone=False) == Rewind((2,), 2, 0, once=True)
+    assert log.rewind([origin(2, 2, 0)], {}, undone=False) == Rewind((2,), 2, 0, once=(2,))
 
 
 def test_failures_behind_the_first_that_ended_the_run_are_taken_back_with_it():

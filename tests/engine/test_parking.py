@@ -161,7 +161,7 @@ async def test_a_run_with_a_step_in_flight_is_not_parked(world: World, clock: Vi
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._steps)
+    await eventually(lambda: runtime._engine._by_id[handle.run_id].steps.begun)
     clock.advance(10)
     runtime._engine._idle.sweep(at_once=5)
     assert await state(runtime, handle) == "running"
@@ -311,7 +311,7 @@ async def test_a_run_that_takes_longer_than_its_workflows_timeout_fails(world: W
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._steps)
+    await eventually(lambda: runtime._engine._by_id[handle.run_id].steps.begun)
     clock.advance(10)
     with pytest.raises(RunFailed) as failed:
         await handle.result()

@@ -165,7 +165,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
             await store.reap(None)
             finish(*args)
 
-        first._engine._chore(later())
+        first._engine.chore(later())
 
     driver._finish = taken_over_first  # type: ignore[method-assign]
     gates[0].set()

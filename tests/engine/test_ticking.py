@@ -239,8 +239,9 @@ async def test_a_worker_that_was_taken_for_dead_does_not_bring_its_old_timing_ba
     await (await world.outside()).put_schedules([newer])
     await runtime._engine.store.retire_worker(runtime.worker_id)
     assert not (await the_only(runtime)).announced
-    runtime._engine._lost = runtime.worker_id
-    runtime._engine._declared_dead()
+    membership = runtime._engine.membership
+    membership._lost = runtime.worker_id
+    membership._declared_dead()
     await settled(runtime)
     await looked(runtime)
     schedule = await the_only(runtime)

@@ -13,8 +13,8 @@ from holdfast.authoring.runtime import Runtime
 from holdfast.client.client import Client
 from holdfast.client.control import retry_run
 from holdfast.client.forking import fork_run
+from holdfast.client.journals import Journal, export_run
 from holdfast.errors import UnknownWorkflow, UsageError
-from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import replay
 
 pytestmark = pytest.mark.asyncio

@@ -196,7 +196,7 @@ async def test_an_operation_that_breaks_the_commit_does_not_block_the_others(wor
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
     handles = [await runtime.start(flow, n) for n in range(4)]
-    await eventually(lambda: all(d._steps for d in runtime._engine._drivers.values()))
+    await eventually(lambda: all(d.steps.begun for d in runtime._engine._drivers.values()))
     store.fail_before = lambda ops: (
         TypeError("this operation is poison") if any(op.record.payload == b"2" for op in appends(ops)) else None
     )

@@ -191,7 +191,7 @@ class World:
         engine.writer.stop()
         for driver in list(engine._drivers.values()):
             driver.gone = True
-            driver._cancel_steps()
+            driver.steps.cancel()
             driver.abandon()
         engine.threads.stop()
         await self.kill(runtime)

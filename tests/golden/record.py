@@ -28,10 +28,10 @@ import holdfast
 from holdfast import RunFailed, RunState, Runtime
 from holdfast.client.control import retry_run
 from holdfast.client.forking import fork_run
+from holdfast.client.journals import Journal, export_run
 from holdfast.core.records import Kind
 from holdfast.stores.operations import SendSignal
 from holdfast.stores.urls import open_store
-from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import Replayed, replay
 
 HERE = Path(__file__).parent

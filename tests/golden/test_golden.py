@@ -13,9 +13,9 @@ import pytest
 from golden_flows import FLOWS
 from record import CURRENT, HERE, STATES, trace_of
 
+from holdfast.client.journals import Journal
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.testing.journals import Journal
 from holdfast.testing.replaying import replay, replay_journal
 
 JOURNALS = sorted(HERE.glob("*/*.json"))

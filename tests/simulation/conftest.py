@@ -14,7 +14,7 @@ STORES = Path(__file__).parents[1] / "stores"
 if str(STORES) not in sys.path:
     sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
 
-SEEDS = 800
+SEEDS = 400
 SHARE = 20
 """Of so many seeds that are asked for, one is lived through on each store on SQL as well: it takes that much longer."""
 

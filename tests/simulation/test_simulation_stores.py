@@ -20,7 +20,7 @@ from holdfast.stores.postgres.bulk import Bulk
 from holdfast.stores.sqlite import statements as sqlite_statements
 
 JOBS = min(2, os.cpu_count() or 1)
-BEGIN, COUNTS = 257, {"sqlite": 60, "postgres": 30}
+BEGIN, COUNTS = 257, {"sqlite": 30, "postgres": 15}
 """With which seed to begin, and how many, unless a number is asked for: all that must occur does so several times."""
 WITHIN = 40
 """How many seeds a planted bug may take to be found."""

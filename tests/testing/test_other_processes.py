@@ -64,7 +64,7 @@ def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_pytest(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:asyncio", "-W", "error"]
     return python("-m", "pytest", *options, *args, cwd=cwd)
 
 

@@ -66,7 +66,7 @@ WARNINGS = ("-W", "error", "-W", "ignore:The configuration option:pytest.PytestD
 def run_pytest(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *WARNINGS, *args],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *WARNINGS, *args],
         cwd=folder,
         env=environment,
         capture_output=True,

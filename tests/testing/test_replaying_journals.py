@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import (
+    Client,
     NonDeterminismError,
     RunCancelled,
     RunFailed,
@@ -27,12 +28,12 @@ from holdfast import (
     workflow,
 )
 from holdfast.authoring.registry import definitions
+from holdfast.client.journals import Journal, export_run
 from holdfast.codec import encode_error
 from holdfast.core import loop as loops
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.errors import ForbiddenInWorkflow, InputError, RunDead, StoreCorrupt, UnreadableRecord, WorkflowStuck
 from holdfast.stores.urls import open_store
-from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import JournalMismatch, replay, replay_journal
 
 executed: list[str] = []
@@ -179,6 +180,14 @@ def test_a_failed_run_fails_again_with_the_same_error(failed: Journal):
 def test_an_exception_class_of_a_script_may_have_moved_to_a_module(failed: Journal):
     error = encode_error(Declined("no such customer")).replace(__name__.encode(), b"__main__")
     assert replay(replace(failed, run=replace(failed.run, error=error)), etl_of_yesterday()).fits
+
+
+def test_an_exception_class_that_is_gone_is_told_with_the_step_that_raised_it(failed: Journal):
+    *before, last = failed.records
+    gone = last._replace(payload=(last.payload or b"").replace(b"Declined", b"Vanished"))
+    fault = replay(replace(failed, records=(*before, gone)), etl_of_yesterday()).fault
+    assert isinstance(fault, UnreadableRecord)
+    assert str(fault).startswith("The error of step 'check' (#4) of run 'r1' is a `test_replaying_journals.Vanished`")
 
 
 def test_an_unfinished_run_goes_on_and_tells_what_it_waits_for(completed: Journal):
@@ -636,3 +645,36 @@ def test_a_fork_is_replayed_by_the_clock_of_its_origin(tmp_path: Path):
     fork = replace(journal.run, created_at=journal.run.created_at + 3600, forked_from="p0")
     assert replay(Journal(fork, journal.records), family_of_yesterday(undoes=False)).fits
     assert Journal.loads(Journal(fork, ()).dumps()).run.began_at == journal.run.began_at
+
+
+def retried_flow() -> Any:
+    @workflow
+    async def drawing_after_a_retry() -> str:
+        await once_declined()
+        return str(holdfast.uuid4())
+
+    return drawing_after_a_retry
+
+
+@step
+async def once_declined() -> str:
+    executed.append("once_declined")
+    if len(executed) == 1:
+        raise Declined("come back later")
+    return "accepted"
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_was_retried_draws_in_replay_what_it_drew_after_the_retry(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/runs.db"
+    async with Runtime(url) as runtime:
+        handle = await runtime.start(retried_flow().options(id="r1"))
+        with pytest.raises(RunFailed):
+            await handle.result()
+        async with Client(url) as client:
+            await client.retry("r1")
+        drawn = await handle.result()
+    journal = Journal.loads((await export_of(url, "r1")).dumps())
+    assert journal.run.rewound
+    replayed = replay(journal)
+    assert (replayed.differs, replayed.output) == ("", drawn)

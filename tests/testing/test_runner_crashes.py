@@ -110,6 +110,19 @@ async def test_a_once_step_in_flight_is_not_run_again() -> None:
     assert did == [("charge", 5)]
 
 
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_person_says_what_came_of_a_once_step(happened: bool) -> None:
+    runner = Runner()
+    runner.simulate_crash_during(charge)
+    run = runner.run_sync(charging)
+    runner.resume_sync(run.run_id)
+    said = {"output": 50} if happened else {"happened": False}
+    result = runner.settle_sync(run.run_id, "charge", **said)
+    assert result.status == "completed"
+    assert did == [("charge", 5)] * (1 if happened else 2)
+    assert result.steps[1].output == (50 if happened else 5)
+
+
 @pytest.mark.asyncio
 async def test_a_crash_in_one_run_lets_another_go_on() -> None:
     runner = Runner()

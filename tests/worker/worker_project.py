@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+import quick_python
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
 
@@ -31,7 +32,7 @@ class Project:
         return {**os.environ, "PYTHONPATH": SOURCE, "HOLDFAST_URL": f"sqlite:///{self.folder / 'runs.db'}"}
 
     def python(self, code: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return quick_python.run(
             [sys.executable, "-c", textwrap.dedent(code)],
             cwd=self.folder,
             env=self.environment,
@@ -47,7 +48,7 @@ class Project:
         return done.stdout.strip()
 
     def worker(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return quick_python.start(
             [sys.executable, "-m", "holdfast.cli", "worker", *args],
             cwd=self.folder,
             env=self.environment,

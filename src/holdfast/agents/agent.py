@@ -6,20 +6,17 @@ import asyncio
 import copy
 import inspect
 import os
-import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import holdfast
 from holdfast.agents import deps as handing
 from holdfast.agents.approving import check_policy
-from holdfast.agents.conversation import INSTRUCTIONS
 from holdfast.agents.handles import AgentHandle
 from holdfast.agents.loop import run_agent
 from holdfast.agents.models.calls import TIMEOUT, ModelChain
-from holdfast.agents.models.choosing import check_model, name_of
+from holdfast.agents.models.choosing import checked_models, name_of
 from holdfast.agents.models.context import Compaction, compaction_of
 from holdfast.agents.models.library import load
 from holdfast.agents.models.messages import dump_content, dump_messages
@@ -36,7 +33,7 @@ from holdfast.agents.toolsets import Toolset
 from holdfast.authoring.asking import ApprovalPolicy
 from holdfast.authoring.children import call_child
 from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import DefinedAt, is_async
+from holdfast.authoring.functions import is_async, stands_for
 from holdfast.authoring.registry import register
 from holdfast.authoring.runtime import GRACE, Runtime
 from holdfast.authoring.workflow import (
@@ -49,13 +46,14 @@ from holdfast.authoring.workflow import (
     queue_name,
 )
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
+from holdfast.client.recorded_reply import INSTRUCTIONS
 from holdfast.client.store_runs import Link
 from holdfast.client.sync import run_sync
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import current_execution
 from holdfast.core.queues import Queue
 from holdfast.core.usage import Budget
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
 from holdfast.stores.operations import MAX_DELIVERIES
@@ -148,10 +146,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: budget is a Budget, as in Budget(usd=1.5), not {budget!r}")
-        others = tuple(fallback) if isinstance(fallback, list | tuple) else (fallback,)
-        models = cast("tuple[str | Model, ...]", (model, *others))
-        for one in models:
-            check_model(one, where)
+        models = checked_models(model, fallback, where)
         patience = seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
         self.chain = ModelChain(models, model_settings, patience, stream)
         self.compaction = compaction_of(compaction, where)
@@ -375,13 +370,8 @@ class Agent(Workflow[..., AgentResult[T]]):
         ) -> AgentResult[Any]:
             return await run_agent(self, prompt, message_history, session)
 
-        function: Any = run
-        function.__name__ = function.__qualname__ = name
-        function.__doc__ = self.description or None
-        caller = _caller()
-        line = caller.f_lineno
-        function.__module__ = caller.f_globals.get("__name__", function.__module__)
-        function.holdfast_defined_at = DefinedAt(caller.f_code.co_filename, line, f"agent {name} at line {line}")
+        namespace = stands_for(run, name, os.path.dirname(holdfast.__file__) + os.sep)
+        run.__doc__ = self.description or None
         signature = inspect.signature(run)
         hints: dict[str, Any] = {
             "prompt": str | list[Any],
@@ -391,10 +381,10 @@ class Agent(Workflow[..., AgentResult[T]]):
         defaults: dict[str, Any] = {"message_history": None, "session": None}
         return WorkflowDefinition(
             name=name,
-            function=function,
+            function=run,
             inputs=InputsCodec(name, signature, hints),
             output=AgentResultCodec(self.output.codec),
-            namespace=caller.f_globals,
+            namespace=namespace,
             defaults=defaults,
             queue_key=queue_key(queue or name, signature, defaults, where),
             queue=queue_name(queue or name, where),
@@ -418,18 +408,18 @@ class Agent(Workflow[..., AgentResult[T]]):
         takes_context = bool(inspect.signature(function).parameters)
 
         def context(deps: Any) -> RunContext[Any]:
-            step = steps.current.get()
+            step = step_context.current.get()
             return RunContext(deps, step.run_id, name, INSTRUCTIONS, "", step.idempotency_key, step.attempt, step)
 
         async def ask() -> str:
             if not takes_context:
                 return await function()
-            return await function(context(await handing.deps_soon(steps.current.get(), name, self.deps_type)))
+            return await function(context(await handing.deps_soon(step_context.current.get(), name, self.deps_type)))
 
         def ask_plain() -> str:
             if not takes_context:
                 return function()
-            return function(context(handing.deps_of(steps.current.get(), name, self.deps_type)))
+            return function(context(handing.deps_of(step_context.current.get(), name, self.deps_type)))
 
         is_coroutine = is_async(function)
         return StepDefinition(
@@ -473,12 +463,3 @@ def _tools_of(skills: Mapping[str, Skill], members: Mapping[str, Any], where: st
             if tool.name not in members:
                 found[tool.name] = tool
     return found
-
-
-def _caller() -> FrameType:
-    """Who defines an agent: whoever called from outside this library."""
-    home = os.path.dirname(holdfast.__file__) + os.sep
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
-        frame = frame.f_back
-    return frame

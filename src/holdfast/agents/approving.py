@@ -20,13 +20,14 @@ from holdfast.agents.parameters import Given, named_arguments
 from holdfast.agents.refusals import listed
 from holdfast.authoring.asking import RAISE, ApprovalNotice, ApprovalPolicy
 from holdfast.authoring.functions import hints_of, is_async
+from holdfast.client.called import APPROVE
 from holdfast.errors import ApprovalRequired, ArgumentsRefused, DefinitionError, UsageError
 
 RequiresApproval = bool | Callable[..., bool | str | Awaitable[bool | str]]
 """Whether a call needs an approval: always, never, or as a function of the arguments says."""
 
-APPROVE, DENY = "approve", "deny"
-"""What ``on_timeout`` of an agent's approvals can be."""
+DENY = "deny"
+"""What ``on_timeout`` of an agent's approvals can be, beside ``APPROVE``."""
 
 
 class CallCleared(Exception):

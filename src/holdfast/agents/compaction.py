@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.conversation import COMPACTION as STEP
@@ -23,7 +22,7 @@ from holdfast.agents.conversation import Conversation
 from holdfast.agents.models.calls import RETRY, Ask, ask, within_budget
 from holdfast.agents.models.choosing import load_model, model_for
 from holdfast.agents.models.context import Compaction, Cut, Room, Size, cut_of, shortened, window_of
-from holdfast.agents.models.reply import REPLIES, Reply
+from holdfast.agents.models.reply import NEVER, REPLIES, Reply
 from holdfast.agents.models.summaries import REQUEST, answers_in
 from holdfast.client.recorded_reply import Compacted
 from holdfast.core.execution import Execution
@@ -139,7 +138,7 @@ async def _ask_for_summary(work: Work, older: Sequence[ModelMessage], characters
     instructions = "\n\n".join(part.content for part in work.question.parameters.instruction_parts or ())
     while True:
         text = transcript(older, instructions, characters)
-        request = ModelRequest([UserPromptPart(text, timestamp=_NEVER)], timestamp=_NEVER, metadata=REQUEST)
+        request = ModelRequest([UserPromptPart(text, timestamp=NEVER)], timestamp=NEVER, metadata=REQUEST)
         try:
             return await ask(Ask(work.chain, [request], parameters, check=_complaint, room=_Shorter()))
         except ContextFull as error:
@@ -185,11 +184,7 @@ def _complaint(response: ModelResponse) -> str | None:
 def _nobody_asked() -> ModelResponse:
     from pydantic_ai.messages import ModelResponse
 
-    return ModelResponse([], timestamp=_NEVER)
-
-
-_NEVER = datetime.fromtimestamp(0, UTC)
-"""When a request was made that nobody sees: no two attempts may differ."""
+    return ModelResponse([], timestamp=NEVER)
 
 
 COMPACTION = StepDefinition(

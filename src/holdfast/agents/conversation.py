@@ -16,24 +16,18 @@ from functools import cached_property, partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.calling import Called, settle
 from holdfast.agents.files import shown
-from holdfast.agents.models.calls import STEP
 from holdfast.agents.models.context import excerpts, last_turn
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.models.summaries import answers_in, summary_message
-from holdfast.agents.observations import (
-    failure_of_child,
-    observation_of_denial,
-    observation_of_failure,
-    outcome_of_failure,
-    with_changed_arguments,
-)
-from holdfast.agents.output import ANSWER, correction
+from holdfast.agents.observations import outcome_of_failure, with_changed_arguments
+from holdfast.agents.output import correction
 from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.called import Called, matched
+from holdfast.client.observations import failure_of_child, observation_of_denial, observation_of_failure
 from holdfast.client.plans import Plan, plan_in
-from holdfast.client.recorded_reply import Compacted
+from holdfast.client.recorded_reply import ANSWER, INSTRUCTIONS, MODEL_CALL, Compacted
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.usage import Usage
@@ -43,9 +37,6 @@ if TYPE_CHECKING:
 
 COMPACTION = "compaction"
 """The step that summarises what was said: see ``compaction``."""
-
-INSTRUCTIONS = "instructions"
-"""The step that asks a function for the agent's instructions."""
 
 Told = Callable[[str | None], str | None]
 """What the model is told at the beginning, from what the step ``INSTRUCTIONS`` has recorded, if it has: only the
@@ -198,7 +189,7 @@ def rebuild(inputs: bytes, began_at: float, records: Sequence[Record], told: Tol
     at = began_at
     made: str | None = None
     for record in ordered:
-        if record.name == STEP:
+        if record.name == MODEL_CALL:
             break
         at = max(at, record.at)  # what comes before the first model call: see `loop`
         if record.name == INSTRUCTIONS and record.ok:
@@ -206,9 +197,9 @@ def rebuild(inputs: bytes, began_at: float, records: Sequence[Record], told: Tol
     conversation.asked(given["prompt"], at, made if told is None else told(made))
     is_full = False
     for index, record in enumerate(ordered):
-        if record.name == STEP:
+        if record.name == MODEL_CALL:
             is_full = not record.ok
-        if not record.ok or record.name not in (STEP, COMPACTION) or (record.name == COMPACTION and not is_full):
+        if not record.ok or record.name not in (MODEL_CALL, COMPACTION) or (record.name == COMPACTION and not is_full):
             continue  # what came of calls, or a call that a budget did not allow, and the wait for more
         reply = REPLIES.decode(record.payload or b"null", "a recorded answer")
         if record.name == COMPACTION:
@@ -219,9 +210,9 @@ def rebuild(inputs: bytes, began_at: float, records: Sequence[Record], told: Tol
             conversation.complained(reply, record.at)
         elif not is_final(reply):
             calls = reply.response.tool_calls
-            behind = takewhile(lambda one: one.name != STEP, islice(ordered, index + 1, None))
-            settled = settle(len(calls), record.position + 1, list(behind))
-            ended = [one for one in settled if one is not None and one.has_ended]
+            behind = takewhile(lambda one: one.name != MODEL_CALL, islice(ordered, index + 1, None))
+            found = matched(len(calls), record.position + 1, list(behind))
+            ended = [one for one in found if one is not None and one.has_ended]
             if len(ended) < len(calls):
                 break
             conversation.observed(calls, ended)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import DepsMissing
 
 if TYPE_CHECKING:
-    from holdfast.engine.steps import StepContext
+    from holdfast.engine.step_context import StepContext
 
 PATIENCE = 5.0
 """Seconds that a run which nobody has asked for here waits for somebody to do so."""

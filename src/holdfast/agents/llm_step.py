@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from holdfast.agents.answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
 from holdfast.agents.models.calls import TIMEOUT, Ask, ModelChain, ask, within_budget
-from holdfast.agents.models.choosing import check_model
+from holdfast.agents.models.choosing import checked_models
 from holdfast.agents.models.faults import PassingFault
 from holdfast.agents.models.library import load
-from holdfast.agents.output import ANSWER, Output, correction
+from holdfast.agents.output import Output, correction
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
 from holdfast.authoring.step import Step, below, marks_of, plain_step
+from holdfast.client.recorded_reply import ANSWER
 from holdfast.core.execution import Execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.undoing import mark_origin
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import Compensation, StepCall, StepDefinition
 from holdfast.errors import BudgetExceeded, DefinitionError, ModelError, TurnLimitReached, UsageError
 
@@ -116,11 +117,9 @@ def llm_step(
         raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
-    others = tuple(cast("Sequence[str | Model]", fallback)) if isinstance(fallback, list | tuple) else (fallback,)
-    models = cast("tuple[str | Model, ...]", (model, *others))
-    for one in models:
-        check_model(one, "@llm_step")
-    chain = ModelChain(models, settings, seconds(timeout, "@llm_step: timeout") or TIMEOUT)
+    chain = ModelChain(
+        checked_models(model, fallback, "@llm_step"), settings, seconds(timeout, "@llm_step: timeout") or TIMEOUT
+    )
     mark = _LlmMark(chain, output_type, instructions, max_turns)
 
     def decorate(target: Any) -> Any:
@@ -278,7 +277,7 @@ class _Question:
         # In a step of a run, the model call must not be taken for that step's own.
         context = contextvars.Context()
         for variable, value in contextvars.copy_context().items():
-            if variable is not steps.current:
+            if variable is not step_context.current:
                 context.run(variable.set, value)
         return await asyncio.get_running_loop().create_task(self._answer(prompt), context=context)
 

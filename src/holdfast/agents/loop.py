@@ -32,7 +32,7 @@ from holdfast.client.agent_result import AgentResult
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import SESSION, Kind
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepDefinition
 from holdfast.errors import ContextFull, TurnLimitReached
 
@@ -161,7 +161,7 @@ async def _previous_run(execution: Execution, agent: Agent[Any]) -> _Previous | 
 
 
 async def _read_previous() -> str:
-    return await steps.current.get().previous_run()
+    return await step_context.current.get().previous_run()
 
 
 _SESSION = StepDefinition(SESSION, _read_previous, True, codec_for(str), (), {})

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
     from holdfast.agents.agent import Agent
-    from holdfast.agents.calling import Called
     from holdfast.agents.parameters import Given
+    from holdfast.client.called import Called
 
 _TASK = {
     "type": "object",

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import from_json, to_json
 
+from holdfast.client.recorded_reply import ANSWER, WRAPPED
 from holdfast.codec import codec_for
 from holdfast.codec.wording import name_of, step_into
 from holdfast.errors import DefinitionError, UnreadableRecord
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
     from holdfast.client.recorded_reply import PlainReply
-
-ANSWER = "final_result"
-"""The tool that stands for the answer."""
-
-_KEY = "response"
-"""Under which a value that is no object is wrapped."""
 
 _DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
 
@@ -146,10 +141,10 @@ class Output:
             raise _Misfit(f"The arguments of `{ANSWER}` are not JSON: {error}") from None
         inside: list[str] = []
         if self._is_wrapped:
-            if not isinstance(arguments, dict) or _KEY not in arguments:
-                raise _Misfit(f"`{ANSWER}` takes one argument, `{_KEY}`, which is all of the answer")
-            arguments = cast("dict[str, Any]", arguments)[_KEY]
-            inside = [f".{_KEY}"]
+            if not isinstance(arguments, dict) or WRAPPED not in arguments:
+                raise _Misfit(f"`{ANSWER}` takes one argument, `{WRAPPED}`, which is all of the answer")
+            arguments = cast("dict[str, Any]", arguments)[WRAPPED]
+            inside = [f".{WRAPPED}"]
         try:
             return adapter.validate_json(to_json(arguments), by_alias=True, by_name=True)
         except ValidationError as error:
@@ -170,7 +165,7 @@ class Output:
                 name=ANSWER,
                 parameters_json_schema=self._schema,
                 description=f"{told}\n\n{_DESCRIPTION}" if told else _DESCRIPTION,
-                outer_typed_dict_key=_KEY if self._is_wrapped else None,
+                outer_typed_dict_key=WRAPPED if self._is_wrapped else None,
                 kind="output",
             )
         return self._tool
@@ -228,5 +223,5 @@ def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
     inner = {key: value for key, value in schema.items() if key != "$defs"}
-    outer: dict[str, Any] = {"type": "object", "properties": {_KEY: inner}, "required": [_KEY]}
+    outer: dict[str, Any] = {"type": "object", "properties": {WRAPPED: inner}, "required": [WRAPPED]}
     return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer

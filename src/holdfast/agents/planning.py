@@ -23,9 +23,9 @@ from holdfast.errors import ModelRetry
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
-    from holdfast.agents.calling import Called
     from holdfast.agents.models.reply import Reply
     from holdfast.agents.output import Output
+    from holdfast.client.called import Called
 
 MOST_ITEMS = 50
 LONGEST_TASK = 500

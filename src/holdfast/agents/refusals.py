@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.codec import preview
+from holdfast.codec.wording import cut
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -47,9 +48,9 @@ def faults_of(error: ValidationError, sent: Any, parameters: Sequence[str]) -> t
     all_faults = error.errors(include_url=False)
     for index, fault in enumerate(all_faults):
         if fault["type"] == "json_invalid":
-            return [_unreadable(fault["msg"].removeprefix("Invalid JSON: "))], 0
+            return [unreadable(fault["msg"].removeprefix("Invalid JSON: "))], 0
         if not fault["loc"]:
-            return [_unreadable("they are no JSON object")], 0
+            return [unreadable("they are no JSON object")], 0
         path = _path(fault, sent)
         if path not in found and len(found) == _MOST_FAULTS:
             more = len(all_faults) - index
@@ -61,7 +62,8 @@ def faults_of(error: ValidationError, sent: Any, parameters: Sequence[str]) -> t
     return [f"{path} {' or '.join(dict.fromkeys(words))}{shown}" for path, (words, shown) in found.items()], more
 
 
-def _unreadable(problem: str) -> str:
+def unreadable(problem: str) -> str:
+    """What is told of arguments that are not even JSON, or no object."""
     return f"they cannot be read: {problem}. Send one JSON object that has the parameters by name."
 
 
@@ -81,11 +83,6 @@ def listed(names: Sequence[str]) -> str:
             return f"{', '.join(shown)} and {len(names) - len(shown)} more"
         shown.append(name)
     return ", ".join(shown)
-
-
-def cut(text: str, most: int) -> str:
-    """At most so many characters of it."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _path(fault: ErrorDetails, sent: Any) -> str:
@@ -118,6 +115,10 @@ def _words(fault: ErrorDetails, path: str, parameters: Sequence[str]) -> tuple[s
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     should = message.removeprefix("Input ")
     words = should if should.startswith("should ") else f"is refused: {message}"
-    # By its path, so that whatever is called a secret is not shown.
-    shown = preview((), (), {path: fault["input"]}, limit=len(path.encode()) + 80).removeprefix(f"{path}=")
-    return cut(words, _LONGEST_FAULT - 60), "" if shown == "***" else f"; it was {shown}"
+    return cut(words, _LONGEST_FAULT - 60), it_was(path, fault["input"])
+
+
+def it_was(path: str, value: Any) -> str:
+    """What was there instead, told behind what is wrong; not of what its path calls a secret."""
+    shown = preview((), (), {path: value}, limit=len(path.encode()) + 80).removeprefix(f"{path}=")
+    return "" if shown == "***" else f"; it was {shown}"

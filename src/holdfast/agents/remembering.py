@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from holdfast.agents.tools import RunContext, Tool, tool
 from holdfast.client import memories
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.errors import DefinitionError, InputError, ModelRetry, UsageError
 from holdfast.stores.contract import Store
 
@@ -62,7 +62,7 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         """
         if len(text) > LONGEST:
             raise ModelRetry(f"That is {len(text):,} characters; remember at most {LONGEST:,} under one key.")
-        step = steps.current.get()
+        step = step_context.current.get()
         namespace = _checked(place(ctx), key)
         step.remember(memories.to_put(namespace, key, text, None, step.engine.clock.now()))
         return f"Remembered under {key!r}."
@@ -104,14 +104,14 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        steps.current.get().remember(memories.to_delete(_checked(place(ctx), key), key))
+        step_context.current.get().remember(memories.to_delete(_checked(place(ctx), key), key))
         return f"Nothing is remembered under {key!r} any more."
 
     return [remember, recall, search_memory, forget]
 
 
 def _store() -> Store:
-    return steps.current.get().engine.store
+    return step_context.current.get().engine.store
 
 
 def _checked(namespace: str, key: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.conversation import Conversation, rebuild
 from holdfast.core.states import RunState
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 
@@ -40,7 +40,7 @@ _kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 
 async def context_before(run_id: str) -> list[ModelMessage]:
     """What a model would be sent of a run and of those before it, for the step that asks the model."""
-    step = steps.current.get()
+    step = step_context.current.get()
     chain: list[Conversation] = []
     async for conversation in _backwards(run_id, step.read_run, _kept.setdefault(step.engine, OrderedDict())):
         chain.append(conversation)

@@ -32,19 +32,20 @@ from holdfast.agents.approving import (
 )
 from holdfast.agents.deps import deps_of, deps_soon
 from holdfast.agents.docstrings import Described, read_docstring
-from holdfast.agents.output import ANSWER
 from holdfast.agents.parameters import Given, Parameters, named_arguments
-from holdfast.agents.refusals import cut, listed
+from holdfast.agents.refusals import listed
 from holdfast.authoring.asking import ApprovalPolicy
 from holdfast.authoring.durations import Duration
 from holdfast.authoring.functions import hints_of, place_of
 from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
+from holdfast.client.recorded_reply import ANSWER
 from holdfast.codec import codec_for
+from holdfast.codec.wording import cut
 from holdfast.core.execution import current_execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.engine.steps import StepContext, current
+from holdfast.engine.step_context import StepContext, current
 from holdfast.errors import (
     ApprovalRequired,
     ArgumentsRefused,

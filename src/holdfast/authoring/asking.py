@@ -21,30 +21,28 @@ import asyncio
 import hashlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, cast
 
 from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.step import Step, plain_step
-from holdfast.client.approvals import BEGINS, Answer
+from holdfast.authoring.step import PATIENT, Step, plain_step
+from holdfast.client.approvals import BEGINS, TIME_OUT, Answer
 from holdfast.codec import codec_for
-from holdfast.core.execution import Execution, Outcome
+from holdfast.core.commands import Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
-from holdfast.core.retry import RetryPolicy
 from holdfast.core.undoing import Origin
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.asking import APPROVAL, ApprovalCall
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.errors import DefinitionError, StoreUnavailable
+from holdfast.errors import DefinitionError
 from holdfast.stores.approvals import Question
 
 REMINDER = "approval reminder"
 NOTICE = "approval notice"
-TIME_OUT = "approval time-out"
-"""The steps that belong to a question, with ``BEGINS``. No tool has a space in its name."""
+"""The steps that belong to a question, with ``BEGINS`` and ``TIME_OUT``. No tool has a space in its name."""
 
 
 class OnTimeout(Enum):
@@ -321,21 +319,19 @@ async def _tell_nobody(notice: ApprovalNotice) -> None:
 
 
 async def _remind(id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
-    return await steps.current.get().remind_approval(id, reminders, asked_of, expires_at)
+    return await step_context.current.get().remind_approval(id, reminders, asked_of, expires_at)
 
 
 async def _withdraw(id: str, about: dict[str, Any] | None) -> dict[str, Any]:
-    return {"id": id, "withdrawn": await steps.current.get().withdraw_approval(id), "about": about}
+    return {"id": id, "withdrawn": await step_context.current.get().withdraw_approval(id), "about": about}
 
 
-# A store that fails for a while keeps a run's place: it is not something that happened to the workflow.
-_PATIENT = RetryPolicy(retries=sys.maxsize, backoff=0.05, max_backoff=2.0, retry_on=(StoreUnavailable,))
 _BEGIN = StepDefinition(BEGINS, _begin, True, codec_for(dict[str, Any]), ("terms",), {})
 _TELL_NOBODY = StepDefinition(NOTICE, _tell_nobody, True, codec_for(None), ("notice",), {})
 _REMIND = StepDefinition(
-    REMINDER, _remind, True, codec_for(bool), ("id", "reminders", "asked_of", "expires_at"), {}, _PATIENT
+    REMINDER, _remind, True, codec_for(bool), ("id", "reminders", "asked_of", "expires_at"), {}, PATIENT
 )
-_WITHDRAW = StepDefinition(TIME_OUT, _withdraw, True, codec_for(dict[str, Any]), ("id", "about"), {}, _PATIENT)
+_WITHDRAW = StepDefinition(TIME_OUT, _withdraw, True, codec_for(dict[str, Any]), ("id", "about"), {}, PATIENT)
 
 
 def _notice_step(notify: Notify) -> StepDefinition:

@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.authoring.step import PATIENT
 from holdfast.client.handle import Handle
 from holdfast.client.outcome import Ended, result_of, unsuccessful
 from holdfast.client.starting import LONGEST_ID, accept, check_same, new_run
 from holdfast.codec import codec_for, decode_error
-from holdfast.core.execution import Execution, Outcome
+from holdfast.core.commands import Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
-from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import RunState
 from holdfast.core.undoing import mark_origin
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
-from holdfast.errors import RunEnded, StoreUnavailable, UsageError
+from holdfast.errors import RunEnded, UsageError
 from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.news import Bell
@@ -128,7 +128,7 @@ async def _end_of(execution: Execution, definition: WorkflowDefinition, call: Ch
 
 
 def _result(definition: WorkflowDefinition) -> Callable[[Ended], Any]:
-    decode = partial(definition.output.decode, what=f"the result of workflow {definition.name!r}")
+    decode = partial(definition.output.decode, what=definition.result_label)
     return lambda ended: result_of(ended, decode, [definition.namespace])
 
 
@@ -181,9 +181,8 @@ class _InWorkflow:
         if not outcome.record.ok:
             raise _error(outcome, self._definition)
         verdict = Verdict(json.loads(outcome.record.payload or b"null"))
-        if verdict is Verdict.ENDED and not isinstance(
-            op, AnswerApproval
-        ):  # told here: who asks outside reads the run again to tell how
+        # Told here: who asks outside reads the run again to tell how it ended.
+        if verdict is Verdict.ENDED and not isinstance(op, AnswerApproval):
             ended = RunEnded(f"run {op.run_id!r} has ended: it can be neither signalled nor changed", op.run_id)
             mark_origin(ended, outcome.origin)
             raise ended
@@ -196,7 +195,7 @@ class _InWorkflow:
 
 async def _change_run(op: Change) -> str:
     """Carried out as a step: send a signal to another run, or cancel, pause or resume it."""
-    me = steps.current.get()
+    me = step_context.current.get()
     if isinstance(op, SendSignal) and op.dedup is None:
         op = op._replace(dedup=me.idempotency_key)  # a step may run again after a crash: it counts once
     return (await me.change_run(op)).value
@@ -209,6 +208,5 @@ _CHANGE = StepDefinition(
     output=codec_for(str),
     parameters=("change",),
     namespace={},
-    # A store that fails for a while keeps a run's place: it is not something that happened to the workflow.
-    retry=RetryPolicy(retries=sys.maxsize, backoff=0.05, max_backoff=2.0, retry_on=(StoreUnavailable,)),
+    retry=PATIENT,
 )

@@ -40,6 +40,21 @@ def class_defined_at(cls: type[Any]) -> DefinedAt:
     return DefinedAt(file, getattr(cls, "__firstlineno__", 1), cls.__qualname__)
 
 
+def stands_for(function: Any, name: str, *not_by: str) -> dict[str, Any]:
+    """Give a function that stands for an agent its name, and the place of whoever has defined the agent.
+
+    That is the innermost caller whose file begins with none of ``not_by``. Returns the globals there.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(not_by):
+        frame = frame.f_back
+    line = frame.f_lineno
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = frame.f_globals.get("__name__", function.__module__)
+    function.holdfast_defined_at = DefinedAt(frame.f_code.co_filename, line, f"agent {name} at line {line}")
+    return frame.f_globals
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """``file:line`` of a function, for messages."""
     found = defined_at(function)
@@ -53,8 +68,8 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise DefinitionError(
             f"{function.__name__!r} ({place_of(function)}): an annotation cannot be resolved ({error}). Holdfast "
-            f"needs it to "
-            f"record values by their type: import it at the top of the module, outside `if TYPE_CHECKING:`."
+            f"needs it to record values by their type: import it at the top of the module, outside `if "
+            f"TYPE_CHECKING:`."
         ) from None
 
 

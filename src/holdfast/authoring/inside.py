@@ -15,8 +15,8 @@ from holdfast.authoring.durations import Duration
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
-from holdfast.engine import steps
-from holdfast.engine.steps import StepContext
+from holdfast.engine import step_context
+from holdfast.engine.step_context import StepContext
 from holdfast.errors import UsageError
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def current_run() -> CurrentRun:
     execution = current_execution()
     if execution is not None:
         return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_silent)
-    step = steps.current.get(None)
+    step = step_context.current.get(None)
     if step is None:
         raise UsageError("current_run() is for code that runs inside a workflow or a step")
     return CurrentRun(step.run_id, step.workflow, False)
@@ -87,7 +87,7 @@ def current_step() -> StepContext:
 
     A transactional one also has its ``connection``.
     """
-    step = steps.current.get(None)
+    step = step_context.current.get(None)
     if step is None or current_execution() is not None:
         raise UsageError("current_step() is for code that runs inside a step of a run")
     return step

@@ -18,7 +18,7 @@ from holdfast.client.memories import ClientMemory, Remembered
 from holdfast.client.store_parts import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import MemoryChange
@@ -32,13 +32,13 @@ class _Here:
     """The store of the step that calls, or of this loop's runtime."""
 
     async def store(self) -> Store:
-        step = steps.current.get(None)
+        step = step_context.current.get(None)
         if step is not None:
             return step.engine.store
         return await (await current_runtime()).store()
 
     async def remember(self, change: MemoryChange) -> None:
-        step = steps.current.get(None)
+        step = step_context.current.get(None)
         if step is not None:
             await step.engine.writer.perform(change)
         else:
@@ -119,24 +119,24 @@ async def _recorded(
 
 
 async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:
-    step = steps.current.get()
+    step = step_context.current.get()
     engine = step.engine
     step.remember(memories.to_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
 
 
 async def _get(namespace: str, key: str, type: Any) -> list[Any]:
     """A list of one, or an empty one: a default need not be recordable."""
-    found = await memories.read_value(steps.current.get().engine.store, namespace, key, _NOTHING, type)
+    found = await memories.read_value(step_context.current.get().engine.store, namespace, key, _NOTHING, type)
     return [] if found is _NOTHING else [found]
 
 
 async def _search(namespace: str, words: str, limit: int) -> list[Remembered]:
-    return await memories.search(steps.current.get().engine.store, namespace, words, limit)
+    return await memories.search(step_context.current.get().engine.store, namespace, words, limit)
 
 
 async def _list(namespace: str, after: str, limit: int) -> list[Remembered]:
-    return await memories.list_values(steps.current.get().engine.store, namespace, after, limit)
+    return await memories.list_values(step_context.current.get().engine.store, namespace, after, limit)
 
 
 async def _delete(namespace: str, key: str) -> None:
-    steps.current.get().remember(memories.to_delete(namespace, key))
+    step_context.current.get().remember(memories.to_delete(namespace, key))

@@ -23,7 +23,7 @@ from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.records import Record
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
@@ -146,7 +146,7 @@ class Runtime:
         finally:
             restore()
 
-    # What handles ask for (see `client.handle.Link`)
+    # What handles ask for (see `client.store_runs.Link`)
 
     async def wait_for_end(self, run_id: str) -> Run:
         """The run's row, once it has ended."""
@@ -277,7 +277,7 @@ def _forget(runtime: Runtime) -> None:
 async def current_runtime() -> Runtime:
     """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
     loop = asyncio.get_running_loop()
-    step = steps.current.get(None)
+    step = step_context.current.get(None)
     for runtime in list(_open):
         if runtime.is_closed:
             _forget(runtime)

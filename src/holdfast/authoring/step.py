@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -24,16 +25,21 @@ from holdfast.authoring.declared import Declared, References, declare, refuse_wi
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
 from holdfast.codec import codec_for, decode_error
-from holdfast.core.execution import UNREAD, Execution, Outcome, current_execution
+from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.undoing import mark_origin
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.errors import DefinitionError, UnreadableRecord, UsageError
+from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailable, UnreadableRecord, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+PATIENT = RetryPolicy(retries=sys.maxsize, backoff=0.05, max_backoff=2.0, retry_on=(StoreUnavailable,))
+"""For steps of our own that change the store, and do nothing else. One that fails for a while keeps a run's place: that
+is not something that happened to the workflow."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], bool]
 
@@ -122,14 +128,31 @@ def read_outcome(execution: Execution, step: StepDefinition, outcome: Outcome) -
     try:
         if record.ok:
             return step.output.decode(payload, f"the output of step {step.name!r}")
-        error = decode_error(payload, [step.namespace])
+        whose = f"step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}"
+        error = decode_error(payload, [step.namespace], f"the error of {whose}")
     except UnreadableRecord as unreadable:
+        if record.is_settled:
+            raise _settled_wrongly(execution, step, outcome, unreadable) from unreadable
         # Not something to catch: the code no longer fits the journal.
         execution.fault = execution.fault or unreadable
         raise
     mark_origin(error, outcome.origin)
-    error.add_note(f"raised in step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}")
+    error.add_note(f"raised in {whose}")
     raise error
+
+
+def _settled_wrongly(
+    execution: Execution, step: StepDefinition, outcome: Outcome, unreadable: UnreadableRecord
+) -> StepOutcomeUnknown:
+    """What came of a step is as unknown as before: it was settled, by somebody without the code, with what it cannot
+    have returned."""
+    error = StepOutcomeUnknown(
+        f"step {step.name!r} of run {execution.run_id!r} was settled with a value that it cannot have returned: "
+        f"{unreadable} Settle it again, with one that fits.",
+        step.name,
+    )
+    mark_origin(error, outcome.origin)
+    return error
 
 
 @overload

@@ -139,7 +139,7 @@ class Workflow(Generic[P, R]):
 
     def handle(self, link: Link, run_id: str) -> Handle[R]:
         """A handle to one of its runs."""
-        decode = partial(self.definition.output.decode, what=f"the result of workflow {self.name!r}")
+        decode = partial(self.definition.output.decode, what=self.definition.result_label)
         return Handle(StoreRuns(link, decode, [self.definition.namespace]), run_id)
 
     @property

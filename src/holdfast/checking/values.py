@@ -54,10 +54,6 @@ class Reader:
         """What an expression in a scope stands for."""
         return self._value(node, scope, 0)
 
-    def of_name(self, name: str) -> Value | None:
-        """What a name of the module stands for."""
-        return self._of_name(name, self._module.scopes.module, 0)
-
     def _value(self, node: ast.expr, scope: Scope, depth: int) -> Value | None:
         if depth > _DEEPEST:
             return None  # `a = b; b = a`

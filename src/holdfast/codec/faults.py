@@ -18,6 +18,7 @@ from typing import Any, cast
 from holdfast import errors
 from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import pack, unpack
+from holdfast.codec.wording import begin
 from holdfast.errors import CodecError, UnreadableRecord
 
 _TRACEBACK_BYTES = 4096
@@ -69,8 +70,10 @@ def encode_error(exc: BaseException) -> bytes:
     )
 
 
-def decode_error(data: bytes, namespaces: Sequence[Mapping[str, object]]) -> Exception:
-    """The exception, rebuilt without calling its ``__init__``.
+def decode_error(
+    data: bytes, namespaces: Sequence[Mapping[str, object]], what: str = "the recorded error"
+) -> Exception:
+    """The exception, rebuilt without calling its ``__init__``; ``what`` is how messages call it if that cannot be done.
 
     Its class is looked up among the built-ins, in the modules that are loaded, then by name in ``namespaces`` (the
     globals of the workflow's and the step's modules: ``__main__.Oops`` of yesterday may be ``app.Oops`` today).
@@ -81,14 +84,14 @@ def decode_error(data: bytes, namespaces: Sequence[Mapping[str, object]]) -> Exc
     cls = _resolve(name.removesuffix(f".{qualname}"), qualname, namespaces)
     if cls is None:
         raise UnreadableRecord(
-            f"A step failed with `{name}`, and no class of that name is loaded here. Import it in the module that "
+            f"{begin(what)} is a `{name}`, and no class of that name is loaded here. Import it in the module that "
             f"defines the workflow. Its message was: {message}"
         )
     args = record.get("args")
     try:
         return _rebuild(cls, tuple(args) if args is not None else (message,), record)
     except Exception as error:
-        raise UnreadableRecord(f"A step failed with `{name}`, which cannot be rebuilt ({error}): {message}") from error
+        raise UnreadableRecord(f"{begin(what)} is a `{name}`, which cannot be rebuilt ({error}): {message}") from error
 
 
 def describe_error(data: bytes) -> ErrorInfo:

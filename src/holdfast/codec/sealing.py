@@ -19,6 +19,7 @@ import re
 import zlib
 
 from holdfast.codec.encryption import WHERE_KEYS_COME_FROM, Encryption, key_id_in
+from holdfast.codec.wording import begin
 from holdfast.errors import UndecryptableValue
 
 MARK = b"\xa7HF1"
@@ -98,7 +99,7 @@ def refuse_sealed(data: bytes, what: str) -> None:
     key_id = key_id_in(data[len(MARK) :])
     key = f" with the encryption key {key_id}" if key_id else ""
     raise UndecryptableValue(
-        f"{what[:1].upper()}{what[1:]} is sealed{key}, and this process could not open it: it has not the key "
+        f"{begin(what)} is sealed{key}, and this process could not open it: it has not the key "
         f"(or the value was changed since; then its log says so). {WHERE_KEYS_COME_FROM}.",
         key_id,
     )

@@ -15,7 +15,7 @@ from pydantic_core import SchemaValidator, to_json
 from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import pack_and_unpack, unpack
 from holdfast.codec.values import ValueCodec
-from holdfast.codec.wording import name_of, refuse, unreadable
+from holdfast.codec.wording import begin, name_of, refuse, unreadable
 from holdfast.errors import UnreadableRecord
 
 
@@ -51,7 +51,7 @@ class TaggedCodec(ValueCodec):
             value = unpack(data)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             refuse_sealed(data, what)
-            raise UnreadableRecord(f"{what[:1].upper()}{what[1:]} cannot be read: {error}.") from error
+            raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
         if self._shape is None or self._shape.isinstance_python(value, strict=True):
             return value
         try:

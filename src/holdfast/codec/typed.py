@@ -24,7 +24,7 @@ from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.survival import Difference, difference, fields_of
 from holdfast.codec.tags import BIGGEST_BITS, TAGGED, is_plain, pack, unpack
 from holdfast.codec.values import ValueCodec
-from holdfast.codec.wording import at, is_declarable, kind_of, name_of, refuse, unreadable, way_out_for, words_of
+from holdfast.codec.wording import at, begin, is_declarable, kind_of, name_of, refuse, unreadable, way_out_for, words_of
 from holdfast.errors import CodecError, DefinitionError, UnreadableRecord, UnrecordableValue
 
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="null")
@@ -120,7 +120,7 @@ class TypedCodec(ValueCodec):
             refuse_sealed(data, what)
             raise unreadable(what, self.annotation, error) from None
         except (*_FAILURES, ArithmeticError) as error:
-            raise UnreadableRecord(f"{what[:1].upper()}{what[1:]} cannot be read: {error}.") from error
+            raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
 
     def _json(self, value: object) -> bytes:
         data: bytes = self._to_json(value, by_alias=False, round_trip=True, warnings="error")

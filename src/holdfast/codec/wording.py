@@ -31,6 +31,11 @@ def name_of(annotation: object) -> str:
     return re.sub(r"(?:[A-Za-z_]\w*\.|<locals>\.)+(?=[A-Za-z_])", "", repr(annotation))
 
 
+def begin(what: str) -> str:
+    """What is meant, as the beginning of a sentence: ``The output of step 'extract'``."""
+    return f"{what[:1].upper()}{what[1:]}"
+
+
 def at(path: Sequence[str]) -> str:
     """``'at [3].price '``, or nothing for the value itself."""
     return f"at {''.join(path)} " if path else ""
@@ -49,7 +54,7 @@ def key_of(key: object) -> str:
 
 def refuse(what: str, trouble: str, way_out: str) -> UnrecordableValue:
     """The error for a value that would not survive, in the one shape all of them have."""
-    return UnrecordableValue(f"{what[:1].upper()}{what[1:]} cannot be recorded: {trouble}. {way_out}")
+    return UnrecordableValue(f"{begin(what)} cannot be recorded: {trouble}. {way_out}")
 
 
 def unreadable(what: str, annotation: object, error: ValidationError) -> UnreadableRecord:
@@ -57,7 +62,7 @@ def unreadable(what: str, annotation: object, error: ValidationError) -> Unreada
     first = error.errors(include_url=False, include_input=False)[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return UnreadableRecord(
-        f"{what[:1].upper()}{what[1:]} cannot be read as `{name_of(annotation)}`: "
+        f"{begin(what)} cannot be read as `{name_of(annotation)}`: "
         f"{at(step_into(first['loc']))}{words_of(first)}{more}. If the type has changed since this was recorded, "
         "make it accept the older form too, for example by giving new fields a default."
     )
@@ -104,3 +109,8 @@ def is_declarable(value: object) -> bool:
         or (isinstance(value, tuple) and hasattr(kind, "_fields"))
         or kind.__module__ in ("pathlib", "ipaddress", "fractions", "collections", "re")
     )
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters of it."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import waiting_at
-
-if TYPE_CHECKING:
-    from holdfast.core.execution import Command
 
 
 def describe_drift(

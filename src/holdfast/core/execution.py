@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 
 from holdfast.core import stand_ins
 from holdfast.core.chance import Chance
+from holdfast.core.commands import UNREAD, Command, CommandFuture, Outcome
 from holdfast.core.drift import describe_drift
-from holdfast.core.loop import RunFuture, RunLoop, running_loop
+from holdfast.core.loop import RunLoop, running_loop
 from holdfast.core.patches import Patches
 from holdfast.core.records import WAITS, Kind, Record, Rewind
 from holdfast.core.undoing import Origin, UndoLog, chain_of, origins_of
@@ -54,17 +55,6 @@ TURN_LIMIT = 1_000_000
 CONTEXT = 3
 """How many commands before a drift its message shows."""
 
-UNREAD = object()
-"""The value of a delivered outcome that has not been decoded yet."""
-
-
-class Outcome(NamedTuple):
-    """What a command's future resolves to: the record, and its decoded value where somebody has decoded it already."""
-
-    record: Record
-    value: Any
-    origin: Origin
-
 
 class Ending(NamedTuple):
     """How the workflow's code ended: with a value, or with an exception."""
@@ -79,50 +69,6 @@ class Ending(NamedTuple):
     """What a retry takes back."""
 
 
-class Command:
-    """Something that the workflow asked for and waits for."""
-
-    __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
-
-    def __init__(self, kind: Kind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
-        self.kind = kind
-        self.position = position
-        self.name = name
-        self.call = call
-        """What the engine needs to carry it out; opaque here."""
-        # Whatever leads back to the command is held only while it is open: else nothing of it, nor of what its step
-        # was given and has returned, would go before the garbage collector comes by.
-        self.context: contextvars.Context | None = context
-        """The caller's context variables."""
-        self.future: CommandFuture | None = None
-        self.task = asyncio.current_task()
-        """Who waits for it; held any longer, a task's unseen exception would never be reported."""
-
-    def close(self) -> CommandFuture | None:
-        """It is not open any more. Returns the future of its outcome."""
-        future, self.future = self.future, None
-        self.context = self.task = None
-        return future
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
-
-
-class CommandFuture(RunFuture[Outcome]):
-    """A command's future. Cancelling it withdraws the command at once, in the same turn."""
-
-    def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
-        self._execution = execution
-        self._command = command
-        super().__init__(loop)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Withdraw the command."""
-        if not self.done():
-            self._execution.withdraw(self._command)
-        return super().cancel(msg)
-
-
 class Execution:
     """The workflow's code at some point of its journal."""
 
@@ -134,7 +80,6 @@ class Execution:
         workflow: str = "",
         start_time: float,
         seed: bytes,
-        deadline: float | None = None,
         recorded_python: str = "",
         rewound: Sequence[int] = (),
         patches: Patches | None = None,
@@ -143,7 +88,6 @@ class Execution:
         self.workflow = workflow
         self.loop = RunLoop(run_id, start_time)
         self.loop.owner = self
-        self.deadline = deadline
         self.ending: Ending | None = None
         self.fault: HoldfastError | None = None
         """Why the run cannot go on with this code; its journal is left as it is."""
@@ -204,9 +148,8 @@ class Execution:
         if self.loop.turned > TURN_LIMIT:
             self.fault = WorkflowNeverYields(
                 f"run {self.run_id!r}: workflow code has run {TURN_LIMIT:,} callbacks without waiting for anything "
-                f"that is "
-                f"recorded{self._location()}. A loop around `asyncio.sleep(0)` never ends here: "
-                f"wait with `asyncio.sleep(seconds)`, a step or a signal."
+                f"that is recorded{self._location()}. A loop around `asyncio.sleep(0)` never ends here: wait with "
+                f"`asyncio.sleep(seconds)`, a step or a signal."
             )
             return True
         return False
@@ -400,6 +343,8 @@ class Execution:
             try:
                 undo = call.undo(record.payload or b"null")
             except HoldfastError as unfit:  # the code no longer fits the journal
+                if record.is_settled:
+                    continue  # a person gave what it cannot have returned: its outcome is still unknown
                 self.fault = unfit
                 return
             if undo is None:
@@ -533,9 +478,8 @@ class Execution:
         if self.fault is not None or self.ending is not None or self.open or self.loop.timers:
             return
         self.fault = WorkflowStuck(
-            f"run {self.run_id!r} waits for something that nothing recorded can wake{self._location()}. Workflow "
-            f"code may "
-            f"wait only for steps, timers, signals and its own tasks: do this in a step."
+            f"run {self.run_id!r} waits for something that nothing recorded can wake{self._location()}. Workflow code "
+            f"may wait only for steps, timers, signals and its own tasks: do this in a step."
         )
 
     def _location(self) -> str:

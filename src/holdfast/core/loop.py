@@ -39,6 +39,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
+from holdfast.core.forbidden import forbid_the_rest, unordered_caller
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")
@@ -317,7 +318,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             # The coroutine is never going to run; closing it here keeps it from warning that it was never awaited.
             coro.close()
             raise RunParked(f"run {self.run_id!r} is leaving memory")
-        if (offender := _unordered_caller()) is not None:
+        if (offender := unordered_caller()) is not None:
             coro.close()
             self.refuse(
                 f"asyncio.{offender} was imported before holdfast and starts its coroutines in an order that differs "
@@ -475,55 +476,7 @@ def _never_finalize(_: AsyncGenerator[Any, Any]) -> None:
     """The run closes its generators itself, at a moment that the journal decides."""
 
 
-def _unordered_caller() -> str | None:
-    # The original `as_completed` makes tasks of a *set* of coroutines. `asyncio.as_completed` is replaced below, but a
-    # name imported earlier still points to the original, so the stack tells. Only `ensure_future` is looked at closer.
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    if frame.f_code.co_name not in ("_ensure_future", "ensure_future"):
-        return None
-    for _ in range(4):
-        back = frame.f_back
-        if back is None:
-            return None
-        frame = back
-        if frame.f_code.co_filename == tasks.__file__ and "ascompleted" in frame.f_code.co_qualname.lower().replace(
-            "_", ""
-        ):
-            return "as_completed"
-    return None
-
-
-def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
-    def refused(self: RunLoop, *args: object, **kwargs: object) -> NoReturn:
-        self.refuse(f"workflow code called `loop.{name}`", instead)
-
-    refused.__name__ = name
-    return refused
-
-
-def _install_refusals() -> None:
-    """Give ``RunLoop`` a refusal for every method of a loop that it does not define itself."""
-    network = "do network and process work in a step"
-    reasons = {
-        "run_in_executor": "run blocking code in a step (a plain `def` step runs in a thread)",
-        "set_default_executor": "run blocking code in a step",
-        "run_forever": "await instead",
-        "run_until_complete": "await instead",
-        "stop": "return from the workflow instead",
-        "close": "return from the workflow instead",
-        "set_task_factory": "tasks of a workflow are made by Holdfast",
-        "set_exception_handler": "catch exceptions where they are raised",
-        "shutdown_asyncgens": "generators are closed when the workflow ends",
-        "shutdown_default_executor": "run blocking code in a step",
-        "add_signal_handler": "handle process signals outside the workflow",
-        "remove_signal_handler": "handle process signals outside the workflow",
-    }
-    for name in dir(asyncio.AbstractEventLoop):
-        if not name.startswith("_") and name not in vars(RunLoop):
-            setattr(RunLoop, name, _refusal(name, reasons.get(name, network)))
-
-
-_install_refusals()
+forbid_the_rest(RunLoop)
 
 
 def running_loop() -> RunLoop | None:

@@ -13,7 +13,7 @@ asked for them. So is a patch: code asks for it, but waits for nothing.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(IntEnum):
@@ -69,12 +69,18 @@ class Record(NamedTuple):
     started_at: float = 0.0
     """When the attempt that led to this outcome began, for people to read."""
     attempts: int = 1
+    """How many attempts it took; 0 for what a person has settled."""
     worker: int = 0
     """The worker that recorded it (``workers.id`` in the store)."""
     epoch: int = 0
-    """The lease under which it was recorded."""
+    """Under which claim of the run it was recorded: see ``Run.epoch`` in the store."""
     preview: str = ""
     """The arguments, shortened, for people to read; never used in replay."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a person has said what came of it, and no attempt: its outcome was unknown."""
+        return self.attempts == 0
 
 
 class Attempt(NamedTuple):
@@ -130,8 +136,8 @@ class Rewind(NamedTuple):
     """How many timers had been set by then."""
     undone: bool = False
     """Compensations have undone what is recorded: nothing can go on from there."""
-    once: bool = False
-    """Among the records that go is one of a ``once`` step, which would be run a second time."""
+    once: tuple[int, ...] = ()
+    """The ``seq`` of those that go and are of ``once`` steps, which would be run a second time."""
     given_up: tuple[int, ...] = ()
     """Positions of runs that the workflow had stopped waiting for by then: they stay as they are."""
 
@@ -143,3 +149,13 @@ class Rewind(NamedTuple):
         if record.seq in self.failed or not (record.kind.has_position or record.kind is Kind.TIMER):
             return True
         return record.position >= (self.timers if record.kind is Kind.TIMER else self.positions)
+
+
+_NOT_KNOWN_WHICH = (-1,)
+
+
+def read_once(told: Any) -> tuple[int, ...]:
+    """``Rewind.once``, as it was written; of what was written when it told only whether there are any, ``(-1,)``."""
+    if isinstance(told, bool):
+        return _NOT_KNOWN_WHICH if told else ()
+    return tuple(map(int, told))

@@ -33,17 +33,26 @@ different age may disagree about ticks to come.
 
 from __future__ import annotations
 
-import difflib
 import math
-import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import Literal, NamedTuple, get_args
 
 from holdfast.core.spans import Span, span_seconds, span_words
+from holdfast.core.zones import (
+    DAY,
+    EPOCH,
+    SECOND,
+    WALL_EPOCH,
+    first_change,
+    first_moment,
+    last_change,
+    offset_at,
+    zone_of,
+)
 from holdfast.errors import UsageError
 
 CatchUp = Literal["skip", "last", "all"]
@@ -52,10 +61,6 @@ CatchUp = Literal["skip", "last", "all"]
 Overlap = Literal["allow", "skip"]
 """Whether a tick fires while the run that was started before it is still under way."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WALL_EPOCH = datetime(1970, 1, 1)
-_SECOND = timedelta(seconds=1)
-_DAY = 86400
 _END = 221_845_392_000
 """The year 9000: no tick is later, so that a search ahead stays within the years that a ``datetime`` can tell."""
 
@@ -155,7 +160,7 @@ class Cron(Timing):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expression", _checked_expression(self.expression))
-        _zone(self.zone)
+        zone_of(self.zone)
         if next(self._walls(0), None) is None:
             raise UsageError(f"cron expression {self.expression!r}: there is no such day, so it would never fire")
 
@@ -171,33 +176,33 @@ class Cron(Timing):
         """``at 02:00 every day (Europe/Berlin)``."""
         from cronsim import CronSim
 
-        told = CronSim(" ".join(self._fields()), _WALL_EPOCH).explain()
+        told = CronSim(" ".join(self._fields()), WALL_EPOCH).explain()
         return f"{told[:1].lower()}{told[1:]} ({self.zone})"
 
     def _ahead(self, after: int) -> Iterator[int]:
-        zone = _zone(self.zone)
+        zone = zone_of(self.zone)
         return self._fixed_ahead(zone, after) if self.fixed else self._by_clock_ahead(zone, after)
 
     def _back(self, until: int) -> Iterator[int]:
-        zone = _zone(self.zone)
+        zone = zone_of(self.zone)
         return self._fixed_back(zone, until) if self.fixed else self._by_clock_back(zone, until)
 
     # At fixed times, every time on the wall has one moment, and a later one never has an earlier moment.
 
     def _fixed_ahead(self, zone: tzinfo, after: int) -> Iterator[int]:
         # When the clock has just been set back, the first times found have had their moment before `after`.
-        for wall in self._walls(after + _offset(zone, after) + 1):
-            tick = _first_moment(zone, wall)
+        for wall in self._walls(after + offset_at(zone, after) + 1):
+            tick = first_moment(zone, wall)
             if tick > after:
                 yield tick
                 after = tick
 
     def _fixed_back(self, zone: tzinfo, until: int) -> Iterator[int]:
         # If the clock has been set back within the last day, it has shown later times than it shows now.
-        offset = max(_offset(zone, until), _offset(zone, until - _DAY))
+        offset = max(offset_at(zone, until), offset_at(zone, until - DAY))
         below = until + 1
         for wall in self._walls_back(until + offset):
-            tick = _first_moment(zone, wall)
+            tick = first_moment(zone, wall)
             if tick < below:
                 yield tick
                 below = tick
@@ -209,10 +214,10 @@ class Cron(Timing):
         at: int | None = after + 1
         while at is not None:
             start, at = at, None
-            offset = _offset(zone, start)
+            offset = offset_at(zone, start)
             for wall in self._walls(start + offset):
                 tick = wall - offset
-                if (at := _first_change(zone, start, tick)) is not None:
+                if (at := first_change(zone, start, tick)) is not None:
                     break
                 yield tick
                 start = tick
@@ -221,10 +226,10 @@ class Cron(Timing):
         at: int | None = until
         while at is not None:
             start, at = at, None
-            offset = _offset(zone, start)
+            offset = offset_at(zone, start)
             for wall in self._walls_back(start + offset):
                 tick = wall - offset
-                if (change := _last_change(zone, tick, start)) is not None:
+                if (change := last_change(zone, tick, start)) is not None:
                     at = change - 1
                     break
                 yield tick
@@ -252,7 +257,7 @@ def every(span: Span, start: datetime | float | None = None) -> Interval:
                 f"every {span} from {start.isoformat()}: in which time zone? Say it, as in "
                 f"'{start.isoformat(timespec='seconds')}Z' for UTC, or give the datetime a tzinfo"
             )
-        start = (start - _EPOCH) / _SECOND
+        start = (start - EPOCH) / SECOND
     begin = 0.0 if start is None else float(start)
     if not math.isfinite(begin) or begin != int(begin):
         raise UsageError(f"every {span} from {start}: it must start at a whole second")
@@ -369,7 +374,7 @@ def _readable(fields: list[str]) -> bool:
     from cronsim import CronSim, CronSimError
 
     try:
-        CronSim(" ".join(fields), _WALL_EPOCH)
+        CronSim(" ".join(fields), WALL_EPOCH)
     except CronSimError:
         return False
     return True
@@ -379,98 +384,8 @@ def _walls(fields: list[str], beyond: int, *, back: bool) -> Iterator[int]:
     """The times that match, behind ``beyond`` or before it; none if fifty years pass without."""
     from cronsim import CronSim
 
-    for wall in CronSim(" ".join(fields), _WALL_EPOCH + timedelta(seconds=beyond), reverse=back):
-        yield (wall - _WALL_EPOCH) // _SECOND
-
-
-# Time zones
-
-_OWN = ("localtime", "posixrules", "posix/", "right/")
-"""Names that stand for another zone on every machine, or count leap seconds."""
-
-
-def _zone(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC  # it needs no data, which a bare machine may not have
-    try:
-        if name.startswith(_OWN):
-            raise zoneinfo.ZoneInfoNotFoundError(name)
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        pass
-    known = zoneinfo.available_timezones()
-    if not known:
-        raise UsageError(
-            f"time zone {name!r}: this machine has no time zone data. Install them with: pip install tzdata "
-            f"(or the system's package tzdata), on every machine that runs workers. UTC works without"
-        )
-    by_lower = {zone.lower(): zone for zone in known}
-    city = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known, reverse=True)}
-    wanted = name.lower().replace(" ", "_")
-    close = difflib.get_close_matches(wanted, by_lower, 1) or difflib.get_close_matches(wanted, city, 1)
-    meant = f" Did you mean {by_lower.get(close[0]) or city[close[0]]!r}?" if close else ""
-    raise UsageError(f"time zone {name!r} is not known.{meant} Names are like 'Europe/Berlin', or 'UTC'")
-
-
-def _offset(zone: tzinfo, at: int) -> int:
-    """How many seconds the clock on the wall is ahead of UTC."""
-    if zone is UTC:
-        return 0
-    return _seconds_ahead((_EPOCH + timedelta(seconds=at)).astimezone(zone))
-
-
-def _seconds_ahead(local: datetime) -> int:
-    offset = local.utcoffset()
-    return 0 if offset is None else offset // _SECOND
-
-
-def _first_moment(zone: tzinfo, wall: int) -> int:
-    """When the wall first shows this time, or has just passed over it."""
-    if zone is UTC:
-        return wall
-    local = (_WALL_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone)
-    first, second = wall - _seconds_ahead(local), wall - _seconds_ahead(local.replace(fold=1))
-    # Python reads a time that is left out by the offset before the change, and with `fold` by the one after it: only
-    # then is the first moment the later one, and the change lies between the two.
-    return first if first <= second else _change(zone, second, first)
-
-
-_STEP = 3 * _DAY
-"""No clock is set twice in so short a time. (It was so twice in four days, and will be twice in a week, in Gaza.)"""
-
-
-def _first_change(zone: tzinfo, low: int, high: int) -> int | None:
-    """The first moment behind ``low``, up to ``high``, from which on the wall has another offset; if there is one."""
-    offset = _offset(zone, low)
-    while zone is not UTC and low < high:
-        probe = min(low + _STEP, high)
-        if _offset(zone, probe) != offset:
-            return _change(zone, low, probe)
-        low = probe
-    return None
-
-
-def _last_change(zone: tzinfo, low: int, high: int) -> int | None:
-    """The last such moment."""
-    offset = _offset(zone, high)
-    while zone is not UTC and low < high:
-        probe = max(high - _STEP, low)
-        if _offset(zone, probe) != offset:
-            return _change(zone, probe, high)
-        high = probe
-    return None
-
-
-def _change(zone: tzinfo, low: int, high: int) -> int:
-    """The moment of the one change between the two."""
-    after = _offset(zone, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(zone, middle) == after:
-            high = middle
-        else:
-            low = middle
-    return high
+    for wall in CronSim(" ".join(fields), WALL_EPOCH + timedelta(seconds=beyond), reverse=back):
+        yield (wall - WALL_EPOCH) // SECOND
 
 
 # Moments
@@ -491,7 +406,7 @@ def _moment(text: str) -> datetime:
 
 
 def _iso(moment: int) -> str:
-    return (_EPOCH + timedelta(seconds=moment)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (EPOCH + timedelta(seconds=moment)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _parted(words: list[str], at: str) -> tuple[str, str | None]:

@@ -85,7 +85,7 @@ class UndoLog:
         seqs = tuple(sorted({origin.seq for origin in origins} | {seq for seq in self._failures if seq > first.seq}))
         before = tuple(position for position, seen in given_up.items() if seen < first.seq)
         rewind = Rewind(seqs, first.positions, first.timers, undone, given_up=before)
-        return rewind._replace(once=any(rewind.takes(record) for record in self._once))
+        return rewind._replace(once=tuple(sorted(record.seq for record in self._once if rewind.takes(record))))
 
 
 def mark_origin(error: BaseException, *origins: Origin) -> None:

@@ -113,6 +113,12 @@ class Budget:
         tokens, turns = (None if most is None else int(most) for most in (self.tokens, self.turns))
         return Limits(self.nano_usd, tokens, turns, self.seconds)
 
+    @classmethod
+    def of(cls, limits: Limits) -> Budget:
+        """The budget whose ``limits`` these are."""
+        usd = None if limits.nano_usd is None else float(Decimal(limits.nano_usd) / NANO)
+        return cls(usd, limits.tokens, limits.calls, limits.seconds)
+
 
 class Limits(NamedTuple):
     """A budget in the units of ``Usage``; ``None`` is no limit."""

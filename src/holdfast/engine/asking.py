@@ -13,10 +13,9 @@ what the store says.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.errors import FenceLost
 from holdfast.stores.approvals import AskApproval, Question, RemindApproval, WithdrawApproval
@@ -55,9 +54,9 @@ class Questions:
         now = host.clock.now()
         expires_at = None if call.time is None else now + call.time
         op = AskApproval(run.key, run.epoch, command.position, call.id, call.question, now, expires_at)
-        host.writer.submit(op, partial(self._asked, command))
+        host.writer.submit(op, self._asked)
 
-    def _asked(self, command: Command, answer: Answer | BaseException) -> None:
+    def _asked(self, answer: Answer | BaseException) -> None:
         driver = self._driver
         driver.journal.answered()
         if driver.gone:

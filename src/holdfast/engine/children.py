@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.codec import check_size, encode_error, refuse_sealed
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.core.records import Kind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall

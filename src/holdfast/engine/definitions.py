@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.codec import InputsCodec, ValueCodec
+from holdfast.codec import InputsCodec, ValueCodec, check_size
 from holdfast.core.execution import Execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
@@ -135,6 +135,19 @@ class WorkflowDefinition:
     """Awaited each time that a run of it comes into memory, before its code begins or replays."""
     schedules: dict[str, NewSchedule] = field(default_factory=dict[str, NewSchedule], compare=False)
     """Those that are declared in code, by name; more may be declared later."""
+
+    async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any], max_value: int) -> bytes:
+        """Run its code, and encode the result in the same breath: one that cannot be recorded is the code's failure.
+
+        It must fail here, and not afterwards: what the run has done is undone then.
+        """
+        value = await self.function(*args, **kwargs)
+        return check_size(self.output.encode(value, self.result_label), self.result_label, max_value)
+
+    @property
+    def result_label(self) -> str:
+        """What errors call its result."""
+        return f"the result of workflow {self.name!r}"
 
     def spec(self) -> WorkflowSpec:
         """What clients without the code may know of it."""

@@ -6,10 +6,10 @@ into the inbox; ``_pump`` takes one record from the inbox at a time, lets the wo
 ``_act``s on what the workflow asked for meanwhile. A replayed record differs only in that it is in the inbox from the
 start.
 
-Steps are carried out by ``steps``, timers kept by ``timing``, other runs started and awaited by ``children``, people
-asked by ``asking``. What was sent to the run, answers, and the ends of runs that it waits for, lie in its ``mailbox``.
-Being asked to cancel, the driver records that, and the workflow's code is interrupted by the record. Being asked to
-pause, it starts nothing more, and parks when what is in flight has been recorded.
+Steps are begun by ``in_flight`` and carried out by ``steps``, timers kept by ``timing``, other runs started and awaited
+by ``children``, people asked by ``asking``. What was sent to the run, answers, and the ends of runs that it waits for,
+lie in its ``mailbox``. Being asked to cancel, the driver records that, and the workflow's code is interrupted by the
+record. Being asked to pause, it starts nothing more, and parks when what is in flight has been recorded.
 
 The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
 *finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
@@ -25,23 +25,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.codec import check_size, encode_error
-from holdfast.core.execution import UNREAD, Command, Execution
+from holdfast.codec import encode_error
+from holdfast.core.commands import UNREAD, Command
+from holdfast.core.execution import Execution
 from holdfast.core.patches import NOWHERE
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
-from holdfast.core.states import Effect, RunState
-from holdfast.core.usage import Usage
+from holdfast.core.states import RunState
 from holdfast.engine.asking import Questions
 from holdfast.engine.children import Children
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.ending import End, end_of
-from holdfast.engine.hosting import Begun, RunHost
+from holdfast.engine.hosting import RunHost
+from holdfast.engine.in_flight import StepsInFlight
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.parking import park_of
 from holdfast.engine.recording import Recorder
-from holdfast.errors import HoldfastError, StepOutcomeUnknown
+from holdfast.errors import HoldfastError
 from holdfast.stores.contract import History, Request
-from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import Answer, Cancel, FinishRun, ReleaseRun, Run, Verdict
 
 log = logging.getLogger("holdfast.engine")
@@ -68,10 +68,9 @@ class Driver:
         self.loading = False
         """Its code is still being imported."""
         self.execution: Execution
-        self._steps: dict[int, Begun] = {}
+        self.steps = StepsInFlight(self)
         self._children = Children(self)
         self._questions = Questions(self)
-        self._attempts: dict[int, Attempt] = {}
         self.told: set[int] = set()
         """The positions of which there may be notices: their records delete them."""
         self._mailbox = Mailbox()
@@ -89,8 +88,6 @@ class Driver:
         self._pausing = False
         self.standing = False
         """Its workflow was switched off: nothing more is begun here."""
-        self._left_some = False
-        """Steps were left without an outcome: whoever takes the run up next begins them."""
         self.parked_until: float | None = None
 
     # Coming into memory
@@ -105,16 +102,15 @@ class Driver:
             return
         self.execution = self.host.execution(
             run.id,
-            partial(self._main, args, kwargs),
+            partial(self.definition.execute, args, kwargs, self.host.max_value),
             workflow=run.workflow,
             start_time=run.began_at,
             seed=run.seed,
-            deadline=run.deadline,
             recorded_python=run.python,
             rewound=run.rewound,
             patches=self.host.patches(history),
         )
-        self._attempts = dict(history.attempts)
+        self.steps.known = dict(history.attempts)
         self._children.linked = dict(history.links)
         self.add_signals(history.signals)
         self._inbox.extend((record, UNREAD) for record in history.records)
@@ -124,12 +120,6 @@ class Driver:
             self.execution.go_live()  # nobody has executed any of it before
         self.execution.start()
         self._pump()
-
-    async def _main(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The workflow's code. Its result is encoded in the same breath: one that cannot be is the code's failure."""
-        value = await self.definition.function(*args, **kwargs)
-        what = f"the result of workflow {self.definition.name!r}"
-        return check_size(self.definition.output.encode(value, what), what, self.host.max_value)
 
     # Turning
 
@@ -183,7 +173,7 @@ class Driver:
         """The workflow is idle: carry out what it asked for."""
         execution = self.execution
         for command in execution.take_withdrawn():
-            if (step := self._steps.pop(command.position, None)) is not None:
+            if (step := self.steps.begun.pop(command.position, None)) is not None:
                 step.cancel()
             elif command.kind is Kind.CHILD:
                 self._children.withdrawn(command)
@@ -226,7 +216,7 @@ class Driver:
             if command.position not in self.execution.open:
                 continue
             if command.kind in (Kind.STEP, Kind.COMPENSATION):
-                self._start_step(command)
+                self.steps.start(command)
             elif command.kind in (Kind.CHILD, Kind.START):
                 self._begin_child(command)
             elif command.kind is Kind.APPROVAL and not self._mailbox.has_answer(command):
@@ -236,69 +226,7 @@ class Driver:
         if command.kind is Kind.START or not self._mailbox.has_answer(command):
             self._children.begin(command)
 
-    def _start_step(self, command: Command) -> None:
-        step = self.host.step_run(self, command, self._attempts.pop(command.position, None))
-        if step.call.step.effect is not Effect.ONCE:
-            self._steps[command.position] = step
-            step.launch()
-        elif step.was_intended:
-            self._record_unknown(command)
-        else:
-            self._steps[command.position] = step
-            self.journal.note(step.note_intent(), partial(self._intent_noted, step))
-
-    def _intent_noted(self, step: Begun) -> None:
-        if step.withdrawn:
-            self.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
-        elif self.standing:
-            del self._steps[step.command.position]
-            self._left_some = True
-            self.journal.note(step.note_no_intent())
-        else:
-            step.launch()
-
-    def _record_unknown(self, command: Command) -> None:
-        error = unknown_outcome(self.run.id, command.name)
-        self.journal.record(
-            command.kind, command.position, command.name, ok=False, payload=encode_error(error), noted=True
-        )
-
     # Outcomes
-
-    def step_settled(
-        self,
-        step: Begun,
-        *,
-        ok: bool,
-        payload: bytes,
-        value: Any,
-        started_at: float,
-        attempts: int,
-        used: Usage | None,
-        model: str,
-        memory: MemoryChange | None,
-        preview: str,
-        noted: bool,
-    ) -> None:
-        """A step has its outcome: record it."""
-        command = step.command
-        if self.gone or self._steps.pop(command.position, None) is None:
-            return
-        self.journal.record(
-            command.kind,
-            command.position,
-            command.name,
-            ok=ok,
-            payload=payload,
-            value=value,
-            started_at=started_at,
-            attempts=attempts,
-            used=used,
-            model=model,
-            memory=memory,
-            preview=preview,
-            noted=noted,
-        )
 
     def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
@@ -382,7 +310,7 @@ class Driver:
             self.gone
             or self.parking
             or self._ending
-            or self._steps
+            or self.steps.begun
             or self.journal.on_its_way
             or self._inbox
             or self._pumping
@@ -447,7 +375,7 @@ class Driver:
 
     def _finish(self, end: End, rewind: Rewind | None = None, *, heed_cancel: bool = True) -> None:
         self._ending = True
-        self._cancel_steps()
+        self.steps.cancel()
         at = self.host.clock.now()
         ended = replace(self.run, **end._asdict(), finished_at=at, owner=None, rewind=rewind)
         op = FinishRun(self.run.key, self.run.epoch, *end, at, rewind, heed_cancel)
@@ -481,17 +409,11 @@ class Driver:
             self._leave(None)
 
     def stand_still(self) -> None:
-        """The workflow was switched off: begin nothing more, and give the run back once what is in flight is recorded.
-
-        A step that waits for its next attempt does not make it: how often it was tried is noted.
-        """
+        """The workflow was switched off: begin nothing more, and give the run back once what is in flight has ended."""
         if self.gone or self.standing:
             return
         self.standing = True
-        for step in [step for step in self._steps.values() if not step.is_at_work]:
-            del self._steps[step.command.position]
-            self._left_some = True
-            step.cancel(lost=True)
+        self.steps.leave_waiting()
         if not hasattr(self, "execution"):
             self._give_back()
         elif not (self.parking or self._ending):
@@ -500,16 +422,10 @@ class Driver:
     def go_on(self) -> None:
         """The workflow was switched on again, while something was in flight."""
         # What was left to make no further attempt is begun by whoever takes the run up next.
-        if not self._left_some:
+        if not self.steps.left_some:
             self.standing = False
             if self._is_live():
                 self._act()
-
-    def step_left(self, step: Begun) -> None:
-        """A step makes no further attempt here, and has no outcome."""
-        if not self.gone and self._steps.pop(step.command.position, None) is not None:
-            self._left_some = True
-            self.rest()
 
     def _give_back(self) -> None:
         # It may be switched on by then, and nobody tells of our own writes: look again.
@@ -525,37 +441,23 @@ class Driver:
     def vanish(self) -> None:
         """As ``abandon``, where the loop is still there: nothing of the run goes on."""
         self._timers.stop()
-        self._cancel_steps()
+        self.steps.cancel()
         self.abandon()
 
     @property
     def in_flight(self) -> int:
         """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
-        return len(self._steps) + self.journal.on_its_way + len(self._inbox) + self._mid_turn + self.loading
+        return len(self.steps.begun) + self.journal.on_its_way + len(self._inbox) + self._mid_turn + self.loading
 
     def _leave(self, ended: Run | None) -> None:
         self.gone = True
         self._timers.stop()
-        self._cancel_steps()
+        self.steps.cancel()
         if hasattr(self, "execution"):
             self.execution.leave()
         self.host.run_over(self, ended)
-
-    def _cancel_steps(self) -> None:
-        steps, self._steps = self._steps, {}
-        for step in steps.values():
-            step.cancel(lost=True)
 
     def _log_stray_errors(self) -> None:
         errors, self.execution.stray_errors = self.execution.stray_errors, []
         for context in errors:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))
-
-
-def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
-    """What is recorded of a ``once`` step that was in flight when its worker died."""
-    return StepOutcomeUnknown(
-        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
-        f"not run again: it may or may not have happened. Check first, then act on what you find.",
-        step,
-    )

@@ -1,8 +1,8 @@
 """The journal engine: a worker's hold on its runs, over any store.
 
-One ``JournalEngine`` is one worker: it registers with the store, keeps its lease alive, and executes runs of the
-workflows it knows. Runs come to it in two ways: somebody in this process starts one (it is created as already claimed,
-which saves a write), or ``_look`` claims one that is due in the store.
+One ``JournalEngine`` is one worker: it registers with the store, keeps its lease alive (``membership``), and executes
+runs of the workflows it knows. Runs come to it in two ways: somebody in this process starts one (it is created as
+already claimed, which saves a write), or ``_look`` claims one that is due in the store.
 
 ``_watch`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the next
 parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_look`` then
@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 from holdfast.codec import LARGEST
-from holdfast.core.execution import Command, Execution
+from holdfast.core.commands import Command
+from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
 from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Attempt
 from holdfast.engine import quiet
+from holdfast.engine.announcing import Announcements
 from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
+from holdfast.engine.membership import Membership
 from holdfast.engine.patience import when_available
 from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
 from holdfast.engine.steps import AroundStep, StepRun
@@ -41,19 +42,17 @@ from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import History, NewWorker, Store
+from holdfast.stores.contract import History, Store
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
-from holdfast.stores.queues import NewQueue
-from holdfast.stores.serving import served_name
 
 log = logging.getLogger("holdfast.engine")
 
 REAP_EVERY = 0.2
+"""Seconds between two looks at whether another worker has died."""
 LOOK_AFTER = 1.0
 """Seconds after which there is another look if runs have left since the last one. Their queue may have been given
 limits while they were held: then one of them has given up a place without our knowing."""
-"""Seconds between two looks at whether another worker has died."""
 
 STRAGGLER_PATIENCE = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
@@ -97,20 +96,18 @@ class JournalEngine:
         self.writer: Writer
         self.threads = Threads(threads)
         self._definitions = definitions
-        self._published: set[str] = set()
-        self._limits: Mapping[str, QueueLimits] = {} if limits is None else limits
-        """Of the queues that the code here declares; more may be declared later."""
-        self._told_limits: dict[str, QueueLimits] = {}
         self._lease = lease
         self._interrupt_after = interrupt_after
         self._concurrency = concurrency
-        self._queues = None if queues is None else tuple(queues)
+        served = None if queues is None else tuple(queues)
         self._drivers: dict[int, Driver] = {}
         self._coming = 0
         """Runs that are being started or claimed, and will be among the drivers in a moment."""
         self._by_id: dict[str, Driver] = {}
-        self._claims = Claims(self, definitions, self._queues, lease)
+        self.membership = Membership(self, definitions, served, lease)
+        self._claims = Claims(self, definitions, served, lease)
         self._ticker = Ticker(self, definitions if schedules else {})
+        self._announcements = Announcements(self, definitions, {} if limits is None else limits, self._ticker)
         self._idle = IdleRuns(self.clock.now)
         self._arrivals = Arrivals()
         self._looking = asyncio.Lock()
@@ -121,11 +118,6 @@ class JournalEngine:
         self._look_again = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._hurried = False
-        self._trusted_until = 0.0
-        """Until when (monotonic) nobody can have declared this worker dead, as far as it knows."""
-        self._lost = 0
-        """The worker that the last renewal found to be declared dead."""
-        self._coming_back = False
         self._closed = False
         self._chores: set[asyncio.Task[Any]] = set()
         self._make_pulse = pulse
@@ -141,21 +133,21 @@ class JournalEngine:
         await when_available(self.store.open, self.clock)
         self.writer = Writer(self.store, self.loop, self.clock)
         try:
-            await when_available(self._register, self.clock)
+            await when_available(self.membership.register, self.clock)
         except BaseException:
             await self.store.close()
             raise
         self._pulse = self._make_pulse(
             lease=self._lease,
-            renew=self._renew,
-            on_lost=lambda: self._from_thread(self._declared_dead),
+            renew=self.membership.renew,
+            on_lost=self.membership.lost,
             on_blocked=self._blocked,
             interrupt_after=self._interrupt_after,
             now=self.clock.monotonic,
         )
         self._pulse.start()  # at once: a store that is waited for below must not cost the lease
         try:
-            await when_available(self._publish, self.clock)
+            await when_available(self._announcements.announce, self.clock)
             # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
             await when_available(partial(self.store.reap, self.worker), self.clock)
         except BaseException:
@@ -252,27 +244,6 @@ class JournalEngine:
                 return
             await self.clock.sleep(0.02)
 
-    async def _register(self) -> None:
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        me = NewWorker(name, socket.gethostname(), os.getpid(), tuple(self._definitions), self._queues)
-        asked = self.clock.monotonic()
-        self.worker = await self.store.register_worker(me, self._lease)
-        self._trusted_until = asked + self._lease
-
-    async def _publish(self) -> None:
-        """Announce what is new since the last time: queues, the workflows whose runs wait in them, schedules."""
-        told = {name: limits for name, limits in self._limits.items() if self._told_limits.get(name) != limits}
-        if told:
-            await self.store.put_queues([NewQueue(name, limits) for name, limits in told.items()])
-            self._told_limits.update(told)
-        new = {name: definition for name, definition in self._definitions.items() if name not in self._published}
-        if new:
-            # One that serves several versions is there under the name of each.
-            each = {id(definition): definition for definition in new.values()}
-            await self.store.publish([definition.spec() for definition in each.values()], self.worker)
-            self._published.update(new)
-        await self._ticker.announce()
-
     @property
     def is_closed(self) -> bool:
         """Whether this engine has let go of its runs."""
@@ -282,8 +253,8 @@ class JournalEngine:
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
         """Create a run, and begin to execute it here if this worker can."""
-        if served_name(new.workflow, new.version) not in self._published or self._limits != self._told_limits:
-            await self._publish()
+        if self._announcements.lacks(new.workflow, new.version):
+            await self._announcements.announce()
         return await self.writer.answer_to(partial(self._claims.start, StartRun(new, join_orphan=join_orphan)))
 
     def start_child(self, new: NewRun, link: Link, done: Done) -> None:
@@ -330,7 +301,7 @@ class JournalEngine:
         """Something in this process changed what there is to do: look at once."""
         if not self._nudged and not self._closed:
             self._nudged = True
-            self._chore(self._look())
+            self.chore(self._look())
 
     async def _watch(self) -> None:
         claims = self._claims
@@ -379,7 +350,7 @@ class JournalEngine:
             self._looked_at = self.clock.monotonic()
             if self.draining:
                 return
-            await self._publish()
+            await self._announcements.announce()
             if self._claims.in_doubt():
                 await self._claims.give_back_unheard()
             await self._claims.take_due()
@@ -427,7 +398,7 @@ class JournalEngine:
 
     def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
         """Take a run into memory that the store has given us."""
-        if run.owner != self.worker or self._coming_back:
+        if run.owner != self.worker or self.membership.is_coming_back:
             return  # it was given to the worker that we were before we were declared dead, and is another's by now
         known = self._drivers.get(run.key)
         if known is not None and known.run.epoch == run.epoch:
@@ -474,7 +445,7 @@ class JournalEngine:
         self._arrivals.arrived(run)
         self.nudge()  # somebody here may have been waiting for it
 
-    # What drivers tell (see `driver.Host`)
+    # What drivers ask for and tell (see `hosting.RunHost`)
 
     def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> StepRun:
         """What carries a step out."""
@@ -520,7 +491,7 @@ class JournalEngine:
             self.nudge()
 
     def run_refused_park(self, driver: Driver) -> None:
-        """A signal that the run waits for is in the store already."""
+        """The store did not let the run leave memory: what it waits for may be there, unseen."""
         self.nudge()
 
     def turning(self, run_id: str | None) -> None:
@@ -530,64 +501,14 @@ class JournalEngine:
         else:
             self._pulse.turn_begins(run_id)
 
-    def holds_lease(self) -> bool:
-        """Whether nobody else can hold this worker's runs yet.
+    # What membership asks for (see `membership.Member`)
 
-        After a long pause (SIGSTOP, a machine that stood still) somebody may have carried out what this worker is about
-        to do. The next renewal, which is due at once, tells.
-        """
-        return self.clock.monotonic() < self._trusted_until
-
-    # What the pulse tells, from its thread
-
-    def _renew(self) -> bool:
-        worker, asked = self.worker, self.clock.monotonic()
-        held = self.store.renew_lease(worker, self._lease)
-        if held:
-            self._trusted_until = asked + self._lease
-        else:
-            self._lost = worker
-        return held
-
-    def _from_thread(self, call: Any) -> None:
-        try:
-            self.loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            pass  # the loop has closed; there is nothing left to tell
-
-    def _declared_dead(self) -> None:
-        """Other workers hold our runs now: drop them, and come back as a new worker."""
-        if self._closed or self._coming_back or self._lost != self.worker:
-            return  # told before: renewals fail until there is a new registration
-        self._coming_back = True
-        log.warning("this worker was declared dead (its lease passed); it drops its runs and registers anew")
-        for driver in list(self._drivers.values()):
-            driver.lose()
-        self._chore(self._come_back())
-
-    async def _come_back(self) -> None:
-        try:
-            while True:
-                try:
-                    await self._register()
-                    break
-                except StoreError:
-                    await self.clock.sleep(0.5)
-        finally:
-            self._coming_back = False
-        self._published.clear()
-        self._ticker.come_back()
+    def came_back(self) -> None:
+        """It is another worker now: what it has announced is to be announced again."""
+        self._announcements.begin_anew()
         self.nudge()
 
-    def _blocked(self, run_id: str, place: str) -> None:
-        driver = self._by_id.get(run_id)
-        if driver is not None:
-            driver.execution.loop.poison = WorkflowNeverYields(
-                f"run {run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
-                f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
-            )
-
-    def _chore(self, coro: Coroutine[Any, Any, None]) -> None:
+    def chore(self, coro: Coroutine[Any, Any, None]) -> None:
         """Do something on the side, and see to its errors."""
         task = self.loop.create_task(coro)
         self._chores.add(task)
@@ -599,3 +520,13 @@ class JournalEngine:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._look_again = True
             log.warning("looking for work failed; it is tried again: %s", error)
+
+    # What the pulse tells, from its thread
+
+    def _blocked(self, run_id: str, place: str) -> None:
+        driver = self._by_id.get(run_id)
+        if driver is not None:
+            driver.execution.loop.poison = WorkflowNeverYields(
+                f"run {run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
+                f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
+            )

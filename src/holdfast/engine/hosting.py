@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.core.execution import Command, Execution
+from holdfast.core.commands import Command
+from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import StepCall
+from holdfast.engine.membership import Membership
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
 from holdfast.stores.contract import History, Store
@@ -189,7 +191,7 @@ class RunHost(Protocol):
         """The driver is gone; ``run`` is the ended run, if it ended here."""
 
     def run_refused_park(self, driver: Driver) -> None:
-        """A signal that the run waits for is in the store already."""
+        """The store did not let the run leave memory: there is something to do for it."""
 
     def turning(self, run_id: str | None) -> None:
         """Workflow code of this run starts (or stops) to occupy the loop."""
@@ -205,6 +207,8 @@ class Host(RunHost, Protocol):
     """What the journal engine is to the steps that it carries out itself, beside being their run's holder."""
 
     store: Store
+    membership: Membership
+    """Whether this worker may still begin something."""
     threads: Threads
     around_step: AroundStep | None
     stragglers: set[asyncio.Task[Any]]
@@ -220,10 +224,6 @@ class Host(RunHost, Protocol):
     @property
     def telling(self) -> Teller:
         """What tells others of commands in flight."""
-        ...
-
-    def holds_lease(self) -> bool:
-        """Whether nobody else can hold this worker's runs yet, so that a step may begin."""
         ...
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.execution import Command, Execution
+from holdfast.core.commands import Command
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Signal
 from holdfast.stores.approvals import answer_name, is_answer
 

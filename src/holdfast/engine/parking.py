@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.core.records import WAITS, Kind
 from holdfast.stores.operations import ParkRun, Run
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.execution import UNREAD
+from holdfast.core.commands import UNREAD
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.usage import Usage
 from holdfast.stores.memories import MemoryChange

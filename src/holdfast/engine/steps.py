@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import check_size, codec_for, describe_error, encode_error, preview
-from holdfast.core.execution import UNREAD, Command
+from holdfast.core.commands import UNREAD, Command
 from holdfast.core.records import Attempt
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
@@ -30,8 +30,7 @@ from holdfast.engine import asking
 from holdfast.engine.attempting import call_plain, in_time
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.engine.reserving import reserve
-from holdfast.engine.step_context import StepContext as StepContext
-from holdfast.engine.step_context import current as current
+from holdfast.engine.step_context import StepContext, current
 from holdfast.engine.telling import Account
 from holdfast.engine.transacting import MOST_INTERRUPTIONS, Interrupted, in_transaction
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue, UsageError
@@ -179,7 +178,7 @@ class StepRun:
 
     def _record_known(self, known: Attempt) -> None:
         assert known.outcome is not None
-        self.driver.step_settled(
+        self.driver.steps.settled(
             self,
             ok=True,
             payload=known.outcome,
@@ -210,7 +209,7 @@ class StepRun:
         clock = self.host.clock
         retry = self.call.step.retry
         while True:
-            while not self.host.holds_lease():
+            while not self.host.membership.holds_lease():
                 await clock.sleep(LEASE_LOOK)
             started_at = clock.now()
             self.memory = self._kept = None
@@ -225,7 +224,7 @@ class StepRun:
                 error: BaseException = StepFailed("the step cancelled itself (CancelledError)", self.call.step.name)
             except FenceLost:
                 if self.driver.standing:
-                    self.driver.step_left(self)
+                    self.driver.steps.left(self)
                 return
             except (SystemExit, KeyboardInterrupt) as stop:
                 error = StepFailed(f"the step raised {stop!r}", self.call.step.name)
@@ -255,7 +254,7 @@ class StepRun:
             del error
             self._note()
             if self.driver.standing:
-                self.driver.step_left(self)
+                self.driver.steps.left(self)
                 return
             await clock.sleep(wait)
             self._attempt_number += 1
@@ -316,7 +315,7 @@ class StepRun:
     def _call_if_held(self, attempt: StepContext | None, call: Callable[[], Any]) -> Any:
         """In the thread: the lease may have passed while the step waited for its turn there."""
         while True:
-            held = self.host.holds_lease()
+            held = self.host.membership.holds_lease()
             # Asked after the lease: a worker that registered anew has one again, and dropped its runs before that.
             if self.driver.gone or self.withdrawn or attempt is not self._current:
                 raise FenceLost(f"step {self.call.step.name!r} had not begun when its worker let go of it")
@@ -348,7 +347,7 @@ class StepRun:
         if self.driver.run.has_budget:
             seconds = max(0.0, self.host.clock.now() - started_at)
             used = replace(used or Usage(), seconds=seconds)
-        self.driver.step_settled(
+        self.driver.steps.settled(
             self,
             ok=ok,
             payload=payload,

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import preview
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.engine.clock import Alarm
 from holdfast.engine.definitions import StepCall
 from holdfast.stores.notices import BEGUN, TEXT

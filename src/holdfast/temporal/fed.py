@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.codec import encode_error
-from holdfast.core.execution import UNREAD, Command
+from holdfast.core.commands import UNREAD, Command
 from holdfast.core.records import Attempt, Kind
 from holdfast.engine.definitions import StepCall
-from holdfast.engine.driver import Driver, unknown_outcome
+from holdfast.engine.driver import Driver
+from holdfast.engine.in_flight import unknown_outcome
 from holdfast.errors import StepFailed, UsageError
 from holdfast.stores.rules import death_error
 from holdfast.stores.temporal import naming
@@ -91,7 +92,7 @@ class FedStep:
         if ended.how is How.DEAD or (ended.how in (How.TIMED_OUT, How.HANDED_OVER) and not self.call.is_once):
             self._driver.die(ended.payload if ended.how is How.DEAD else self._died_too_often())
             return
-        self._driver.step_settled(
+        self._driver.steps.settled(
             self,
             ok=ended.how is How.COMPLETED,
             payload=self._outcome(command, ended),

@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from temporalio.api.common.v1 import Payload
 
-from holdfast.core.execution import Command, Execution
+from holdfast.core.commands import Command
+from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.engine.children import is_child_failure

@@ -28,7 +28,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Fa
 
 from holdfast.client.plans import plan_in, plan_of
 from holdfast.codec import describe_error, encode_error, preview
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.core.records import SESSION, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.codec import LARGEST
-from holdfast.core.execution import Command
+from holdfast.core.commands import Command
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
 from holdfast.stores.operations import Run

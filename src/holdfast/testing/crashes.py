@@ -3,11 +3,13 @@
 A run's life is a row of *events*: its start is written, a step begins, the intent of a ``once`` step is written, the
 outcome of a step (or a timer, a signal, the deadline) is written, its end is written. A question to a person is written
 when it is asked, and the answer is recorded (an *approval*). That a run takes the new way of a change is written when
-its code asks for it the first time (a *patch*). A process can die *before* an
-event is written, or *after* it was written but before anybody in the process knew. For a step there is one more place,
-*during*: it has run to its end, and its outcome was not written. (Before a step is therefore before it begins.) So it
-is for a compensation, which is a step, and for a child: before it is started, when it has ended and the run that waits
-for it has not written that down, and after. The child's own events are those of its own life.
+its code asks for it the first time (a *patch*).
+
+A process can die *before* an event is written, or *after* it was written but before anybody in the process knew. For a
+step there is one more place, *during*: it has run to its end, and its outcome was not written. (Before a step is
+therefore before it begins.) So it is for a compensation, which is a step, and for a child: before it is started, when
+it has ended and the run that waits for it has not written that down, and after. The child's own events are those of its
+own life.
 
 A point belongs to one run. Unless it says which, that is a run that nobody but the test has started; a name, however,
 may be found in any run.

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.authoring.registry import definition_of
+from holdfast.client.journals import Journal
 from holdfast.core.records import Kind
-from holdfast.testing.journals import Journal
 from holdfast.testing.tracing import Issued
 from holdfast.testing.violations import CrashSafetyWarning
 

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.registry import definition_of
 from holdfast.authoring.workflow import Workflow
+from holdfast.client.journals import export_run
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.testing import rules
 from holdfast.testing.crashes import CARRIED_OUT, CrashPoint
 from holdfast.testing.elsewhere import replay_elsewhere
-from holdfast.testing.journals import export_run
 from holdfast.testing.memory import shake
 from holdfast.testing.process import World
 from holdfast.testing.replaying import replay

@@ -30,11 +30,9 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
+from holdfast.agents.models.prices import CHARACTERS_A_TOKEN
 from holdfast.agents.models.summaries import answers_in, is_request, kept_in
 from holdfast.errors import UsageError
-
-CHARACTERS_PER_TOKEN = 4
-"""The rule of thumb by which usage is told that a test does not give."""
 
 SUMMARY = "This is a summary of what was said."
 """What a model says when it is asked for one, unless a test tells otherwise."""
@@ -309,7 +307,7 @@ def _input_tokens(messages: Sequence[ModelMessage]) -> int:
 
 
 def _tokens_of(message: ModelMessage) -> int:
-    return 1 + sum(map(_characters, message.parts)) // CHARACTERS_PER_TOKEN
+    return 1 + sum(map(_characters, message.parts)) // CHARACTERS_A_TOKEN
 
 
 def _characters(part: Any) -> int:

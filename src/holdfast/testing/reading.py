@@ -33,7 +33,7 @@ async def result_of_run(world: World, run: Run, *, crashed: bool, above: Collect
     output: Any = None
     error: BaseException | None = None
     if run.state is RunState.COMPLETED:
-        output = definition.output.decode(run.output or b"null", f"the result of workflow {definition.name!r}")
+        output = definition.output.decode(run.output or b"null", definition.result_label)
     elif run.state.is_terminal:
         error = unsuccessful(run, [definition.namespace])
         error = error.__cause__ or error

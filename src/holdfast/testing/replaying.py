@@ -29,8 +29,10 @@ from typing import Any, Literal
 from holdfast import errors
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
-from holdfast.codec import LARGEST, check_size, decode_error, describe_error, encode_error, preview, to_plain
-from holdfast.core.execution import Command, Ending
+from holdfast.client.journals import Journal
+from holdfast.codec import LARGEST, decode_error, describe_error, encode_error, preview, to_plain
+from holdfast.core.commands import Command
+from holdfast.core.execution import Ending
 from holdfast.core.patches import Patches
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
@@ -49,7 +51,6 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.stores.serving import served_name
-from holdfast.testing.journals import Journal
 from holdfast.testing.tracing import Issued, TracedExecution
 
 _NOT_OF_THE_RUN = (ReplayError, UnreadableRecord, InputError, StoreError)
@@ -122,12 +123,12 @@ def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> Replayed:
     run = journal.run
     execution = TracedExecution(
         run.id,
-        partial(_main, definition, args, kwargs),
+        partial(definition.execute, args, kwargs, LARGEST),
         workflow=run.workflow,
         start_time=run.began_at,
         seed=run.seed,
-        deadline=run.deadline,
         recorded_python=run.python,
+        rewound=run.rewound,
         patches=Patches(journal.records, _begun(journal), is_over=run.state.is_terminal),
     )
     execution.start()
@@ -186,20 +187,6 @@ def _begun(journal: Journal) -> list[int]:
     return [*(attempt.position for attempt in journal.attempts), *told]
 
 
-async def _main(definition: WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The workflow's code, as the engine's driver runs it: a result that cannot be recorded is the code's failure.
-
-    It must fail here, and not afterwards: what the run has done is undone then.
-    """
-    value = await definition.function(*args, **kwargs)
-    what = _result_of(definition)
-    return check_size(definition.output.encode(value, what), what, LARGEST)
-
-
-def _result_of(definition: WorkflowDefinition) -> str:
-    return f"the result of workflow {definition.name!r}"
-
-
 def _deliver_all(execution: TracedExecution, journal: Journal) -> int:
     """Hand every record to the code, as the engine's driver does; returns how many of them it took."""
     taken = 0
@@ -233,7 +220,7 @@ def _where_it_stands(
     output, data, error = None, None, None
     if ending is not None and ending.error is None:
         state, data = "completed", ending.value
-        output = definition.output.decode(ending.value, _result_of(definition))
+        output = definition.output.decode(ending.value, definition.result_label)
     elif ending is not None:
         state, error = _unsuccessful(ending, journal.run.id)
     waits = () if ending is not None else _waits(execution)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
+from holdfast.client.journals import Journal
 from holdfast.codec import describe_error
+from holdfast.codec.tags import TAGGED
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import Effect, RunState
 from holdfast.errors import ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck
 from holdfast.stores.operations import Cancel, Run
 from holdfast.testing.crashes import CrashPoint, Event
-from holdfast.testing.journals import Journal
 from holdfast.testing.mortal import what_is
 from holdfast.testing.process import RunTrace
 from holdfast.testing.results import RunResult
@@ -289,5 +290,5 @@ def _command(command: Issued | None) -> str:
 def _text(data: bytes | None) -> str:
     if data is None:
         return "nothing"
-    text = data.removeprefix(b"\x01").decode("utf-8", "backslashreplace")
+    text = data.removeprefix(TAGGED).decode("utf-8", "backslashreplace")
     return text if len(text) <= 200 else f"{text[:197]}..."

@@ -21,6 +21,7 @@ from holdfast.client.approvals import approve, deny, list_approvals
 from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.client.events import Event, events_so_far
 from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.settling import settle_run
 from holdfast.client.starting import accept, new_run
 from holdfast.client.sync import run_sync
 from holdfast.core.chance import SEED
@@ -160,6 +161,20 @@ class Runner(Arranged):
         With ``run_again``, also if that runs a ``once`` step a second time.
         """
         return await self._change(run_id, lambda reach: retry_run(reach, run_id, run_again=run_again), until=None)
+
+    async def settle(self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True) -> RunResult:
+        """Say what came of a ``once`` step that a crash has left unknown, and run the run that failed because of that.
+
+        Args:
+            run_id: the run.
+            step: its number or its name.
+            output: what it has returned.
+            happened: false: it did not happen, and runs again.
+        """
+
+        await self._read(run_id)
+        await settle_run(self._world.store, run_id, step, output=output, happened=happened, by=TESTER)
+        return await self._go_on(run_id, until=None)
 
     async def set_budget(self, run_id: str, budget: Budget) -> RunResult:
         """Give the run another budget, and let it go as far as it gets without time passing."""
@@ -401,6 +416,10 @@ class Runner(Arranged):
     def retry_sync(self, run_id: str, *, run_again: bool = False) -> RunResult:
         """``retry`` in a plain test function."""
         return run_sync(self.retry(run_id, run_again=run_again))
+
+    def settle_sync(self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True) -> RunResult:
+        """``settle`` in a plain test function."""
+        return run_sync(self.settle(run_id, step, output, happened=happened))
 
     def set_budget_sync(self, run_id: str, budget: Budget) -> RunResult:
         """``set_budget`` in a plain test function."""

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from holdfast.checking.rules import KINDS
-from holdfast.testing.journals import Journal
+from holdfast.client.journals import Journal
 from holdfast.testing.reach import Reach, in_short
 from holdfast.testing.replaying import replay
 from holdfast.testing.sources import read_source

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from holdfast.authoring.functions import hints_of
 from holdfast.codec import InputsCodec, codec_for
-from holdfast.core.execution import UNREAD, Execution, Outcome
+from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
 from holdfast.core.where import user_frame, waiting_at
 from holdfast.engine.asking import ApprovalCall

@@ -21,7 +21,7 @@ from pydantic import Field
 from holdfast.agents.confined import Entry, Root, shown
 from holdfast.agents.tools import Tool, tool
 from holdfast.core.states import Effect
-from holdfast.engine.steps import StepContext, current
+from holdfast.engine.step_context import StepContext, current
 from holdfast.errors import DefinitionError, ModelRetry
 from holdfast.tools.reading import is_binary, read_lines
 from holdfast.tools.searching import Search, search

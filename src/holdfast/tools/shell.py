@@ -20,9 +20,9 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from holdfast.agents.approving import RequiresApproval
-from holdfast.agents.refusals import cut
 from holdfast.agents.tools import Tool, tool
 from holdfast.authoring.durations import Duration, seconds
+from holdfast.codec.wording import cut
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, ModelRetry, UsageError
 from holdfast.tools.running import Ended, run_program

@@ -44,7 +44,7 @@ async def serve(
     of = place if namespace is None else f"namespace {namespace} in {place}"
     say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
     await runtime.run_worker(grace=grace, stop=_stop_on_sigterm())
-    exit_soon()
+    _exit_soon()
     say(f"worker {runtime.worker_id} has handed over and stops")
 
 
@@ -61,15 +61,15 @@ def _stop_on_sigterm() -> asyncio.Event:
     return stop
 
 
-def exit_soon(code: int = 0, linger: float = LINGER) -> None:
-    """End this process in ``linger`` seconds, if it has not ended by itself, whatever its threads do."""
+def _exit_soon() -> None:
+    """End this process in ``LINGER`` seconds, if it has not ended by itself, whatever its threads do."""
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(code)
+        os._exit(0)
 
-    timer = threading.Timer(linger, end)
+    timer = threading.Timer(LINGER, end)
     timer.daemon = True
     timer.start()

@@ -25,13 +25,15 @@ from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.models.request import Looked, request, sendable
 from holdfast.authoring.step import read_outcome
+from holdfast.client.recorded_reply import MODEL_CALL as STEP
 from holdfast.client.recorded_reply import FailedModel
-from holdfast.core.execution import Execution, Outcome
+from holdfast.core.commands import Outcome
+from holdfast.core.execution import Execution
 from holdfast.core.records import Kind
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.usage import BUDGET_SIGNAL, Usage
-from holdfast.engine import steps
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
+from holdfast.engine.step_context import StepContext, current
 from holdfast.errors import BudgetExceeded, HoldfastError, ModelRefused, UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +41,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
 
     from holdfast.agents.models.context import Room
-
-STEP = "model call"
-"""What the journal calls it. No tool can have this name, because of the space."""
-
 
 TIMEOUT = 300.0
 """Seconds that one attempt may take, unless somebody says otherwise."""
@@ -121,7 +119,7 @@ async def within_budget(execution: Execution, call: StepCall) -> tuple[Any, Outc
 
 async def ask(question: Ask) -> Reply:
     """The step: reserve, ask, and check the answer. Outside of a run nothing is reserved, and it waits by itself."""
-    step = steps.current.get(None)
+    step = current.get(None)
     tried = _Tried.of(step, question.chain)
     messages = question.messages
     if question.whole is not None:
@@ -168,7 +166,7 @@ class _Tried:
     """How often the model after them has been asked in vain."""
 
     @classmethod
-    def of(cls, step: steps.StepContext | None, chain: ModelChain) -> _Tried:
+    def of(cls, step: StepContext | None, chain: ModelChain) -> _Tried:
         """What earlier attempts of the step have left; nothing, if the chain is another one now."""
         progress: Any = None if step is None else step.progress
         if not isinstance(progress, dict) or "asked" not in progress:  # an @llm_step may have progress of its own
@@ -193,7 +191,11 @@ class _Tried:
 
 
 async def _ask_once(
-    question: Ask, model: str | Model, messages: Sequence[ModelMessage], step: steps.StepContext | None, failed: int
+    question: Ask,
+    model: str | Model,
+    messages: Sequence[ModelMessage],
+    step: StepContext | None,
+    failed: int,
 ) -> tuple[ModelResponse, Usage]:
     """Ask one model one time, after so many others that have given no answer."""
     await load_model(model)
@@ -217,7 +219,7 @@ async def _ask_once(
 
 
 RETRY = RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of)
-"""How often is decided by ``ask``, which counts for each model."""
+"""As often as the step that asks says so: it counts its attempts for each model."""
 
 MODEL_CALL = StepDefinition(
     STEP,

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -106,6 +106,14 @@ def check_model(model: object, where: str) -> None:
         raise DefinitionError(
             f"{where}: a model is a name such as 'openai:gpt-4o', or a model object of pydantic-ai, not {model!r}"
         )
+
+
+def checked_models(model: str | Model, fallback: object, where: str) -> tuple[str | Model, ...]:
+    """A model and its fallbacks, one or several, in the order in which they are asked."""
+    others = cast("Sequence[str | Model]", fallback if isinstance(fallback, list | tuple) else (fallback,))
+    for one in (model, *others):
+        check_model(one, where)
+    return (model, *others)
 
 
 def model_for(model: str | Model) -> Model:

@@ -167,7 +167,7 @@ def _of_provider(error: Any) -> Fault:
         (library.ModelAuthenticationError, "Check the key, and that it may use this model."),
         (
             library.ModelContextWindowExceededError,
-            "The conversation is too long for this model: use one with a longer.",
+            "The conversation is too long for this model: use one with a longer context.",
         ),
         (library.ModelNotFoundError, _not_found(error)),
     ):

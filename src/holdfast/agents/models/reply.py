@@ -35,6 +35,7 @@ from holdfast.client.recorded_reply import (
     usage_in,
 )
 from holdfast.codec import ValueCodec
+from holdfast.codec.wording import begin
 from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
@@ -69,7 +70,7 @@ class ReplyCodec(ValueCodec):
     def record(self, value: object, what: str) -> tuple[bytes, object]:
         """The bytes to record, and the reply as it is read from them."""
         if not isinstance(value, Reply):
-            raise UnrecordableValue(f"{_begin(what)} cannot be recorded: it is a `{type(value).__name__}`, no reply.")
+            raise UnrecordableValue(f"{begin(what)} cannot be recorded: it is a `{type(value).__name__}`, no reply.")
         from pydantic_ai import __version__
 
         envelope: dict[str, Any] = {
@@ -96,7 +97,7 @@ class ReplyCodec(ValueCodec):
         try:
             return data, self.decode(data, what)
         except UnreadableRecord as error:  # a part that is not what the library declares it to be
-            raise UnrecordableValue(f"{_begin(what)} cannot be recorded: {error}") from None
+            raise UnrecordableValue(f"{begin(what)} cannot be recorded: {error}") from None
 
     def decode(self, data: bytes, what: str) -> Reply:
         """The reply in the bytes."""
@@ -104,7 +105,7 @@ class ReplyCodec(ValueCodec):
         if envelope is None and data[:1] == b'"':
             return _said(from_json(data))
         if envelope is None:
-            raise UnreadableRecord(f"{_begin(what)} is not the record of a model's answer.")
+            raise UnreadableRecord(f"{begin(what)} is not the record of a model's answer.")
         try:
             return Reply(
                 cast("ModelResponse", load_message(envelope["message"])),
@@ -115,7 +116,7 @@ class ReplyCodec(ValueCodec):
                 compaction_in(envelope),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise UnreadableRecord(f"{_begin(what)} cannot be read: {error!r}.") from error
+            raise UnreadableRecord(f"{begin(what)} cannot be read: {error!r}.") from error
 
 
 REPLIES = ReplyCodec()
@@ -126,10 +127,11 @@ def _said(text: str) -> Reply:
     """The answer that somebody has put in place of a model's, in a fork: nobody was asked, and nothing was paid."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    return Reply(ModelResponse([TextPart(text)], timestamp=_NEVER), "", Usage())
+    return Reply(ModelResponse([TextPart(text)], timestamp=NEVER), "", Usage())
 
 
-_NEVER = datetime.fromtimestamp(0, UTC)
+NEVER = datetime.fromtimestamp(0, UTC)
+"""When a message was made that nobody has said, or sees: no two attempts may differ."""
 
 
 def _mended(value: Any) -> Any:
@@ -141,7 +143,3 @@ def _mended(value: Any) -> Any:
     if isinstance(value, list):
         return [_mended(item) for item in cast("list[Any]", value)]
     return value
-
-
-def _begin(what: str) -> str:
-    return f"{what[:1].upper()}{what[1:]}"

@@ -8,10 +8,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.agents.confined import Entry, Root
-from holdfast.agents.refusals import cut, listed
+from holdfast.agents.refusals import listed
 from holdfast.agents.skills.folders import LARGEST, SKILL_FILE
 from holdfast.agents.skills.skill import Skill
 from holdfast.agents.tools import RunContext, Tool, tool
+from holdfast.codec.wording import cut
 from holdfast.errors import ModelRetry, PathRefused
 
 LOAD = "load_skill"

@@ -14,7 +14,6 @@ library's own exception is recorded, since that is what its fallbacks, and its u
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -43,25 +42,22 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
-from holdfast.agents.models.calls import STEP as MODEL_CALL
-from holdfast.agents.models.calls import Ask, ModelChain, within_budget
+from holdfast.agents.conversation import COMPACTION
+from holdfast.agents.models.calls import RETRY, Ask, ModelChain, within_budget
 from holdfast.agents.models.choosing import instead, name_of, of_this_loop
-from holdfast.agents.models.faults import PassingFault, fault_of, next_wait, wait_of, without_secrets
+from holdfast.agents.models.faults import PassingFault, fault_of, next_wait, without_secrets
 from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.agents.observations import observation_of_failure
 from holdfast.authoring.step import invoke
+from holdfast.client.observations import observation_of_failure
+from holdfast.client.recorded_reply import MODEL_CALL
 from holdfast.codec import encode_error
 from holdfast.core.execution import Execution, current_execution
-from holdfast.core.retry import RetryPolicy
-from holdfast.engine import steps
+from holdfast.engine import step_context
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
 from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
 from holdfast.integrations.pydantic_ai.settings import ToolSettings
-
-_RETRY = RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of)
-"""How often is decided by ``_ask``."""
 
 
 class Operations(DurableOperationBackend[StepDefinition]):
@@ -144,13 +140,13 @@ class _ModelRequest(_Bound):
             return await _ask(question, lambda: self._response(params), self._backend.model_timeout)
 
         step = StepDefinition(
-            self._backend.named(execution, MODEL_CALL if is_request else "compaction"),
+            self._backend.named(execution, MODEL_CALL if is_request else COMPACTION),
             ask,
             is_async=True,
             output=REPLIES,
             parameters=("turn",),
             namespace={},
-            retry=_RETRY,
+            retry=RETRY,
             used=lambda reply: Used(reply.usage, reply.model),
         )
         reply, _ = await within_budget(execution, StepCall(step, (question,), {}))
@@ -197,7 +193,7 @@ class _Question:
 
 async def _ask(question: _Question, request: Callable[[], Awaitable[ModelResponse]], timeout: float) -> Reply:
     """The step: reserve, ask once, and tell the engine whether to ask again."""
-    step = steps.current.get()
+    step = step_context.current.get()
     if step.run.has_budget:
         await step.reserve(expected(question.expected(), question.model, question.messages))
     scope = asyncio.timeout(timeout)

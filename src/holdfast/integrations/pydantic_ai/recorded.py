@@ -21,6 +21,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_core import from_json, to_json
 
 from holdfast.codec import ValueCodec
+from holdfast.codec.wording import begin
 from holdfast.core.execution import current_execution
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
@@ -83,7 +84,7 @@ class OperationCodec(ValueCodec):
         try:
             written = to_json(data, inf_nan_mode="strings")
         except ValueError as error:
-            raise UnrecordableValue(f"{what[:1].upper()}{what[1:]} cannot be recorded: {error}") from None
+            raise UnrecordableValue(f"{begin(what)} cannot be recorded: {error}") from None
         return written, self.decode(written, what)
 
     def decode(self, data: bytes, what: str) -> Any:
@@ -92,9 +93,7 @@ class OperationCodec(ValueCodec):
         if not isinstance(envelope, dict) or _MARK not in envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
             return {"kind": "tool_return", "result": envelope}
         if envelope[_MARK] != FORMAT:
-            raise UnreadableRecord(
-                f"{what[:1].upper()}{what[1:]} was recorded by a newer version of Holdfast: upgrade this one."
-            )
+            raise UnreadableRecord(f"{begin(what)} was recorded by a newer version of Holdfast: upgrade this one.")
         return envelope["value"]
 
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, Signature
-from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import pydantic_ai
@@ -29,7 +27,7 @@ import holdfast
 from holdfast.agents.deps import PATIENCE
 from holdfast.agents.models.messages import dump_messages, load_messages
 from holdfast.agents.models.prices import used_by
-from holdfast.authoring.functions import DefinedAt
+from holdfast.authoring.functions import stands_for
 from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import Prepared, Workflow, queue_key, queue_name
 from holdfast.client.agent_result import AgentResult, AgentResultCodec
@@ -142,12 +140,8 @@ class AgentWorkflow(Workflow[..., Any]):
         ) -> AgentResult[Any]:
             return await self._run(prompt, message_history, settings)
 
-        function: Any = run
-        caller = _caller()
-        line = caller.f_lineno
-        function.__name__ = function.__qualname__ = name
-        function.__module__ = caller.f_globals.get("__name__", function.__module__)
-        function.holdfast_defined_at = DefinedAt(caller.f_code.co_filename, line, f"agent {name} at line {line}")
+        homes = (os.path.dirname(cast(str, one.__file__)) + os.sep for one in (holdfast, pydantic_ai))
+        namespace = stands_for(run, name, *homes, "<")
         hints: dict[str, Any] = {
             "prompt": str | list[Any] | None,
             "message_history": list[Any] | None,
@@ -156,10 +150,10 @@ class AgentWorkflow(Workflow[..., Any]):
         signature = Signature([Parameter(one, Parameter.POSITIONAL_OR_KEYWORD, default=None) for one in hints])
         return WorkflowDefinition(
             name=name,
-            function=function,
+            function=run,
             inputs=InputsCodec(name, signature, hints),
             output=AgentResultCodec(output_codec(self.agent.output_type)),
-            namespace=caller.f_globals,
+            namespace=namespace,
             defaults=dict.fromkeys(hints),
             queue_key=queue_key(options.queue or name, signature, dict.fromkeys(hints), f"agent {name!r}"),
             queue=queue_name(options.queue or name, f"agent {name!r}"),
@@ -253,12 +247,3 @@ class _LateDeps:
                 f"go on."
             )
         return deps
-
-
-def _caller() -> FrameType:
-    """Who defines an agent: whoever called from outside of the library and of this one."""
-    homes = tuple(os.path.dirname(cast(str, one.__file__)) + os.sep for one in (holdfast, pydantic_ai))
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and (frame.f_code.co_filename.startswith((*homes, "<"))):
-        frame = frame.f_back
-    return frame

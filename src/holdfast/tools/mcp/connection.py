@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -81,6 +81,10 @@ class Live:
 
 Dial = Callable[[Callable[[], None]], AbstractAsyncContextManager["ClientSession"]]
 """Opens a connection. What it is handed is to be called when the server has ended it."""
+
+
+Headers = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""What is sent along with every request over HTTP, or a function that makes it."""
 
 
 class _Opening(NamedTuple):

@@ -27,12 +27,12 @@ from mcp_types import (
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast import __version__
-from holdfast.agents.refusals import cut
+from holdfast.codec.wording import cut
 from holdfast.errors import McpError, McpUnavailable, StepFailed
 from holdfast.tools.mcp import results
-from holdfast.tools.mcp.connection import Dial, Live, innermost
+from holdfast.tools.mcp.connection import Dial, Headers, Live, innermost
 from holdfast.tools.mcp.faults import LONGEST, fault_in, is_cut, told
-from holdfast.tools.mcp.http import Headers, http_streams
+from holdfast.tools.mcp.http import http_streams
 from holdfast.tools.mcp.processes import process_streams
 from holdfast.tools.mcp.secrets import Secrets
 

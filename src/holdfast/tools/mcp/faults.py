@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 
-from holdfast.agents.refusals import cut
+from holdfast.codec.wording import cut
 from holdfast.errors import McpError, McpUnavailable
 
 _KEY = f"holdfast-{secrets.token_hex(16)}"

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from holdfast.tools.mcp.connection import Headers
 from holdfast.tools.mcp.faults import Fault
 from holdfast.tools.mcp.secrets import Secrets
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
-
-Headers = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
 LARGEST = 32 * 1024 * 1024
 """The most bytes of one answer that are read."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from holdfast.agents.refusals import cut
+from holdfast.codec.wording import cut
 from holdfast.errors import McpUnavailable
 from holdfast.tools.mcp.secrets import Secrets
 

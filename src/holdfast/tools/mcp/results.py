@@ -22,7 +22,7 @@ from mcp_types import (
 )
 
 from holdfast.agents.files import SHOWABLE, image
-from holdfast.agents.refusals import cut
+from holdfast.codec.wording import cut
 
 LARGEST = 100_000
 """The most characters of a result that are recorded, images aside: a model reads them in every turn that follows."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import from_json
 
 from holdfast.agents.parameters import Given
-from holdfast.agents.refusals import cut, refusal, stranger
-from holdfast.codec import preview
+from holdfast.agents.refusals import it_was, refusal, stranger, unreadable
+from holdfast.codec.wording import cut
 from holdfast.errors import ArgumentsRefused, UsageError
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class SchemaParameters:
             found, problem = None, str(error)
         if isinstance(found, dict):
             return cast("dict[str, Any]", found)
-        told = f"they cannot be read: {problem}. Send one JSON object that has the parameters by name."
-        raise ArgumentsRefused(refusal(self._tool, [told], self.names))
+        raise ArgumentsRefused(refusal(self._tool, [unreadable(problem)], self.names))
 
     def _faults(self, error: ValidationError) -> Iterator[str]:
         """What one error of the schema's check means, in words for a model."""
@@ -109,18 +108,18 @@ class SchemaParameters:
                         yield f"{_inside(path, str(name))} {words}"
             case "type":
                 kinds = cast("list[str]", expected if isinstance(expected, list) else [expected])
-                yield f"{path or 'they'} should be of type {' or '.join(kinds)}{_it_was(path, instance)}"
+                yield f"{path or 'they'} should be of type {' or '.join(kinds)}{it_was(path, instance)}"
             case "enum":
                 some = ", ".join(repr(one) for one in expected[:10])
-                yield f"{path} should be one of {cut(some, 120)}{_it_was(path, instance)}"
+                yield f"{path} should be one of {cut(some, 120)}{it_was(path, instance)}"
             case "anyOf" | "oneOf":
                 kinds = [one.get("type") for one in expected if isinstance(one, dict)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
                 words = f"should be of type {' or '.join(map(str, kinds))}" if all(kinds) else "fits none of its forms"  # pyright: ignore[reportUnknownArgumentType]
-                yield f"{path or 'they'} {words}{_it_was(path, instance)}"
+                yield f"{path or 'they'} {words}{it_was(path, instance)}"
             case str() as rule if rule in _BOUNDS:
-                yield f"{path or 'they'} {_BOUNDS[rule].format(expected)}{_it_was(path, instance)}"
+                yield f"{path or 'they'} {_BOUNDS[rule].format(expected)}{it_was(path, instance)}"
             case rule:
-                yield f"{path or 'they'} do not fit the rule {rule!r} of the schema{_it_was(path, instance)}"
+                yield f"{path or 'they'} do not fit the rule {rule!r} of the schema{it_was(path, instance)}"
 
 
 def problem_of(schema: dict[str, Any]) -> str | None:
@@ -161,9 +160,3 @@ def _path(error: ValidationError) -> str:
 
 def _inside(path: str, name: str) -> str:
     return f"{path}.{cut(name, 60)}" if path else cut(name, 60)
-
-
-def _it_was(path: str, value: Any) -> str:
-    """What was there instead; not of what is called a secret."""
-    shown = preview((), (), {path: value}, limit=len(path.encode()) + 80).removeprefix(f"{path}=")
-    return "" if shown == "***" else f"; it was {shown}"

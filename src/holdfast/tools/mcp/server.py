@@ -19,15 +19,16 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from holdfast.agents.approving import RequiresApproval
-from holdfast.agents.refusals import cut, listed
+from holdfast.agents.refusals import listed
 from holdfast.agents.tools import Tool, refuse_name
 from holdfast.agents.toolsets import ListedTool, Toolset
 from holdfast.authoring.durations import Duration, seconds
+from holdfast.codec.wording import cut
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.engine.steps import current
+from holdfast.engine.step_context import current
 from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavailable, UsageError
-from holdfast.tools.mcp.connection import Connection, Dial, Live
+from holdfast.tools.mcp.connection import Connection, Dial, Headers, Live
 from holdfast.tools.mcp.schemas import problem_of
 from holdfast.tools.mcp.secrets import Secrets
 from holdfast.tools.mcp.tool import Behaviour, mcp_tool, retry_policy
@@ -47,8 +48,6 @@ OPENING = 60.0
 LONGEST_DESCRIPTION = 4000
 LARGEST_SCHEMA = 50_000
 MOST_TOOLS = 500
-
-Headers = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
 
 class McpServer(Toolset):

@@ -1,0 +1,69 @@
+"""What workflow code asks for, and what it is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.loop import RunFuture, RunLoop
+from holdfast.core.records import Kind, Record
+from holdfast.core.undoing import Origin
+
+if TYPE_CHECKING:
+    from holdfast.core.execution import Execution
+
+UNREAD = object()
+"""The value of a delivered outcome that has not been decoded yet."""
+
+
+class Outcome(NamedTuple):
+    """What a command's future resolves to: the record, and its decoded value where somebody has decoded it already."""
+
+    record: Record
+    value: Any
+    origin: Origin
+
+
+class Command:
+    """Something that the workflow asked for and waits for."""
+
+    __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
+
+    def __init__(self, kind: Kind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
+        self.kind = kind
+        self.position = position
+        self.name = name
+        self.call = call
+        """What the engine needs to carry it out; opaque here."""
+        # Whatever leads back to the command is held only while it is open: else nothing of it, nor of what its step
+        # was given and has returned, would go before the garbage collector comes by.
+        self.context: contextvars.Context | None = context
+        """The caller's context variables."""
+        self.future: CommandFuture | None = None
+        self.task = asyncio.current_task()
+        """Who waits for it; held any longer, a task's unseen exception would never be reported."""
+
+    def close(self) -> CommandFuture | None:
+        """It is not open any more. Returns the future of its outcome."""
+        future, self.future = self.future, None
+        self.context = self.task = None
+        return future
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
+
+
+class CommandFuture(RunFuture[Outcome]):
+    """A command's future. Cancelling it withdraws the command at once, in the same turn."""
+
+    def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
+        self._execution = execution
+        self._command = command
+        super().__init__(loop)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Withdraw the command."""
+        if not self.done():
+            self._execution.withdraw(self._command)
+        return super().cancel(msg)

@@ -1,0 +1,105 @@
+"""Time zones: which moment a time on the wall stands for, and when the clock there is set.
+
+Moments are whole seconds since the epoch, and times on the wall are counted likewise, as if the wall were in UTC.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zoneinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from holdfast.errors import UsageError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WALL_EPOCH = datetime(1970, 1, 1)
+SECOND = timedelta(seconds=1)
+DAY = 86400
+
+_OWN = ("localtime", "posixrules", "posix/", "right/")
+"""Names that stand for another zone on every machine, or count leap seconds."""
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of this name. Raises ``UsageError`` for one that is not known on every machine."""
+    if name == "UTC":
+        return UTC  # it needs no data, which a bare machine may not have
+    try:
+        if name.startswith(_OWN):
+            raise zoneinfo.ZoneInfoNotFoundError(name)
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    known = zoneinfo.available_timezones()
+    if not known:
+        raise UsageError(
+            f"time zone {name!r}: this machine has no time zone data. Install them with: pip install tzdata "
+            f"(or the system's package tzdata), on every machine that runs workers. UTC works without"
+        )
+    by_lower = {zone.lower(): zone for zone in known}
+    city = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known, reverse=True)}
+    wanted = name.lower().replace(" ", "_")
+    close = difflib.get_close_matches(wanted, by_lower, 1) or difflib.get_close_matches(wanted, city, 1)
+    meant = f" Did you mean {by_lower.get(close[0]) or city[close[0]]!r}?" if close else ""
+    raise UsageError(f"time zone {name!r} is not known.{meant} Names are like 'Europe/Berlin', or 'UTC'")
+
+
+def offset_at(zone: tzinfo, at: int) -> int:
+    """How many seconds the clock on the wall is ahead of UTC."""
+    if zone is UTC:
+        return 0
+    return _seconds_ahead((EPOCH + timedelta(seconds=at)).astimezone(zone))
+
+
+def _seconds_ahead(local: datetime) -> int:
+    offset = local.utcoffset()
+    return 0 if offset is None else offset // SECOND
+
+
+def first_moment(zone: tzinfo, wall: int) -> int:
+    """When the wall first shows this time, or has just passed over it."""
+    if zone is UTC:
+        return wall
+    local = (WALL_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone)
+    first, second = wall - _seconds_ahead(local), wall - _seconds_ahead(local.replace(fold=1))
+    # Python reads a time that is left out by the offset before the change, and with `fold` by the one after it: only
+    # then is the first moment the later one, and the change lies between the two.
+    return first if first <= second else _change(zone, second, first)
+
+
+_STEP = 3 * DAY
+"""No clock is set twice in so short a time. (It was so twice in four days, and will be twice in a week, in Gaza.)"""
+
+
+def first_change(zone: tzinfo, low: int, high: int) -> int | None:
+    """The first moment behind ``low``, up to ``high``, from which on the wall has another offset; if there is one."""
+    offset = offset_at(zone, low)
+    while zone is not UTC and low < high:
+        probe = min(low + _STEP, high)
+        if offset_at(zone, probe) != offset:
+            return _change(zone, low, probe)
+        low = probe
+    return None
+
+
+def last_change(zone: tzinfo, low: int, high: int) -> int | None:
+    """The last such moment."""
+    offset = offset_at(zone, high)
+    while zone is not UTC and low < high:
+        probe = max(high - _STEP, low)
+        if offset_at(zone, probe) != offset:
+            return _change(zone, probe, high)
+        high = probe
+    return None
+
+
+def _change(zone: tzinfo, low: int, high: int) -> int:
+    """The moment of the one change between the two."""
+    after = offset_at(zone, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset_at(zone, middle) == after:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -19,7 +19,7 @@ PUBLIC = set(
     ApprovalInfo ApprovalNotice ApprovalPolicy ask
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError
-    ModelRefused ModelUnavailable NonDeterminismError RetryRefused TurnLimitReached
+    ModelRefused ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
     NotAllowed PolicyLimit ServerError ServerUnavailable TooManyRequests Unauthenticated
     StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff

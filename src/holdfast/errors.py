@@ -1,7 +1,5 @@
 """Everything that Holdfast raises, in one tree.
 
-::
-
     HoldfastError
     ├── DefinitionError              a workflow or step is declared wrongly (raised when it is defined)
     ├── UsageError                   an API is called in a way that cannot work, with the way that does
@@ -21,6 +19,7 @@
     │   ├── RunConflict              the id is taken by a run with other inputs
     │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
     │   ├── RetryRefused             the run cannot be retried, or not without being told more
+    │   ├── SettleRefused            nothing there is to be settled, or not in this run
     │   ├── DeliveryLost             a listener does not hold the run any more: ``.reason``
     │   └── RunUnsuccessful          the run ended without a result: ``.state``, ``.error``
     │       ├── RunFailed
@@ -79,6 +78,8 @@ listener's run waits, and will be delivered again).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class HoldfastError(Exception):
     """The base of every error that Holdfast raises."""
@@ -97,7 +98,14 @@ class DepsMissing(UsageError):
 
 
 class InputError(HoldfastError):
-    """Arguments do not fit the workflow they are meant for."""
+    """Arguments do not fit the workflow they are meant for, or an answer the question.
+
+    ``faults`` tells what is wrong where, as far as a schema told: ``{"where": "value.days", "why": "..."}``.
+    """
+
+    def __init__(self, message: str, faults: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(dict(one) for one in faults)
 
 
 class UnknownWorkflow(HoldfastError):
@@ -161,7 +169,18 @@ class RunEnded(RunError):
 
 
 class RetryRefused(RunError):
-    """The run cannot be retried: it has not failed, what it did was undone, or a ``once`` step would run again."""
+    """The run cannot be retried: it has not failed, what it did was undone, or a ``once`` step would run again.
+
+    In the last case, ``needs_run_again``: it can, if ``run_again=True`` says that the step may.
+    """
+
+    def __init__(self, message: str, run_id: str = "", *, needs_run_again: bool = False) -> None:
+        super().__init__(message, run_id)
+        self.needs_run_again = needs_run_again
+
+
+class SettleRefused(RunError):
+    """A step cannot be settled: its outcome is known, it is not what ended the run, or the run goes on."""
 
 
 class DeliveryLost(RunError):

@@ -309,8 +309,9 @@ def test_a_form_in_words():
 def test_questions_of_calls_are_checked_by_the_schema_of_their_arguments():
     question = Question("Call?", tool="mail", form=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}')
     approvals._check_schema(question, {"to": "x"}, "it")
-    with pytest.raises(InputError, match="it: \\$\\.to: 3 is not of type 'string'"):
-        approvals._check_schema(question, {"to": 3}, "it")
+    with pytest.raises(InputError, match="it: \\$\\.to: 3 is not of type 'string'") as unfit:
+        approvals._check_schema(question, {"to": 3}, "it", "arguments")
+    assert unfit.value.faults == ({"where": "arguments.to", "why": "3 is not of type 'string'"},)
     approvals._check_schema(question._replace(form=b""), {"to": 3}, "it")
     with pytest.raises(UsageError):
         asyncio.run(ask("Anybody?"))

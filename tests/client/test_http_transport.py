@@ -37,6 +37,7 @@ RUN = {
     "id": "r", "workflow": "w", "state": "running", "queue": "default", "queue_key": "", "finished_at": None,
     "created_at": "2030-01-01T00:00:00Z", "inputs": {}, "output": None, "error": None, "waits_for": "", "tags": [],
     "paused": False, "cancelling": False, "parent": None, "forked_from": None, "version": "", "stalled": None,
+    "wake_at": None, "paused_at": None, "hindrance": None, "begun": True, "held": True, "usage": None,
 }  # fmt: skip
 BROKEN = httpx2.ReadError("the connection broke")
 AWAY = httpx2.ConnectError("nobody listens")

@@ -16,6 +16,8 @@ from holdfast import (
     RunNotFound,
     RunState,
     RunTimedOut,
+    SettleRefused,
+    StepOutcomeUnknown,
     current_run,
     step,
     uuid4,
@@ -247,6 +249,41 @@ async def test_a_once_step_is_run_again_by_a_retry_only_when_somebody_says_so(wo
     assert did[run, "paid"] == 1
     await client.retry(run, run_again=True)
     assert await client.wait(run) == "paid"
+
+
+@step(effect="once")
+async def ct_wire(amount: int) -> int:
+    did[current_run().id, "wired"] += 1
+    if current_run().id not in healed:
+        raise StepOutcomeUnknown("the line broke", "ct_wire")  # as if its worker had died
+    return amount
+
+
+@workflow
+async def ct_wiring() -> list[int]:
+    await ct_mark("noted")
+    return [await ct_wire(7), await ct_wire(8)]
+
+
+async def test_an_unknown_outcome_is_what_a_person_says_it_is(world: World, client: Client) -> None:
+    run = fresh("wiring")
+    with fails_with(StepOutcomeUnknown):
+        await ct_wiring.options(id=run)()
+    with pytest.raises(SettleRefused, match=r"step 1 .* is known.*: step 2"):
+        await client.settle(run, 1, 1)
+    await client.settle(run, 2, "seven")
+    with fails_with(StepOutcomeUnknown, "settled with a value that it cannot have returned"):
+        await ct_wiring.handle(world.runtime, run).result(20)
+    await client.settle(run, 2, 700)
+    with fails_with(StepOutcomeUnknown, "the line broke"):
+        await ct_wiring.handle(world.runtime, run).result(20)
+    assert did[run, "wired"] == 2, "the second one"
+    healed.add(run)
+    await client.settle(run, "ct_wire", happened=False)
+    assert await client.wait(run, timeout=20) == [700, 8]
+    assert (did[run, "wired"], did[run, "noted"]) == (3, 1)
+    with pytest.raises(SettleRefused, match="was settled before, and the run is completed"):
+        await client.settle(run, 2, 1)
 
 
 @step

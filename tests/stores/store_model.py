@@ -590,14 +590,26 @@ class Model:
     def _reopen(self, op: ReopenRun) -> Verdict:
         if op.run_id not in self.runs:
             return Verdict.UNKNOWN_RUN
+        run, settled = self.runs[op.run_id], op.settles
+        if settled is not None and settled.epoch != run["epoch"]:
+            return Verdict.ENDED
+        before = run["rewind"]
+        if settled is not None:
+            run["rewind"] = settled.rewind
         order: list[str] = []
         verdict = self._may_reopen(op.run_id, op, order)
+        if verdict is not Verdict.DONE:
+            run["rewind"] = before
         if verdict is Verdict.DONE:
             for run_id in order:
                 self._rewind(self.runs[run_id], order)
                 kept = [record.seq for record in self.journals[run_id]]
                 self._leave(self.runs[run_id], -1, "reopened", max(kept, default=-1), op.at)
                 self._ask_again(self.runs[run_id], b"null", op.at)
+            if settled is not None and settled.record is not None:
+                journal = self.journals[op.run_id]
+                behind = 1 + max((record.seq for record in journal), default=-1)
+                journal.append(settled.record._replace(seq=behind))
             if op.version is not None:
                 self.runs[op.run_id]["version"] = op.version
         return verdict

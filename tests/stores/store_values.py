@@ -119,7 +119,7 @@ def child_of(
     return StartRun(new_run(run_id, parent=parent.id, **fields), claim_as, link=link(parent, position))
 
 
-def rewind(*failed: int, positions: int = 1000, timers: int = 1000, **fields: bool) -> Rewind:
+def rewind(*failed: int, positions: int = 1000, timers: int = 1000, **fields: Any) -> Rewind:
     """Take back these records, and nothing that came of them."""
     return Rewind(failed, positions, timers, **fields)
 

@@ -140,9 +140,9 @@ LARGE = {
     "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
     "documents", "audit", "spending",
 }  # fmt: skip
-READ_WHOLE = {"COUNT_RUNS", "COUNT_UNFINISHED", "LIST_APPROVALS"}
+READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "CLOSED_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
-BY_ORDER = {"KNOWN_WORKFLOWS", "SHORT", "FORGET_LISTENERS", "FIRST_AND_LAST_CREATED"}
+BY_ORDER = {"KNOWN_WORKFLOWS", "COUNT_SOME", "SHORT", "FORGET_LISTENERS", "FIRST_AND_LAST_CREATED"}
 """What takes the first or the last row of an index, or has an index of its own."""
 OF_QUEUES = {"runs_queued", "runs_of_keys", "runs_executed", "queue_keys_aside"}
 INDEXES = {
@@ -169,6 +169,9 @@ INDEXES = {
     "RELEASE_ALL": {"runs_held", "runs_pkey"},
     "REQUESTS": {"runs_asked"},
     "LIST_BY_KEY": {"runs_pkey"},
+    "COUNT_SOME": {"runs_listed"},
+    "COUNT_UNFINISHED": {"runs_listed"},
+    "CREATED_BELOW": {"runs_created"},
     "LIST_STRETCH": {"runs_listed"},
     "LIST_BY.owner": {"runs_held"},
     "LIST_BY.parent": {"runs_children"},

@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 
 from holdfast.core.records import Attempt, Record, Signal
-from holdfast.stores import approvals, archives, auditing, contract, documents, memories, notices, operations, schedules
+from holdfast.stores import (
+    approvals,
+    archives,
+    auditing,
+    contract,
+    documents,
+    memories,
+    notices,
+    operations,
+    outlines,
+    schedules,
+)
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Notice, Op
 from holdfast.stores.sealing import SealedStore, fields
@@ -77,6 +88,7 @@ WAYS: dict[Any, Callable[[Any, Way], Any]] = {
     operations.Run: fields.of_run,
     contract.History: fields.of_history,
     notices.Feed: fields.of_feed,
+    outlines.Outline: fields.of_outline,
     approvals.Approval: fields.of_approval,
     memories.Memory: fields.of_memory,
     documents.Document: fields.of_document,
@@ -88,7 +100,18 @@ WAYS: dict[Any, Callable[[Any, Way], Any]] = {
 
 NAMES = {
     name: value
-    for module in (contract, operations, approvals, archives, memories, notices, schedules, documents, auditing)
+    for module in (
+        contract,
+        operations,
+        approvals,
+        archives,
+        memories,
+        notices,
+        outlines,
+        schedules,
+        documents,
+        auditing,
+    )
     for name, value in vars(module).items()
 } | {"Archived": archives.Archived, "Belongings": archives.Belongings}
 """For annotations of names that are only imported for type checkers."""

@@ -31,6 +31,7 @@ from store_values import (
     start,
 )
 
+import quick_python
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.contract import Reaped, RunFilter
@@ -62,7 +63,7 @@ class Processes:
     def start(self, source: str) -> subprocess.Popen[str]:
         prelude = PRELUDE.format(here=str(Path(__file__).parent), path=str(self.path))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        process = subprocess.Popen(
+        process = quick_python.start(
             [sys.executable, "-c", prelude + textwrap.dedent(source)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from queue_values import limits
 from store_values import ALL, FLOW, Clock, a_worker, new_run
@@ -43,6 +43,7 @@ from holdfast.stores.operations import (
     ResumeRun,
     SendSignal,
     SetBudget,
+    Settlement,
     StartRun,
     TellNotices,
 )
@@ -116,7 +117,13 @@ def new_runs(draw: st.DrawFn) -> Any:
 @st.composite
 def rewinds(draw: st.DrawFn) -> Rewind:
     failed = draw(st.lists(seqs, max_size=2).map(tuple))
-    return Rewind(failed, draw(positions), draw(positions), draw(rarely), draw(rarely))
+    return Rewind(failed, draw(positions), draw(positions), draw(rarely), failed[:1] if draw(rarely) else ())
+
+
+@st.composite
+def settlements(draw: st.DrawFn) -> Settlement:
+    given = Record(0, Kind.STEP, draw(positions), "pay", True, b"1", 1_000_003.0, attempts=0)
+    return Settlement(draw(st.integers(0, 2)), draw(rewinds()), draw(st.none() | st.just(given)))
 
 
 @st.composite
@@ -172,6 +179,7 @@ operations = st.one_of(
     st.builds(PauseRun, ids, times),
     st.builds(ResumeRun, ids, times),
     st.builds(ReopenRun, ids, times, st.booleans()),
+    st.builds(ReopenRun, ids, times, settles=settlements()),
     st.builds(ReopenRun, ids, times, st.booleans()),
     forks(),
     approvals,
@@ -308,6 +316,7 @@ async def follow(store: Store, run_id: str) -> Any:
 
 
 @settings(max_examples=150)
+@example([("register", True), ("kill", 3)])  # no store can see whether the process of a worker by lease is there
 @given(st.lists(events, min_size=1, max_size=12))
 def test_the_stores_agree_on_every_story(story: list[tuple[str, Any]]):
     with tempfile.TemporaryDirectory() as folder:

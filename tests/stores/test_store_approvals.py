@@ -447,6 +447,9 @@ async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
         [],
     ]
     assert [one.id for one in await store.approvals(ApprovalFilter(), limit=2)] == ["c1", "b_2"]
+    await do(store, withdraw(run, "b_2"))
+    assert await opened(store, only_closed=True) == ["b_2", "c2"]
+    assert await opened(store, only_closed=True, run_id="s") == ["c2"]
     assert await opened(store, run_id="none") == []
 
 

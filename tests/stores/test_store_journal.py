@@ -27,8 +27,9 @@ from store_values import (
 
 from holdfast.core.records import Attempt, Kind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import INLINE, Store
 from holdfast.stores.operations import AppendRecord, FinishRun
+from holdfast.stores.outlines import parts_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -238,3 +239,47 @@ async def test_a_repeated_commit_of_a_note_and_its_outcome_leaves_no_attempt_beh
     assert await do(store, *batch) == [DONE, DONE]
     [history] = await store.histories([run.key])
     assert history.attempts == {}
+
+
+# Outlines
+
+
+async def test_an_outline_has_a_page_and_counts_the_rest(store: Store):
+    run = await hold(store)
+    await do(store, *[append(run, seq) for seq in range(1, 6)], release(run))
+    heir = await claim_one(store)
+    timer = record(6, position=0, epoch=heir.epoch, kind=Kind.TIMER, name="", payload=None)
+    await do(store, AppendRecord(heir.key, timer), append(heir, 7), note(heir, 9), signal())
+    outline = await store.outline("r", 2, 3)
+    assert outline is not None
+    [history] = await store.histories([run.key])
+    assert [one.seq for one in outline.records] == [3, 4, 5]
+    assert list(outline.records) == [one for one in history.records if 2 < one.seq < 6]
+    assert (outline.attempts, outline.signals) == (history.attempts, history.signals)
+    assert outline.run == await row(store)
+    assert [(part.epoch, part.kind, part.records, part.first, part.last) for part in outline.parts] == [
+        (1, Kind.STEP, 5, 1, 5),
+        (2, Kind.TIMER, 1, 6, 6),
+        (2, Kind.STEP, 1, 7, 7),
+    ]
+    assert list(outline.parts) == parts_of(history.records)
+    whole = await store.outline("r")
+    assert whole is not None
+    assert list(whole.records) == list(history.records)
+    assert await store.outline("another") is None
+
+
+async def test_an_outline_that_is_not_whole_may_leave_large_values_out(store: Store):
+    large = b'"' + b"x" * (INLINE + 10) + b'"'
+    run = await hold(store, inputs=large)
+    await do(store, append(run, 1, payload=large), append(run, 2))
+    short, whole = await store.outline("r", whole=False), await store.outline("r")
+    assert short is not None
+    assert whole is not None
+    assert [one.payload == large for one in whole.records] == [True, False]
+    assert whole.run.inputs == large
+    assert whole.left_out == {}
+    for one, told in zip(whole.records, short.records, strict=True):
+        assert (told.payload is None) == (one.seq in short.left_out)
+        assert told._replace(payload=one.payload) == one
+    assert set(short.left_out) <= {1}

@@ -60,6 +60,7 @@ from holdfast.stores.operations import (
     Run,
     SendSignal,
     SetBudget,
+    Settlement,
     Started,
     StartRun,
     TellNotices,
@@ -346,7 +347,7 @@ class StoreMachine(RuleBasedStateMachine):
             return None
         failed = tuple(self.random.sample(seqs[-3:], self.random.randint(0, min(2, len(seqs)))))
         positions, timers, odd = self.random.randint(0, 3), self.random.randint(0, 3), self.random.randint(0, 9)
-        return Rewind(failed, positions, timers, undone=odd == 0, once=odd == 1)
+        return Rewind(failed, positions, timers, undone=odd == 0, once=failed[:1] if odd == 1 else ())
 
     def draw_park(self) -> ParkRun:
         run, epoch = self.target()
@@ -413,8 +414,17 @@ class StoreMachine(RuleBasedStateMachine):
         return PutMemory(space, key, self.one_of((b"1", b"2")), text, self.clock())
 
     def draw_reopen(self) -> ReopenRun:
-        version = self.one_of((None, *VERSIONS))
-        return ReopenRun(self.known_id(*REOPENABLE), self.clock(), self.one_of((True, False)), version)
+        version, run_id = self.one_of((None, *VERSIONS)), self.known_id(*REOPENABLE)
+        settles = None if self.mostly() else self.draw_settlement(run_id)
+        return ReopenRun(run_id, self.clock(), self.one_of((True, False)), version, settles)
+
+    def draw_settlement(self, run_id: str) -> Settlement | None:
+        run = self.model.runs.get(run_id)
+        rewind = None if run is None else self.draw_rewind(run)
+        if run is None or rewind is None:
+            return None
+        given = Record(0, Kind.STEP, self.random.randint(0, 3), "pay", True, b"1", self.clock(), attempts=0)
+        return Settlement(run["epoch"] - (not self.mostly()), rewind, self.one_of((None, given)))
 
     def known_id(self, *states: RunState) -> str:
         """The id of a run, as a rule of one in these states."""

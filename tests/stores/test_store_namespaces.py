@@ -56,7 +56,7 @@ from holdfast.stores.approvals import (
 )
 from holdfast.stores.archives import Archived, Belongings
 from holdfast.stores.auditing import NewAudit
-from holdfast.stores.contract import INLINE, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
+from holdfast.stores.contract import INLINE, Found, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AwaitRun,
@@ -368,6 +368,12 @@ async def list_runs(store: Store, run: Run, other: Store) -> None:
 
 
 @case
+async def search_runs(store: Store, run: Run, other: Store) -> None:
+    assert (await other.search_runs(RunFilter(text="r"), most=1)).runs != []
+    assert await store.search_runs(RunFilter(text="r"), most=1) == Found([], None)
+
+
+@case
 async def usages(store: Store, run: Run, other: Store) -> None:
     assert await store.usages(["r"]) == {}
 
@@ -375,6 +381,7 @@ async def usages(store: Store, run: Run, other: Store) -> None:
 @case
 async def count_runs(store: Store, run: Run, other: Store) -> None:
     assert await store.count_runs() == {}
+    assert await store.count_runs(1) == {}
 
 
 @case
@@ -391,6 +398,12 @@ async def last_record(store: Store, run: Run, other: Store) -> None:
 @case
 async def feed(store: Store, run: Run, other: Store) -> None:
     assert await store.feed("r", -1, 0) is None
+
+
+@case
+async def outline(store: Store, run: Run, other: Store) -> None:
+    assert await other.outline("r") is not None
+    assert await store.outline("r") is None
 
 
 @case

@@ -127,6 +127,53 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, whe
     assert all(a > b for a, b in pairwise(seen))
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"text": "09"},
+        {"text": "09", "states": [RunState.PENDING]},
+        {"text": "09", "workflow": FLOW},
+        {"text": "09", "tag": "t"},
+        {"text": "09", "created_after": 0.0},
+        {"text": "09", "states": [RunState.PENDING, RunState.DEAD], "created_after": 0.0},
+    ],
+    ids=str,
+)
+async def test_a_search_in_pieces_finds_what_a_list_finds(store: Store, where, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("holdfast.stores.sql.listing.FEW", 0)  # as if there were many of everything
+    for number in range(23):
+        await start(store, f"r{number:02}", tags=("t",))
+    found, before, pieces = [], None, 0
+    while pieces == 0 or before is not None:
+        piece = await store.search_runs(RunFilter(**where), limit=5, before=before, most=4)
+        found += [run.id for run in piece.runs]
+        assert (piece.until is None) == (piece.until_at is None)
+        assert piece.until is None or before is None or piece.until < before
+        before, pieces = piece.until, pieces + 1
+    assert found == ["r09"]
+    assert pieces >= 23 // 4
+
+
+async def test_a_search_that_an_index_answers_is_not_cut_into_pieces(store: Store):
+    for number in range(9):
+        await start(store, f"r{number}", tags=("t",))
+    found = await store.search_runs(RunFilter(tag="t"), limit=50, most=10)
+    assert (len(found.runs), found.until) == (9, None)
+    page = await store.search_runs(RunFilter(), limit=5, most=10)
+    assert (len(page.runs), page.until, page.until_at) == (5, page.runs[-1].key, page.runs[-1].created_at)
+
+
+async def test_ended_runs_are_counted_up_to_a_bound_and_others_exactly(store: Store):
+    worker = await store.register_worker(a_worker(), 10.0)
+    for number in range(3):
+        await start(store, f"pending{number}")
+        await do(store, finish(await start(store, f"over{number}", claim_as=worker)))
+    assert await store.count_runs(2) == {(FLOW, RunState.PENDING): 3, (FLOW, RunState.COMPLETED): 2}
+    assert (await store.count_runs(100))[FLOW, RunState.COMPLETED] == 3
+    assert await store.count_unfinished() == await store.count_unfinished([FLOW, "mail"]) == {(FLOW, ""): 3}
+    assert await store.count_unfinished(["mail"]) == {}
+
+
 async def test_runs_are_counted_by_workflow_and_state(store: Store):
     assert await store.count_runs() == {}
     await some_runs(store)

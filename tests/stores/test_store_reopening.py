@@ -56,7 +56,7 @@ async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, st
 
 async def test_an_end_keeps_what_a_retry_takes_back(store: Store):
     run = await hold(store)
-    back = rewind(3, 7, positions=5, timers=2, undone=True, once=True)
+    back = rewind(3, 7, positions=5, timers=2, undone=True, once=(3,))
     await do(store, finish(run, FAILED, rewind=back))
     assert (await row(store)).rewind == back
 
@@ -163,7 +163,7 @@ async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
 
 async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store):
     run = await hold(store)
-    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once=True)))
+    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once=(1,))))
     assert await reopen(store) is REFUSED
     assert await journal(store, run) == [1]
     assert (await row(store)).state is FAILED
@@ -218,7 +218,7 @@ async def test_a_retry_reopens_the_run_whose_failure_it_takes_back(store: Store)
     assert [(s.name, s.position) for s in await mailbox(store, parent)] == [("completed", 0)]
 
 
-@pytest.mark.parametrize(("ending", "answer"), [({"once": True}, REFUSED), ({"undone": True}, Verdict.UNDONE)], ids=str)
+@pytest.mark.parametrize(("ending", "answer"), [({"once": (0,)}, REFUSED), ({"undone": True}, Verdict.UNDONE)], ids=str)
 async def test_nothing_changes_when_one_of_them_cannot_be_reopened(store: Store, ending, answer):
     parent, child = await failed_family(store, rewind=rewind(0, **ending))
     assert await reopen(store, "p") is answer

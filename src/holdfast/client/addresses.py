@@ -10,9 +10,10 @@ webhook is another (see ``client.hooks``), since that has a secret.
 
 from __future__ import annotations
 
+import builtins
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.client.starting import StartOptions, accept, new_run
@@ -23,6 +24,9 @@ from holdfast.stores.documents import Document
 from holdfast.stores.operations import MAX_DELIVERIES, Run, Started, StartRun
 from holdfast.stores.serving import announced
 
+if TYPE_CHECKING:
+    from holdfast.client.backend import AddressBackend
+
 KIND = "address"
 """The kind of document that holds an address's settings."""
 PAYLOAD = "payload"
@@ -30,6 +34,7 @@ PAYLOAD = "payload"
 LONGEST_NAME = 150
 LEASE = 30.0
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
+_SETTINGS = ("max_deliveries", "deadline", "lease")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +195,30 @@ def _address(document: Document) -> AddressInfo:
     kept: dict[str, Any] = document.content()
     known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
     return AddressInfo(document.name, **known)
+
+
+class ClientAddresses:
+    """Addresses as a client sees them: where work is sent to, and taken from by processes elsewhere."""
+
+    def __init__(self, backend: AddressBackend) -> None:
+        self._backend = backend
+
+    async def list(self) -> builtins.list[AddressInfo]:
+        """All of them, with their settings, in the order of their names."""
+        return await self._backend.list()
+
+    async def set(self, name: str, **settings: Any) -> AddressInfo:
+        """Change settings of an address, or declare it with them; what is not given stays as it is.
+
+        Args:
+            name: the address.
+            settings: ``max_deliveries``, ``deadline`` (seconds, or ``None``) and ``lease`` (seconds): see
+                ``AddressInfo``.
+        """
+        if unknown := settings.keys() - _SETTINGS:
+            raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
+        return await self._backend.set(checked_address(name), settings)
+
+    async def delete(self, name: str) -> bool:
+        """Forget its settings and its webhook; its runs stay, and it is back as soon as somebody uses it."""
+        return await self._backend.delete(name)

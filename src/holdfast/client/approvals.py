@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Protocol, cast
 
 from holdfast.client.control import Reach
@@ -26,10 +27,13 @@ from holdfast.stores.operations import Verdict
 log = logging.getLogger("holdfast.client")
 
 BEGINS = "approval begins"
-"""The step that a question begins with: see ``authoring.asking``."""
+TIME_OUT = "approval time-out"
+"""The steps that a question begins with, and ends with if nobody answers: see ``authoring.asking``."""
 
 MOST_NAMED = 5
 """How many questions an error message names."""
+MOST_FAULTS = 50
+"""How many faults of an answer an error has."""
 
 
 class Storing(Protocol):
@@ -351,7 +355,8 @@ def _check(row: Approval, given: Answer) -> None:
     if given.arguments is not None:
         if not question.tool:
             raise InputError(f"{what} is no call of a tool: it has no arguments to edit")
-        _check_schema(question, given.arguments, f"the arguments for {what} do not fit tool {question.tool!r}")
+        fitless = f"the arguments for {what} do not fit tool {question.tool!r}"
+        _check_schema(question, given.arguments, fitless, "arguments")
     if question.tool:
         if given.value is not None:
             raise InputError(
@@ -373,13 +378,14 @@ def _allows_null(question: Question) -> bool:
     return next(_faults(question, None), None) is None
 
 
-def _check_schema(question: Question, value: Any, what: str) -> None:
+def _check_schema(question: Question, value: Any, what: str, place: str = "value") -> None:
     if not question.form:
         return
-    faults = list(_faults(question, value))
+    faults = list(islice(_faults(question, value), MOST_FAULTS))
     if faults:
         told = "; ".join(f"{fault.json_path}: {fault.message}" for fault in faults[:MOST_NAMED])
-        raise InputError(f"{what}: {told}. The question is still open.")
+        each = [{"where": ".".join([place, *map(str, fault.path)]), "why": fault.message[:500]} for fault in faults]
+        raise InputError(f"{what}: {told}. The question is still open.", each)
 
 
 def _faults(question: Question, value: Any) -> Iterator[Any]:

@@ -13,23 +13,33 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
+from holdfast.client.addresses import AddressInfo
 from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.auditing import AuditEntry
+from holdfast.client.budgets import BudgetInfo
 from holdfast.client.bulk import Call
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
 from holdfast.client.health import Health
+from holdfast.client.journals import Journal
+from holdfast.client.keys import Key, MadeKey
 from holdfast.client.listening import Listener
 from holdfast.client.memories import Remembered
 from holdfast.client.plans import Plan
+from holdfast.client.policies import Policy, PolicyInfo
 from holdfast.client.pruning import PruneReport
 from holdfast.client.queues import QueueInfo
 from holdfast.client.reports import UsageReport
 from holdfast.client.run_info import RunInfo
 from holdfast.client.schedules import ScheduleInfo, WantedSchedule
 from holdfast.client.starting import StartOptions
+from holdfast.client.stories.conversations import Said
+from holdfast.client.stories.types import Family, Story
+from holdfast.client.tailing import Followed, Happening
+from holdfast.client.workers import WorkerInfo
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import RunFilter
@@ -59,6 +69,18 @@ class RunBackend(ABC):
         """Its plan."""
 
     @abstractmethod
+    async def story(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> Story:
+        """All that is known of it, with the records behind ``after``, at most ``limit``; ``None``: all of them."""
+
+    @abstractmethod
+    async def conversation(self, run_id: str) -> list[Said]:
+        """What was said in it."""
+
+    @abstractmethod
+    async def family(self, run_id: str) -> Family:
+        """The tree of runs that it is in."""
+
+    @abstractmethod
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give it another budget."""
 
@@ -83,6 +105,10 @@ class RunBackend(ABC):
         self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
     ) -> list[ApprovalInfo]:
         """Questions that match, of this run or of all."""
+
+    @abstractmethod
+    async def approval(self, id: str) -> ApprovalInfo:
+        """One question."""
 
     @abstractmethod
     async def approve(
@@ -174,6 +200,10 @@ class QueueBackend(ABC):
         """Set those of its limits that are given, by the names of ``ClientQueues.set``; ``None`` takes one away."""
 
     @abstractmethod
+    async def names(self) -> builtins.list[str]:
+        """All that something is known of, also those without limits."""
+
+    @abstractmethod
     async def reset(self, name: str) -> bool:
         """Let it have the limits that code says."""
 
@@ -184,6 +214,54 @@ class QueueBackend(ABC):
     @abstractmethod
     async def resume(self, name: str) -> bool:
         """Let its runs begin again."""
+
+
+class AddressBackend(ABC):
+    """Where work is sent to: see ``ClientAddresses``."""
+
+    @abstractmethod
+    async def list(self) -> builtins.list[AddressInfo]:
+        """All of them."""
+
+    @abstractmethod
+    async def set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
+        """Change those of its settings that are given."""
+
+    @abstractmethod
+    async def delete(self, name: str) -> bool:
+        """Forget its settings."""
+
+
+class PolicyBackend(ABC):
+    """What a day may cost: see ``ClientPolicies``."""
+
+    @abstractmethod
+    async def list(self) -> builtins.list[PolicyInfo]:
+        """All of them."""
+
+    @abstractmethod
+    async def set(self, name: str, policy: Policy) -> None:
+        """Give somebody a policy."""
+
+    @abstractmethod
+    async def delete(self, name: str) -> bool:
+        """Take it away."""
+
+
+class KeyBackend(ABC):
+    """API keys: see ``ClientKeys``."""
+
+    @abstractmethod
+    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> MadeKey:
+        """Make one."""
+
+    @abstractmethod
+    async def list(self, namespace: str | None) -> builtins.list[Key]:
+        """All of them, or those of a namespace."""
+
+    @abstractmethod
+    async def revoke(self, id: str) -> bool:
+        """Let one open nothing any more."""
 
 
 class Backend(RunBackend):
@@ -209,9 +287,26 @@ class Backend(RunBackend):
     def queues(self) -> QueueBackend:
         """Queues with limits."""
 
+    @property
     @abstractmethod
-    async def open(self) -> None:
-        """Connect, under the running event loop."""
+    def addresses(self) -> AddressBackend:
+        """Where work is sent to."""
+
+    @property
+    @abstractmethod
+    def policies(self) -> PolicyBackend:
+        """What a day may cost."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> KeyBackend:
+        """API keys."""
+
+    @abstractmethod
+    async def open(self, patience: float | None = None) -> None:
+        """Connect, under the running event loop. A server that does not answer is given ``patience`` seconds, if that
+        is said.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -238,8 +333,24 @@ class Backend(RunBackend):
         """Let a run go on that failed, was cancelled or is dead."""
 
     @abstractmethod
+    async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
+        """Say what came of a step of unknown outcome, and let its run go on. ``output`` may be ``GIVEN``."""
+
+    @abstractmethod
     async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         """A new run that shares the beginning of another one; returns its id. ``with_output`` may be ``GIVEN``."""
+
+    @abstractmethod
+    def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:
+        """What happens in all runs."""
+
+    @abstractmethod
+    async def export(self, run_id: str) -> Journal:
+        """A run outside its store."""
+
+    @abstractmethod
+    async def budget(self, run_id: str) -> BudgetInfo:
+        """What a run may use and has used."""
 
     @abstractmethod
     async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
@@ -256,8 +367,9 @@ class Backend(RunBackend):
         unclaimed: bool,
         run_ids: Collection[str] | None,
         dry_run: bool,
+        report: PruneReport,
     ) -> PruneReport:
-        """Delete ended runs."""
+        """Delete ended runs, and tell in ``report``."""
 
     @abstractmethod
     async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
@@ -266,6 +378,10 @@ class Backend(RunBackend):
     @abstractmethod
     def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
         """A new listener on an address, which lives on the event loop that it is first used under."""
+
+    @abstractmethod
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """Who takes up runs."""
 
     @abstractmethod
     async def health(self) -> builtins.list[Health]:
@@ -278,3 +394,11 @@ class Backend(RunBackend):
     @abstractmethod
     async def switch_on(self, workflow: str) -> bool:
         """Let its runs go on."""
+
+    @abstractmethod
+    async def switched_off(self) -> dict[str, datetime]:
+        """What is switched off, and since when."""
+
+    @abstractmethod
+    async def audit(self, limit: int) -> builtins.list[AuditEntry]:
+        """Who asked servers for what, the newest first."""

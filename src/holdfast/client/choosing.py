@@ -15,6 +15,19 @@ from holdfast.stores.urls import open_store, shown_url, store_url
 _SERVERS = ("http://", "https://")
 
 
+def is_server(url: str | None = None) -> bool:
+    """Whether ``url``, or what ``HOLDFAST_URL`` says in its place, means a Holdfast server."""
+    return (url or os.environ.get("HOLDFAST_URL") or "").lower().startswith(_SERVERS)
+
+
+def refuse_namespace(namespace: str, option: str) -> None:
+    """A server is not told whose runs are meant. Raises ``UsageError``."""
+    raise UsageError(
+        f"{option}: a server knows by the key whose runs are meant. Use a key of that namespace: `holdfast keys create "
+        f"NAME --namespace {namespace}`"
+    )
+
+
 def choose_backend(
     url: str | None,
     namespace: str | None,
@@ -26,15 +39,12 @@ def choose_backend(
 ) -> Backend:
     """The backend for what a ``Client`` was given, and for what the environment says beside it."""
     wanted = url or os.environ.get("HOLDFAST_URL") or ""
-    if wanted.lower().startswith(_SERVERS):
+    if is_server(wanted):
         from holdfast.client.http.backend import HttpBackend
         from holdfast.client.http.places import Place
 
         if namespace is not None:
-            raise UsageError(
-                f"Client(namespace={namespace!r}): a server knows by the key whose runs are meant. Use a key of that "
-                f"namespace: `holdfast keys create NAME --namespace {namespace}`"
-            )
+            refuse_namespace(namespace, f"Client(namespace={namespace!r})")
         if encryption is not None:
             raise UsageError(
                 f"Client(encryption=...) is for a store, and {shown_url(wanted)} is a server, which seals what it "

@@ -8,8 +8,11 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from holdfast.client.addresses import ClientAddresses
 from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.auditing import AuditEntry
 from holdfast.client.backend import Backend
+from holdfast.client.budgets import BudgetInfo
 from holdfast.client.bulk import Call
 from holdfast.client.choosing import choose_backend
 from holdfast.client.dead import DeadRun
@@ -18,17 +21,24 @@ from holdfast.client.events import Event
 from holdfast.client.forking import GIVEN
 from holdfast.client.handle import Handle
 from holdfast.client.health import Health
+from holdfast.client.journals import Journal
+from holdfast.client.keys import ClientKeys
 from holdfast.client.listening import check_handler, checked, listen, serve
 from holdfast.client.listening_sync import SyncDelivery, listen_sync
 from holdfast.client.memories import ClientMemory
 from holdfast.client.plans import Plan
+from holdfast.client.policies import ClientPolicies
 from holdfast.client.pruning import PruneReport
 from holdfast.client.queues import ClientQueues
 from holdfast.client.reports import UsageReport
 from holdfast.client.run_info import RunInfo
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.starting import StartOptions, start_options
+from holdfast.client.stories.conversations import Said
+from holdfast.client.stories.types import Family, Story
 from holdfast.client.sync import WithoutLoop
+from holdfast.client.tailing import Followed, Happening
+from holdfast.client.workers import WorkerInfo
 from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.spans import Span, span_seconds
@@ -198,6 +208,7 @@ class Client(WithoutLoop):
         tag: str | None = None,
         text: str | None = None,
         parent: str | None = None,
+        id_prefix: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         limit: int = 50,
@@ -211,6 +222,7 @@ class Client(WithoutLoop):
             tag: a tag of the run.
             text: something in its id, its workflow's name, its tags or its error.
             parent: the id of the run that started it.
+            id_prefix: how its id begins.
             created_after: created at this time or later (a time with a time zone).
             created_before: created earlier than this.
             limit: at most so many.
@@ -224,6 +236,7 @@ class Client(WithoutLoop):
                 tag=tag,
                 text=text,
                 parent=parent,
+                id_prefix=id_prefix,
                 created_after=None if created_after is None else created_after.timestamp(),
                 created_before=None if created_before is None else created_before.timestamp(),
             )
@@ -294,9 +307,39 @@ class Client(WithoutLoop):
         """Say no to a question; false when the same person has said the very same before. Errors as for ``approve``."""
         return await self._backend.deny(id, by=by, reason=reason)
 
+    async def approval(self, id: str) -> ApprovalInfo:
+        """One question, and what has become of it; the beginning of its id will do. Raises ``UnknownApproval``."""
+        return await self._backend.approval(id)
+
     def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
         """What happens in a run, whoever executes it, from its beginning or behind ``after``: see ``Handle.events``."""
         return self._backend.events(run_id, after, follow=follow)
+
+    def tail(
+        self,
+        *,
+        workflow: str | None = None,
+        tag: str | None = None,
+        state: RunState | str | Collection[RunState | str] = (),
+        since: datetime | None = None,
+    ) -> AsyncGenerator[Happening]:
+        """What happens in all runs, as it happens: ``async for one in client.tail():``. It goes on until it is closed.
+
+        Runs that begin, steps that end, answers, questions, failures, takeovers, ends; of one run, ``events`` tells
+        more. It goes on over broken connections and restarts of the server.
+
+        Args:
+            workflow: only of runs of this workflow.
+            tag: only of runs with this tag.
+            state: only of runs that are in this state, or in one of these, when it is told.
+            since: also what has happened since this time (a time with a time zone); from now on unless given.
+        """
+        states = [state] if isinstance(state, str) else state
+        try:
+            followed = Followed(workflow, tag, tuple(RunState(one) for one in states))
+        except ValueError as error:
+            raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
+        return self._backend.tail(followed, since)
 
     async def usage(self, run_id: str) -> Usage:
         """What the model calls of a run have used so far, with those of the runs that it has started."""
@@ -318,6 +361,34 @@ class Client(WithoutLoop):
         """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
         return await self._backend.plan(run_id)
 
+    async def budget(self, run_id: str) -> BudgetInfo:
+        """What a run may use and has used, with the budgets above it and the runs that it has started."""
+        return await self._backend.budget(run_id)
+
+    async def story(
+        self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
+    ) -> Story:
+        """All that is known of a run now: what `holdfast show` tells, as data.
+
+        Its state and what keeps it from going on, its journal, what it has used, the runs and workers around it; in
+        words, what it did (`told`) and what to do now (`advice`).
+
+        Args:
+            run_id: the run.
+            after: the `seq` of a record, to tell those behind it; from the beginning unless given.
+            limit: at most so many records (`more` says whether there are others); `None`: all of them.
+            full: large values, too. Without, they are told by their beginning, and marked as `cut`.
+        """
+        return await self._backend.story(run_id, after, limit, full=full)
+
+    async def conversation(self, run_id: str) -> builtins.list[Said]:
+        """What was said in an agent's run so far; empty for other runs."""
+        return await self._backend.conversation(run_id)
+
+    async def family(self, run_id: str) -> Family:
+        """The tree of runs that a run is in, from its topmost ancestor down, at most 500 of them."""
+        return await self._backend.family(run_id)
+
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
         await self._backend.set_budget(run_id, budget)
@@ -331,6 +402,28 @@ class Client(WithoutLoop):
         (not with the runs that it had started). Raises ``RetryRefused`` if the run cannot go on.
         """
         await self._backend.retry(run_id, run_again=run_again, version=version)
+
+    async def settle(
+        self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True, by: str | None = None
+    ) -> None:
+        """Say what came of a ``once`` step whose worker died in it, and let the run go on that failed because of it.
+
+        With ``output``, the step has returned that: it is recorded as its outcome, and the step does not run again.
+        With ``happened=False``, it did not happen, and is run again; no other ``once`` step is. A value that the step
+        cannot have returned is found out by the worker: the run then fails as before, and can be settled anew.
+
+        Args:
+            run_id: the run whose step it is. If another run has failed because of this one's failure, retry that
+                afterwards.
+            step: its number, as ``holdfast show`` tells it, or its name.
+            output: what it has returned; ``None``, if it returns nothing.
+            happened: whether it has happened at all.
+            by: who says so, kept with the record; the user of this process, or the server's key, unless given.
+
+        Raises ``SettleRefused`` if the step's outcome is known, if that is not what ended the run, if the run goes on,
+        and if another ``once`` step, which the run has come to since, would thereby run a second time.
+        """
+        await self._backend.settle(run_id, step, output=output, happened=happened, by=by)
 
     async def dead(
         self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
@@ -356,6 +449,7 @@ class Client(WithoutLoop):
         unclaimed: bool = False,
         run_ids: Collection[str] | None = None,
         dry_run: bool = False,
+        report: PruneReport | None = None,
     ) -> PruneReport:
         """Delete runs that ended longer ago than that, with all that belongs to them; never one that is still needed.
 
@@ -371,11 +465,23 @@ class Client(WithoutLoop):
             unclaimed: also those whose result nobody has had, because the process that started them was killed.
             run_ids: only these.
             dry_run: delete nothing, only tell.
+            report: is brought up to date after every piece, for whoever may be interrupted; by a server, at the end.
         """
         states = [state] if isinstance(state, str) else state
         return await self._backend.prune(
-            older_than, states, workflow=workflow, keep=keep, unclaimed=unclaimed, run_ids=run_ids, dry_run=dry_run
+            older_than,
+            states,
+            workflow=workflow,
+            keep=keep,
+            unclaimed=unclaimed,
+            run_ids=run_ids,
+            dry_run=dry_run,
+            report=PruneReport() if report is None else report,
         )
+
+    async def export(self, run_id: str) -> Journal:
+        """A run outside its store, as it is now: its row and all that is recorded of it, for ``replay`` and files."""
+        return await self._backend.export(run_id)
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
@@ -431,8 +537,12 @@ class Client(WithoutLoop):
             lambda: self._backend.listener(address, at_once=at_once, name=name), self.close, at_once=at_once
         )
 
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """The processes that take up runs: those that are live, and those that unfinished runs refer to."""
+        return await self._backend.workers()
+
     async def health(self) -> list[Health]:
-        """How it is with every agent and workflow that was announced: who serves it, by its workers' heartbeats."""
+        """How it is with every agent and workflow that is known: who serves it, by its workers' heartbeats."""
         return await self._backend.health()
 
     async def switch_off(self, workflow: str) -> bool:
@@ -446,6 +556,10 @@ class Client(WithoutLoop):
         """Let the runs of a workflow go on that was switched off; false when it was not."""
         return await self._backend.switch_on(workflow)
 
+    async def switched_off(self) -> dict[str, datetime]:
+        """The workflows and agents that are switched off, and since when."""
+        return await self._backend.switched_off()
+
     @property
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
@@ -455,6 +569,25 @@ class Client(WithoutLoop):
     def schedules(self) -> ClientSchedules:
         """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
         return ClientSchedules(self._backend.schedules, self._sync)
+
+    @property
+    def addresses(self) -> ClientAddresses:
+        """Where work is sent to: ``list``, ``set`` and ``delete``."""
+        return ClientAddresses(self._backend.addresses)
+
+    @property
+    def policies(self) -> ClientPolicies:
+        """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
+        return ClientPolicies(self._backend.policies)
+
+    @property
+    def keys(self) -> ClientKeys:
+        """API keys for servers: ``create``, ``list`` and ``revoke``."""
+        return ClientKeys(self._backend.keys)
+
+    async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
+        """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
+        return await self._backend.audit(limit)
 
     @property
     def queues(self) -> ClientQueues:

@@ -26,6 +26,10 @@ class Connections:
         self._opener = opener
         self._by_loop: dict[asyncio.AbstractEventLoop, Connection] = {}
 
+    def beside(self, url: str) -> Connections:
+        """A way to another namespace of the same database."""
+        return self if url == self._url else Connections(url, self._opener)
+
     def _here(self) -> Connection:
         loop = asyncio.get_running_loop()
         connection = self._by_loop.get(loop)

@@ -88,8 +88,10 @@ async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False, versi
         raise RetryRefused(
             f"retrying run {run_id!r} would run a `once` step a second time (`holdfast show {run_id}` tells which). "
             f"Check whether it happened. If it did not, or may happen again, say so: "
-            f"`holdfast retry {run_id} --run-again`.",
+            f"`holdfast retry {run_id} --run-again`. If its outcome is unknown, and it did happen: "
+            f"`holdfast settle {run_id} STEP --output JSON`.",
             run_id,
+            needs_run_again=True,
         )
     if verdict is Verdict.UNDONE:
         raise RetryRefused(

@@ -123,7 +123,7 @@ async def read_events(
             if feed is None:
                 raise RunNotFound(f"run {run_id!r} is not in {store.url} any more", run_id)
             for event in reader.take(feed):
-                yield await _with_question(store, event) if event.kind == "approval" else event
+                yield await asked_in(store, event)
             if reader.is_behind:
                 continue
             if reader.cursor.ended or not follow:
@@ -160,9 +160,9 @@ class _Still:
         return News().listen(run_id)
 
 
-async def _with_question(store: Store, event: Event) -> Event:
-    """An event of an approval, with what is asked."""
-    if event.data["state"] in ("withdrawn", "answered"):
+async def asked_in(store: Store, event: Event) -> Event:
+    """An event; of an approval, with what is asked."""
+    if event.kind != "approval" or event.data["state"] in ("withdrawn", "answered"):
         return event
     found = await store.approvals(ApprovalFilter(id_prefix=event.data["id"], only_open=False), limit=1)
     return replace(event, data=_asked(found[0]) | event.data) if found else event

@@ -11,6 +11,8 @@ from holdfast.client.backend import RunBackend
 from holdfast.client.events import Event
 from holdfast.client.plans import Plan
 from holdfast.client.run_info import RunInfo
+from holdfast.client.stories.conversations import Said
+from holdfast.client.stories.types import Family, Story
 from holdfast.core.usage import Budget, Usage
 
 R = TypeVar("R")
@@ -53,6 +55,18 @@ class Handle(Generic[R]):
     async def plan(self) -> Plan:
         """What an agent that plans means to do, and how far it is; empty as long as it has written no plan."""
         return await self._runs.plan(self.run_id)
+
+    async def story(self, after: int | None = None, limit: int | None = 500, *, full: bool = False) -> Story:
+        """All that is known of the run now: see ``Client.story``."""
+        return await self._runs.story(self.run_id, after, limit, full=full)
+
+    async def conversation(self) -> list[Said]:
+        """What was said in an agent's run so far; empty for other runs."""
+        return await self._runs.conversation(self.run_id)
+
+    async def family(self) -> Family:
+        """The tree of runs that the run is in, from its topmost ancestor down, at most 500 of them."""
+        return await self._runs.family(self.run_id)
 
     async def set_budget(self, budget: Budget) -> None:
         """Give the run another budget in place of the one that it was started with; it goes on if that was used up."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from holdfast.client.stalls import is_alive
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store, Worker, WorkflowSpec
-from holdfast.stores.serving import announced, served_name, versions_served
+from holdfast.stores.serving import announced, served_name, versions_served, why_unserved
+
+MOST_ENDED = 2000
+"""So many runs of a workflow that have ended in the same way are counted, and no more: there may be millions."""
 
 
 class HealthState(StrEnum):
@@ -26,6 +31,17 @@ class HealthState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class UnservedRuns:
+    """Unfinished runs that nobody takes up."""
+
+    runs: int
+    fact: str
+    """Why."""
+    remedy: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """How it is with one agent, or one workflow."""
 
@@ -38,43 +54,79 @@ class Health:
     """The newest heartbeat of those, or of the ones that have fallen silent."""
     off_since: datetime | None
     runs: Mapping[RunState, int]
-    """How many runs it has in each state."""
+    """How many runs it has in each state. Of those that have ended, no more than ``MOST_ENDED`` are counted."""
     versions: tuple[str, ...] = ()
     """The versions that live workers serve, without that of runs that have none."""
+    more: tuple[RunState, ...] = ()
+    """The states in which it may have more runs than were counted."""
+    parameters: tuple[str, ...] = ()
+    """What its newest version takes, by name."""
+    unserved: tuple[UnservedRuns, ...] = ()
+    """Why unfinished runs of it, or of some versions of it, are taken up by nobody; nothing while it is off."""
 
 
-async def read_health(store: Store, is_alive: Callable[[Worker, float], bool] | None = None) -> list[Health]:
-    """The health of all that was ever announced, by name.
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A workflow or an agent that is switched off."""
 
-    ``is_alive`` may know more of a worker than its lease tells.
-    """
-    alive = is_alive or _has_lease
+    name: str
+    since: datetime
+
+
+async def read_health(store: Store) -> list[Health]:
+    """The health of all that was ever announced, has runs or is switched off, by name."""
     specs, workers, off = await store.specs(), await store.workers(), await store.switched_off()
-    counts, now = await store.count_runs(), store.now()
+    counts, now = await store.count_runs(MOST_ENDED), store.now()
+    alive = [worker for worker in workers if is_alive(worker, now)]
+    names = {*(spec.name for spec in specs.values()), *(name for name, _ in counts), *off}
+    # Versions stand in no index: runs are told apart by them only where that can matter.
+    begun = {name for name, state in counts if not state.is_terminal}
+    left = [name for name in begun - set(off) if not _is_served(announced(name, specs), alive)]
+    unfinished: Mapping[tuple[str, str], int] = await store.count_unfinished(left) if left else {}
     found: list[Health] = []
-    for name in sorted({spec.name for spec in specs.values()}):
+    for name in sorted(names):
         versions = announced(name, specs)
         able = [worker for worker in workers if worker.state == "live" and _serves(worker, versions)]
-        living = [worker for worker in able if alive(worker, now)]
+        living = [worker for worker in able if worker in alive]
         state = HealthState.SERVING if living else HealthState.SILENT if able else HealthState.UNSERVED
         beat = max((worker.beat_at for worker in living or able), default=None)
+        by_delivery = any(spec.by_delivery for spec in versions)
+        waiting = {version: count for (workflow, version), count in unfinished.items() if workflow == name}
         found.append(
             Health(
                 name=name,
-                is_agent=versions[0].is_agent,
+                is_agent=any(spec.is_agent for spec in versions[:1]),
                 state=HealthState.OFF if name in off else state,
                 workers=len(living),
                 beat_at=_time(beat),
                 off_since=_time(off.get(name)),
                 runs={kind: count for kind in RunState if (count := counts.get((name, kind), 0))},
+                more=tuple(kind for kind in RunState if kind.is_terminal and counts.get((name, kind), 0) >= MOST_ENDED),
+                parameters=versions[0].parameters if versions else (),
                 versions=tuple(version for version in versions_served(name, living) if version),
+                unserved=() if name in off else _unserved(name, waiting, alive, by_delivery=by_delivery),
             )
         )
     return found
 
 
-def _has_lease(worker: Worker, now: float) -> bool:
-    return worker.lease_until >= now
+def _is_served(versions: Sequence[WorkflowSpec], alive: Sequence[Worker]) -> bool:
+    """Whether somebody takes up the runs of every version that was announced."""
+    return bool(versions) and all(why_unserved(one.name, one.version, None, alive) is None for one in versions)
+
+
+def _unserved(
+    name: str, waiting: Mapping[str, int], alive: Sequence[Worker], *, by_delivery: bool
+) -> tuple[UnservedRuns, ...]:
+    """By the versions of what waits."""
+    left: Counter[tuple[str, str]] = Counter()
+    for version, count in waiting.items():
+        why = why_unserved(name, version, None, alive)
+        if why is not None and by_delivery:
+            left[f"nobody listens to {name!r}", "start the program that does"] += count
+        elif why is not None:
+            left[why.fact, why.remedy] += count
+    return tuple(UnservedRuns(count, fact, remedy) for (fact, remedy), count in sorted(left.items()))
 
 
 def _serves(worker: Worker, versions: Sequence[WorkflowSpec]) -> bool:

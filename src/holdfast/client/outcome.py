@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.states import RunState
-from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful
+from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful, StepOutcomeUnknown
 from holdfast.stores.operations import Run
 
 R = TypeVar("R")
@@ -56,6 +56,8 @@ def unsuccessful(
     rewind = None if isinstance(run, Ended) else run.rewind
     undone = undone or (rewind is not None and rewind.undone)
     goes_on = f"`holdfast retry {run.id}` lets it go on; "
+    if reason.startswith(f"{StepOutcomeUnknown.__name__}:"):
+        goes_on = f"`holdfast settle {run.id} STEP` says what came of that step, and lets it go on; "
     if undone:
         goes_on = "what it had done was undone; "
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]

@@ -20,18 +20,22 @@ switched on again stays on for the rest of the day.
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.core.usage import NANO
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
 from holdfast.stores.spending import day_of
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import PolicyBackend
 
 KIND = "policy"
 """The kind of document that a policy is."""
@@ -111,6 +115,12 @@ async def delete_policy(store: Store, name: str) -> bool:
     return is_gone
 
 
+async def read_policies(store: Store) -> list[PolicyInfo]:
+    """All policies in the order of their names, and how the day is for each."""
+    found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
+    return [info for info in found if info is not None]
+
+
 async def list_policies(store: Store) -> dict[str, Policy]:
     """All policies by name."""
     found: dict[str, Policy] = {}
@@ -174,3 +184,22 @@ def end_of_day(day: str) -> datetime:
 def _policy(document: Document) -> Policy:
     kept: dict[str, Any] = document.content()
     return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})
+
+
+class ClientPolicies:
+    """Policies as a client sees them: what agents, workflows and addresses may use up in a day of UTC."""
+
+    def __init__(self, backend: PolicyBackend) -> None:
+        self._backend = backend
+
+    async def list(self) -> builtins.list[PolicyInfo]:
+        """All of them in the order of their names, and how the day is for each."""
+        return await self._backend.list()
+
+    async def set(self, name: str, policy: Policy) -> None:
+        """Give an agent, a workflow or an address a policy, in place of the one that it has."""
+        await self._backend.set(name, checked_policy(name, policy))
+
+    async def delete(self, name: str) -> bool:
+        """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
+        return await self._backend.delete(name)

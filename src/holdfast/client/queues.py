@@ -151,6 +151,10 @@ class ClientQueues:
         """All queues with limits, in the order of their names."""
         return await self._backend.list()
 
+    async def names(self) -> builtins.list[str]:
+        """All queues that something is known of: they have limits, or a workflow that was announced has them."""
+        return await self._backend.names()
+
     async def get(self, name: str) -> QueueInfo:
         """One queue. Raises ``UnknownQueue`` if it has no limits."""
         return await self._backend.get(name)

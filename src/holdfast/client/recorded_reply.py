@@ -18,6 +18,15 @@ from holdfast.errors import UnreadableRecord
 FORMAT = 1
 """The number of the envelope. A reader knows all numbers up to its own."""
 
+MODEL_CALL = "model call"
+"""The name of the step by which an agent asks a model. No tool can have it, because of the space."""
+INSTRUCTIONS = "instructions"
+"""The step that asks a function for an agent's instructions."""
+ANSWER = "final_result"
+"""The tool that stands for the answer, where an answer is no text."""
+WRAPPED = "response"
+"""The one argument of an answer that is no object: see ``agents.output``."""
+
 _MARK = b'{"$model":'
 USAGE = tuple(field.name for field in fields(Usage))
 """What of the usage is recorded."""

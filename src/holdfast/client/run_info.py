@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.stalls import Surroundings, look_around, why_stalled
+from holdfast.client.stalls import Surroundings, is_held, look_around, stall_of
 from holdfast.codec import describe_error, shown_if_sealed, shown_text, to_plain
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Store
+from holdfast.core.usage import Usage
+from holdfast.errors import CodecError
+from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import Cancel, Run
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What can be told of a run without its code. For what is sealed with a key that is not here, words stand."""
+    """What can be told of a run without its code. For what is sealed with a key that is not here, words stand, and for
+    what cannot be read at all."""
 
     id: str
     workflow: str
@@ -32,8 +36,12 @@ class RunInfo:
     """Type and message of the exception that a failed or dead run ended with."""
     waits_for: str
     tags: tuple[str, ...]
+    wake_at: datetime | None
+    """When it goes on, or starts, if that is only a matter of time."""
     paused: bool
     """Somebody has paused it."""
+    paused_at: datetime | None
+    """Since when."""
     cancelling: bool
     """Somebody has asked for it to be cancelled, and it has not ended yet."""
     parent: str | None
@@ -46,14 +54,20 @@ class RunInfo:
     """Why it does not go on, in a sentence that says what to do about it: it is paused, its workflow is switched off,
     no live worker serves its workflow, its version or its queue, or the limits of its queue keep it waiting. ``None``
     if nothing keeps it from going on."""
+    hindrance: str | None
+    """The same in a few words, for a list."""
+    begun: bool
+    """Somebody has taken it up at least once."""
+    held: bool
+    """A live worker has it in its hands."""
+    usage: Usage | None
+    """What its model calls have used so far, with those of the runs that it has started; ``None``: there were none."""
 
     @classmethod
-    def of(cls, run: Run, around: Surroundings | None) -> RunInfo:
-        """From a run's row, and what is around it if it has not ended."""
-        error = None
-        if run.error is not None and (error := shown_if_sealed(run.error)) is None:
-            fault = describe_error(run.error)
-            error = f"{fault.type}: {fault.message}"
+    def of(cls, run: Run, around: Surroundings | None, told: RunUsage | None = None) -> RunInfo:
+        """From a run's row, what is around it if it has not ended, and what it has used."""
+        stall = None if around is None else stall_of(run, around)
+        paused_at = None if run.state.is_terminal else run.paused_at  # it may have ended before its worker heard of it
         return cls(
             id=run.id,
             workflow=run.workflow,
@@ -61,18 +75,24 @@ class RunInfo:
             queue=run.queue,
             queue_key=run.queue_key,
             created_at=datetime.fromtimestamp(run.created_at, UTC),
-            finished_at=None if run.finished_at is None else datetime.fromtimestamp(run.finished_at, UTC),
-            inputs=shown_if_sealed(run.inputs) or to_plain(run.inputs),
-            output=None if run.output is None else _output(run.output),
-            error=error,
+            finished_at=_moment(run.finished_at),
+            inputs=_read(run.inputs, to_plain),
+            output=None if run.output is None else _read(run.output, _output),
+            error=None if run.error is None else _read(run.error, _error),
             waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else "",
             tags=run.tags,
-            paused=run.paused_at is not None,
+            wake_at=_moment(run.wake_at),
+            paused=paused_at is not None,
+            paused_at=_moment(paused_at),
             cancelling=run.cancel is not Cancel.NO and not run.state.is_terminal,
             parent=run.parent or None,
             forked_from=run.forked_from or None,
             version=run.version,
-            stalled=None if around is None else why_stalled(run, around),
+            stalled=None if stall is None else stall.advice,
+            hindrance=None if stall is None else stall.short,
+            begun=run.epoch > 0,
+            held=around is not None and is_held(run, around),
+            usage=told.used if told is not None and told.used.calls else None,
         )
 
 
@@ -91,12 +111,36 @@ class Readable(Protocol):
 async def info_of(reach: Readable, run_id: str) -> RunInfo:
     """What can be told of a run now."""
     run = await reach.read(run_id)
-    return RunInfo.of(run, None if run.state.is_terminal else await look_around(await reach.store(), [run]))
+    [info] = await infos_of(await reach.store(), [run])
+    return info
+
+
+async def infos_of(store: Store, runs: Sequence[Run]) -> list[RunInfo]:
+    """What can be told of runs whose rows were read, in the same order."""
+    around = None if all(run.state.is_terminal for run in runs) else await look_around(store, runs)
+    begun = [run.id for run in runs if run.epoch > 0 or run.state.is_terminal]
+    usages: Mapping[str, RunUsage] = await store.usages(begun) if begun else {}
+    return [RunInfo.of(run, around, usages.get(run.id)) for run in runs]
+
+
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def _read(payload: bytes, read: Callable[[bytes], Any]) -> Any:
+    """What is recorded; words, where it is sealed or cannot be read: that must not hide the run, or those beside it."""
+    try:
+        return shown_if_sealed(payload) or read(payload)
+    except CodecError as error:
+        return f"<{error}>"
+
+
+def _error(payload: bytes) -> str:
+    fault = describe_error(payload)
+    return f"{fault.type}: {fault.message}"
 
 
 def _output(payload: bytes) -> Any:
     """The output of a run as plain data: of an agent, its answer."""
-    if (words := shown_if_sealed(payload)) is not None:
-        return words
     result = plain_result(payload)
     return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

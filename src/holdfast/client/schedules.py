@@ -166,6 +166,9 @@ class ScheduleInfo:
     """It is declared in code, not made by a client."""
     announced: bool
     """A live worker has that code. If not, it may have been removed: the schedule stays until it is deleted."""
+    budget: Budget | None = None
+    """Of each run; ``None``: the workflow's own, as for ``max_deliveries``."""
+    max_deliveries: int | None = None
 
     @property
     def tag(self) -> str:
@@ -202,6 +205,8 @@ class ScheduleInfo:
             skipped_at=_time(schedule.skipped),
             by_code=what.by_code,
             announced=schedule.announced,
+            budget=None if what.budget is None else Budget.of(what.budget),
+            max_deliveries=what.max_deliveries,
         )
 
 

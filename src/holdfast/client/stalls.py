@@ -12,13 +12,19 @@ import shlex
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.stores import serving
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.operations import Cancel, Run
 from holdfast.stores.queues import KeptQueue
+
+if TYPE_CHECKING:
+    from holdfast.client.run_info import RunInfo
+
+_HIGHER_BUDGET = "a higher budget"
+"""As the wait of a refused model call is told: see ``agents.models.calls``."""
 
 
 class Stall(NamedTuple):
@@ -28,6 +34,8 @@ class Stall(NamedTuple):
     """In a few words, for a list."""
     advice: str
     """In a sentence, with what to do about it."""
+    does: str | None = None
+    """What that is, if it is one thing: ``resume``, ``lift`` (the switch) or ``worker`` (start one)."""
 
 
 class Surroundings(NamedTuple):
@@ -82,24 +90,39 @@ def is_held(run: Run, around: Surroundings) -> bool:
     )
 
 
+def is_cancelling(run: Run) -> bool:
+    """Whether somebody has asked for the run to be cancelled, and it has not ended yet."""
+    return run.cancel is not Cancel.NO and not run.state.is_terminal
+
+
+def is_paused(run: Run) -> bool:
+    """Whether somebody has paused the run; one that ended before its worker heard of it is not."""
+    return run.paused_at is not None and not run.state.is_terminal
+
+
+def is_short(run: Run | RunInfo) -> bool:
+    """Whether the run waits for a higher budget; once it has been given one, it is to be woken."""
+    return run.state is RunState.WAITING and run.wake_at is None and _HIGHER_BUDGET in run.waits_for
+
+
 def stall_of(run: Run, around: Surroundings) -> Stall | None:
     """Why an unfinished run does not go on; ``None`` if somebody takes care of it."""
     if run.state.is_terminal:
         return None
     if run.paused_at is not None:
         resume = shlex.join(["holdfast", "resume", run.id])
-        return Stall("paused", f"run {run.id!r} is paused: `{resume}` lets it go on")
+        return Stall("paused", f"run {run.id!r} is paused: `{resume}` lets it go on", "resume")
     if run.workflow in around.off:
-        return Stall("workflow is switched off", how_to_switch_on(run.workflow))
+        return Stall("workflow is switched off", how_to_switch_on(run.workflow), "lift")
     if is_held(run, around):
         return None
     alive = [worker for worker in around.workers if is_alive(worker, around.now)]
     unserved = serving.why_unserved(run.workflow, run.version, run.queue, alive)
     if unserved is not None and run.by_delivery:
         nobody = f"nobody listens to {run.workflow!r}"
-        return Stall(nobody, f"{nobody}, where run {run.id!r} waits to be taken: start the program that does")
+        return Stall(nobody, f"{nobody}, where run {run.id!r} waits to be taken: start the program that does", "worker")
     if unserved is not None:
-        return Stall(unserved.short, unserved.advice)
+        return Stall(unserved.short, unserved.advice, "worker")
     queue = around.queues.get(run.queue)
     return None if queue is None or not _is_in_line(run, around.now) else _stall_in_line(run, queue, around.now)
 

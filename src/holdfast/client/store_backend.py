@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable
-from datetime import date, timedelta
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from holdfast.client.addresses import send_to
-from holdfast.client.backend import Backend, MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.auditing import AuditEntry, read_audit
+from holdfast.client.backend import (
+    AddressBackend,
+    Backend,
+    KeyBackend,
+    MemoryBackend,
+    PolicyBackend,
+    QueueBackend,
+    ScheduleBackend,
+)
+from holdfast.client.budgets import BudgetInfo, read_budget
 from holdfast.client.bulk import Call, start_many
 from holdfast.client.connections import Connections
 from holdfast.client.control import retry_run
 from holdfast.client.dead import DeadRun, dead_runs
 from holdfast.client.forking import fork_run
 from holdfast.client.health import Health, read_health
+from holdfast.client.journals import Journal, export_run
 from holdfast.client.listening import Listener
 from holdfast.client.pruning import PruneReport, prune_runs, pruning
 from holdfast.client.reports import UsageReport, usage_report
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stalls import look_around
+from holdfast.client.run_info import RunInfo, infos_of
+from holdfast.client.settling import settle_run
 from holdfast.client.starting import StartOptions, accept, find_spec, new_run
-from holdfast.client.store_parts import StoreMemory, StoreQueues, StoreSchedules
+from holdfast.client.store_parts import (
+    StoreAddresses,
+    StoreKeys,
+    StoreMemory,
+    StorePolicies,
+    StoreQueues,
+    StoreSchedules,
+)
 from holdfast.client.store_runs import StoreRuns
+from holdfast.client.tailing import Followed, Happening, read_tail
+from holdfast.client.workers import WorkerInfo, read_workers
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.queues import Queue
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.urls import shown_url
+from holdfast.stores.urls import in_namespace, shown_url, split_namespace
 
 
 class StoreBackend(StoreRuns, Backend):
@@ -47,6 +68,10 @@ class StoreBackend(StoreRuns, Backend):
         super().__init__(connections, max_value=max_value)
         self.url = shown_url(url)
         self.connections = connections
+        place, namespace = split_namespace(url)
+        self._namespace = namespace or DEFAULT_NAMESPACE
+        self._home = connections.beside(in_namespace(place, DEFAULT_NAMESPACE))
+        """The way to the default namespace of the same database, where keys are kept."""
         self._told: WeakKeyDictionary[Store, WeakSet[Queue]] = WeakKeyDictionary()
         """The queues whose limits were announced, over which connection."""
 
@@ -65,13 +90,29 @@ class StoreBackend(StoreRuns, Backend):
         """Queues with limits."""
         return StoreQueues(self.connections)
 
-    async def open(self) -> None:
+    @property
+    def addresses(self) -> AddressBackend:
+        """Where work is sent to."""
+        return StoreAddresses(self.connections)
+
+    @property
+    def policies(self) -> PolicyBackend:
+        """What a day may cost."""
+        return StorePolicies(self.connections)
+
+    @property
+    def keys(self) -> KeyBackend:
+        """API keys."""
+        return StoreKeys(self._home, self._namespace)
+
+    async def open(self, patience: float | None = None) -> None:
         """Connect."""
         await self.connections.store()
 
     async def close(self) -> None:
         """Disconnect the running event loop."""
         await self.connections.close()
+        await self._home.close()
 
     async def start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions) -> str:
         """Start a run or join the one that is there."""
@@ -110,19 +151,38 @@ class StoreBackend(StoreRuns, Backend):
         """Runs that match, newest first."""
         store = await self.connections.store()
         key = None if before is None else (await self.connections.read(before)).key
-        runs = await store.list_runs(where, limit=limit, before=key)
-        around = None if all(run.state.is_terminal for run in runs) else await look_around(store, runs)
-        return [RunInfo.of(run, around) for run in runs]
+        return await infos_of(store, await store.list_runs(where, limit=limit, before=key))
 
     async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
         """Let a run go on that failed, was cancelled or is dead."""
         await retry_run(self.connections, run_id, run_again=run_again, version=version)
+
+    async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
+        """Say what came of a step of unknown outcome, and let its run go on."""
+        store = await self.connections.store()
+        await settle_run(store, run_id, step, output=output, happened=happened, by=by, max_value=self.max_value)
 
     async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         """A new run that shares the beginning of another one."""
         store = await self.connections.store()
         run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id, max_value=self.max_value)
         return run.id
+
+    async def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:
+        """What happens in all runs."""
+        store = await self.connections.store()
+        moment = store.now() if since is None else since.timestamp()
+        async with aclosing(read_tail(self.connections, followed, moment)) as happenings:
+            async for one in happenings:
+                yield one
+
+    async def export(self, run_id: str) -> Journal:
+        """A run outside its store."""
+        return await export_run(await self.connections.store(), run_id)
+
+    async def budget(self, run_id: str) -> BudgetInfo:
+        """What a run may use and has used."""
+        return await read_budget(await self.connections.store(), run_id)
 
     async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
         """Dead runs, newest first."""
@@ -138,14 +198,15 @@ class StoreBackend(StoreRuns, Backend):
         unclaimed: bool,
         run_ids: Collection[str] | None,
         dry_run: bool,
+        report: PruneReport,
     ) -> PruneReport:
-        """Delete ended runs."""
+        """Delete ended runs, and tell in ``report``."""
         store = await self.connections.store()
         what = pruning(
             store.now(), older_than, states, workflow=workflow, keep=keep, unclaimed=unclaimed, run_ids=run_ids,
             dry_run=dry_run,
         )  # fmt: skip
-        return await prune_runs(store, what)
+        return await prune_runs(store, what, report)
 
     async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
         """What all runs have used, by day."""
@@ -159,6 +220,10 @@ class StoreBackend(StoreRuns, Backend):
             f"make it a workflow"
         )
 
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """Who takes up runs."""
+        return await read_workers(await self.connections.store())
+
     async def health(self) -> builtins.list[Health]:
         """How it is with all that was announced."""
         return await read_health(await self.connections.store())
@@ -170,3 +235,12 @@ class StoreBackend(StoreRuns, Backend):
     async def switch_on(self, workflow: str) -> bool:
         """Let its runs go on."""
         return await (await self.connections.store()).switch_on(workflow)
+
+    async def switched_off(self) -> dict[str, datetime]:
+        """What is switched off, and since when."""
+        off = await (await self.connections.store()).switched_off()
+        return {name: datetime.fromtimestamp(since, UTC) for name, since in off.items()}
+
+    async def audit(self, limit: int) -> builtins.list[AuditEntry]:
+        """Who asked servers for what."""
+        return await read_audit(await self.connections.store(), limit)

@@ -1,14 +1,25 @@
-"""Memory, schedules and queues in a store, as the backend of a client has them."""
+"""Memory, schedules, queues, addresses, policies and keys in a store, as the backend of a client has them."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast.client.backend import MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.addresses import AddressInfo, delete_address, list_addresses, put_address
+from holdfast.client.backend import (
+    AddressBackend,
+    KeyBackend,
+    MemoryBackend,
+    PolicyBackend,
+    QueueBackend,
+    ScheduleBackend,
+)
+from holdfast.client.keys import Key, MadeKey, create_key, read_keys, revoke_key
 from holdfast.client.memories import Remembered, list_values, read_value, search, to_delete, to_put
-from holdfast.client.queues import QueueInfo, find_queue, read_queues, set_limits
+from holdfast.client.policies import Policy, PolicyInfo, delete_policy, put_policy, read_policies
+from holdfast.client.queues import QueueInfo, find_queue, names_in_use, read_queues, set_limits
 from holdfast.client.schedules import (
     ScheduleInfo,
     WantedSchedule,
@@ -137,6 +148,10 @@ class StoreQueues(QueueBackend):
         """Set those of its limits that are given."""
         return await set_limits(await self._way.store(), name, limits)
 
+    async def names(self) -> builtins.list[str]:
+        """All that something is known of."""
+        return sorted(await names_in_use(await self._way.store()))
+
     async def reset(self, name: str) -> bool:
         """Let it have the limits that code says."""
         store = await self._way.store()
@@ -152,3 +167,69 @@ class StoreQueues(QueueBackend):
         store = await self._way.store()
         await find_queue(store, name)
         return await store.resume_queue(name)
+
+
+class StoreAddresses(AddressBackend):
+    """Addresses in a store."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def list(self) -> builtins.list[AddressInfo]:
+        """All of them."""
+        return await list_addresses(await self._way.store())
+
+    async def set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
+        """Change those of its settings that are given."""
+        return await put_address(await self._way.store(), name, **settings)
+
+    async def delete(self, name: str) -> bool:
+        """Forget its settings."""
+        return await delete_address(await self._way.store(), name)
+
+
+class StorePolicies(PolicyBackend):
+    """Policies in a store."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def list(self) -> builtins.list[PolicyInfo]:
+        """All of them."""
+        return await read_policies(await self._way.store())
+
+    async def set(self, name: str, policy: Policy) -> None:
+        """Give somebody a policy."""
+        await put_policy(await self._way.store(), name, policy)
+
+    async def delete(self, name: str) -> bool:
+        """Take it away."""
+        return await delete_policy(await self._way.store(), name)
+
+
+class StoreKeys(KeyBackend):
+    """API keys of a database.
+
+    Args:
+        home: the way to its default namespace, where they are kept.
+        namespace: the one that new keys are bound to.
+    """
+
+    def __init__(self, home: Way, namespace: str) -> None:
+        self._home = home
+        self._namespace = namespace
+
+    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> MadeKey:
+        """Make one."""
+        store = await self._home.store()
+        made = await create_key(store, name, scopes, self._namespace, expires_at=expires_at, now=store.now())
+        return MadeKey.of(*made)
+
+    async def list(self, namespace: str | None) -> builtins.list[Key]:
+        """All of them, or those of a namespace."""
+        return await read_keys(await self._home.store(), namespace)
+
+    async def revoke(self, id: str) -> bool:
+        """Let one open nothing any more."""
+        store = await self._home.store()
+        return await revoke_key(store, id, store.now())

@@ -11,13 +11,17 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from holdfast.client.agent_result import plain_result
-from holdfast.client.approvals import ApprovalInfo, ApprovalReach, approve, deny, list_approvals
+from holdfast.client.approvals import ApprovalInfo, ApprovalReach, approve, deny, find_approval, list_approvals
 from holdfast.client.backend import RunBackend
 from holdfast.client.control import cancel_run, pause_run, resume_run, send_signal, set_budget
 from holdfast.client.events import Event, read_events
 from holdfast.client.outcome import Ended, result_of
 from holdfast.client.plans import Plan, read_plan
 from holdfast.client.run_info import RunInfo, info_of
+from holdfast.client.stories.conversations import Said, read_conversation
+from holdfast.client.stories.families import read_family
+from holdfast.client.stories.reading import read_story
+from holdfast.client.stories.types import Family, Story
 from holdfast.codec import LARGEST
 from holdfast.core.records import Record
 from holdfast.core.usage import Budget, Usage
@@ -88,6 +92,19 @@ class StoreRuns(RunBackend):
         """Its plan."""
         return await read_plan(self._link, run_id)
 
+    async def story(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> Story:
+        """All that is known of it."""
+        store = await self._link.store()
+        return await read_story(store, run_id, -1 if after is None else after, limit, brief=not full)
+
+    async def conversation(self, run_id: str) -> list[Said]:
+        """What was said in it."""
+        return await read_conversation(await self._link.store(), run_id)
+
+    async def family(self, run_id: str) -> Family:
+        """The tree of runs that it is in."""
+        return await read_family(await self._link.store(), run_id)
+
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give it another budget."""
         await set_budget(self._link, run_id, budget)
@@ -113,6 +130,10 @@ class StoreRuns(RunBackend):
     ) -> list[ApprovalInfo]:
         """Questions that match."""
         return await list_approvals(self._link, run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit)
+
+    async def approval(self, id: str) -> ApprovalInfo:
+        """One question."""
+        return ApprovalInfo.of(await find_approval(self._link, id))
 
     async def approve(
         self,

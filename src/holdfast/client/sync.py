@@ -17,6 +17,8 @@ from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
 from holdfast.client.reports import UsageReport
 from holdfast.client.run_info import RunInfo
+from holdfast.client.stories.conversations import Said
+from holdfast.client.stories.types import Family, Story
 from holdfast.core.spans import Span
 from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UsageError
@@ -139,6 +141,20 @@ class WithoutLoop:
         """``plan`` without an event loop."""
         return self._sync(self._client.plan(run_id))
 
+    def story_sync(
+        self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
+    ) -> Story:
+        """``story`` without an event loop."""
+        return self._sync(self._client.story(run_id, after, limit, full=full))
+
+    def conversation_sync(self, run_id: str) -> builtins.list[Said]:
+        """``conversation`` without an event loop."""
+        return self._sync(self._client.conversation(run_id))
+
+    def family_sync(self, run_id: str) -> Family:
+        """``family`` without an event loop."""
+        return self._sync(self._client.family(run_id))
+
     def set_budget_sync(self, run_id: str, budget: Budget) -> None:
         """``set_budget`` without an event loop."""
         self._sync(self._client.set_budget(run_id, budget))
@@ -146,6 +162,12 @@ class WithoutLoop:
     def retry_sync(self, run_id: str, *, run_again: bool = False) -> None:
         """``retry`` without an event loop."""
         self._sync(self._client.retry(run_id, run_again=run_again))
+
+    def settle_sync(
+        self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True, by: str | None = None
+    ) -> None:
+        """``settle`` without an event loop."""
+        self._sync(self._client.settle(run_id, step, output, happened=happened, by=by))
 
     def dead_sync(
         self, *, workflow: str | None = None, limit: int = 50, before: str | None = None

@@ -23,6 +23,7 @@ answered what, and whoever asks again under their id asks anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -166,3 +167,17 @@ class ApprovalFilter(NamedTuple):
     asked_of: str | None = None
     id_prefix: str | None = None
     """The id begins with exactly this."""
+    only_closed: bool = False
+    """Only those that take no answer any more, the one that was asked last first; ``only_open`` is then without
+    meaning."""
+
+    def takes(self, state: ApprovalState) -> bool:
+        """Whether one in this state is among them."""
+        is_open = state is ApprovalState.OPEN
+        return not is_open if self.only_closed else is_open or not self.only_open
+
+
+def in_order(found: Iterable[Approval], where: ApprovalFilter) -> list[Approval]:
+    """As they are listed: by when they were asked, and as they stand if that was at the same time."""
+    listed = sorted(found, key=lambda one: one.asked_at)
+    return listed[::-1] if where.only_closed else listed

@@ -102,6 +102,7 @@ from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
+from holdfast.stores.outlines import Outline, parts_of
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
@@ -245,6 +246,16 @@ class RunFilter:
     """The id of the run that started it; the empty text matches none."""
     owner: int | None = None
     """The worker that holds it."""
+
+
+class Found(NamedTuple):
+    """What a search for runs has come to."""
+
+    runs: list[Run]
+    until: int | None
+    """It has looked at all runs whose keys are this or higher; ``None``: at all that there are."""
+    until_at: float | None = None
+    """When the run with that key was created."""
 
 
 class Store(ABC):
@@ -406,16 +417,29 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        """As ``list_runs``, but looks at about ``most`` runs and no more; go on with ``until`` as ``before``.
+
+        So each piece is a short one, whatever is looked for, and however many runs there are.
+        """
+
+    @abstractmethod
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         """What these runs have used, and their budgets; those that have neither are left out."""
 
     @abstractmethod
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        """How many runs there are for each workflow and state, without those whose state cannot be read."""
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        """How many runs there are for each workflow and state, without those whose state cannot be read.
+
+        With ``most``, those that have ended are counted up to there and no further, for each workflow and state: what
+        is told as that many may be more. So it does not matter how many there are, but only how many are unfinished.
+        """
 
     @abstractmethod
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
-        """How many runs that have not ended there are for each workflow and version."""
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        """How many runs that have not ended there are for each workflow, or each of these, and version."""
 
     @abstractmethod
     async def last_record(self, run_id: str, name: str) -> Record | None:
@@ -432,11 +456,27 @@ class Store(ABC):
         ``seq`` are other ones than those that were there before.
         """
 
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        """A run with a page of its journal, and what the rest amounts to; ``None`` if there is no such run.
+
+        The page begins behind the record ``after_seq``, and has at most ``limit`` records; ``None``: all of them.
+        Unless it is ``whole``, large payloads may be left out, and those of the row told by their size, as in
+        ``list_runs``.
+        """
+        run = await self.get(run_id)
+        if run is None:
+            return None
+        [history] = await self.histories([run.key])
+        page = [record for record in history.records if record.seq > after_seq]
+        return Outline(run, page[:limit], {}, parts_of(history.records), history.attempts, history.signals)
+
     # Approvals
 
     @abstractmethod
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        """Approvals that match, the one that was asked first comes first."""
+        """Approvals that match, the one that was asked first comes first; of closed ones alone, the last one."""
 
     # Memories
 

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
+EVERYTHING = ""
+"""No run has this id: whoever listens to it hears of whatever changes, and never of one run alone."""
+
 
 class Bell:
     """Rings when something may be new of a run."""
@@ -20,13 +23,13 @@ class Bell:
         if self._error is not None:
             raise self._error
 
-    async def wait(self, timeout: float) -> None:
-        """Until it rings, or so many seconds have passed."""
+    async def wait(self, timeout: float) -> bool:
+        """Until it rings, or so many seconds have passed; whether it has rung."""
         try:
             async with asyncio.timeout(timeout):
-                await self._rung.wait()
+                return await self._rung.wait()
         except TimeoutError:
-            pass
+            return False
 
     def ring(self, error: BaseException | None = None) -> None:
         """Something may be new; or nothing can come any more, because of this error."""

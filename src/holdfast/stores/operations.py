@@ -394,6 +394,17 @@ class SetBudget(NamedTuple):
     at: float
 
 
+class Settlement(NamedTuple):
+    """What a person says of a step of unknown outcome, when its run is reopened."""
+
+    epoch: int
+    """The run's when that person looked: what they saw is still so if it has the same one."""
+    rewind: Rewind
+    """What is taken back, in place of what a retry would take: not what is of other ``once`` steps."""
+    record: Record | None
+    """The step's outcome, whose ``seq`` follows from what is kept; ``None``: it did not happen, and runs again."""
+
+
 class ReopenRun(NamedTuple):
     """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
 
@@ -412,6 +423,10 @@ class ReopenRun(NamedTuple):
 
     Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again. Answers of people that are taken
     back are not put back: see ``approvals``. Each run that is reopened has a ``REOPENED`` notice.
+
+    With ``settles``, the run's own ``rewind`` is not looked at but the one that is given, and the step's outcome
+    is appended behind what is kept. ``ENDED`` also when the run has another epoch by now. The runs that are reopened
+    with it are so as by any retry.
     """
 
     run_id: str
@@ -419,6 +434,7 @@ class ReopenRun(NamedTuple):
     run_again: bool = False
     version: str | None = None
     """Let another version of its workflow's code go on with it; the runs that are reopened with it keep theirs."""
+    settles: Settlement | None = None
 
 
 class ForkRun(NamedTuple):

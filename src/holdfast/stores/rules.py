@@ -16,7 +16,7 @@ from holdfast.core.usage import BUDGET_SIGNAL, Limits
 from holdfast.errors import BudgetExceeded, WorkflowSwitchedOff
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
-from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, Run, Verdict
+from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, ReopenRun, Run, Verdict
 
 if TYPE_CHECKING:
     from holdfast.stores.contract import Worker
@@ -147,6 +147,11 @@ def answer_to_reopen(state: str, rewind: Rewind | None, *, run_again: bool) -> V
     if rewind is not None and rewind.once and not run_again:
         return Verdict.REFUSED
     return Verdict.DONE
+
+
+def is_settled_too_late(op: ReopenRun, epoch: int) -> bool:
+    """Whether somebody has taken the run up since the person looked who settles a step of it."""
+    return op.settles is not None and op.settles.epoch != epoch
 
 
 def cancel_after(is_recorded: bool) -> Cancel:

@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 import builtins
+import json
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx2
 
 from holdfast.client.addresses import checked_address
-from holdfast.client.backend import Backend, MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.auditing import AuditEntry
+from holdfast.client.backend import (
+    AddressBackend,
+    Backend,
+    KeyBackend,
+    MemoryBackend,
+    PolicyBackend,
+    QueueBackend,
+    ScheduleBackend,
+)
+from holdfast.client.budgets import BudgetInfo
 from holdfast.client.bulk import AT_ONCE, Call, check_options, split_call
 from holdfast.client.dead import DeadRun
 from holdfast.client.forking import GIVEN
-from holdfast.client.health import Health
+from holdfast.client.health import Health, Switch
 from holdfast.client.http.listening import HttpListeners
-from holdfast.client.http.parts import HttpMemory, HttpQueues, HttpSchedules, queue_as_json
-from holdfast.client.http.patience import Pace
+from holdfast.client.http.parts import (
+    HttpAddresses,
+    HttpKeys,
+    HttpMemory,
+    HttpPolicies,
+    HttpQueues,
+    HttpSchedules,
+    queue_as_json,
+)
+from holdfast.client.http.patience import LIMIT, Pace, Patience
 from holdfast.client.http.places import Place
 from holdfast.client.http.reading import items_of, read, read_all, read_run
 from holdfast.client.http.runs import PAGE, HttpRuns, budget_as_json, encoded, part
-from holdfast.client.http.transport import Transport
+from holdfast.client.http.transport import Passing, Transport
+from holdfast.client.journals import Journal
 from holdfast.client.listening import Listener
 from holdfast.client.pruning import PruneReport
 from holdfast.client.reports import DaySpending, UsageReport, day_of
 from holdfast.client.run_info import RunInfo
+from holdfast.client.settling import check_what_is_said
 from holdfast.client.starting import StartOptions
+from holdfast.client.tailing import FOLLOWING, Followed, Happening, Told
 from holdfast.client.wire import encoded_to_wire
+from holdfast.client.workers import WorkerInfo
 from holdfast.codec import LARGEST, check_size
 from holdfast.core.spans import LONGEST
 from holdfast.core.states import RunState
-from holdfast.errors import NotAllowed, RetryRefused, RunConflict, RunUnsuccessful, UsageError
+from holdfast.errors import NotAllowed, RetryRefused, RunConflict, RunUnsuccessful, SettleRefused, UsageError
 from holdfast.stores.contract import RunFilter
 
 T = TypeVar("T")
@@ -41,6 +66,20 @@ PRUNING = 600.0
 """Seconds that deleting runs may take."""
 BATCH = 4 * 1024 * 1024
 """Bytes of inputs that are sent at once: servers take some more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """A server, and who it takes the caller for."""
+
+    version: str
+    now: datetime
+    """By its clock."""
+    key: str | None
+    """The id of the caller's key; none where none is needed."""
+    name: str
+    namespace: str
+    scopes: tuple[str, ...]
 
 
 class HttpBackend(HttpRuns, Backend):
@@ -80,12 +119,33 @@ class HttpBackend(HttpRuns, Backend):
         """Queues with limits."""
         return HttpQueues(self._transport)
 
-    async def open(self) -> None:
+    @property
+    def addresses(self) -> AddressBackend:
+        """Where work is sent to."""
+        return HttpAddresses(self._transport)
+
+    @property
+    def policies(self) -> PolicyBackend:
+        """What a day may cost."""
+        return HttpPolicies(self._transport)
+
+    @property
+    def keys(self) -> KeyBackend:
+        """API keys."""
+        return HttpKeys(self._transport)
+
+    async def open(self, patience: float | None = None) -> None:
         """Look whether the server is there, and whether it knows the key."""
         try:
-            (await self._transport.ask("GET", "/v1/whoami")).checked()
+            answer = await self._transport.ask("GET", "/v1/whoami", patience=LIMIT if patience is None else patience)
+            answer.checked()
         except NotAllowed:
             pass  # it knows the key, which is for something else than reading
+
+    async def about(self) -> ServerInfo:
+        """What the server tells of itself, and of the caller."""
+        health, who = await self._get("/v1/health"), await self._get("/v1/whoami")
+        return read(ServerInfo, {**health, **who})
 
     async def close(self) -> None:
         """Disconnect the running event loop."""
@@ -151,10 +211,45 @@ class HttpBackend(HttpRuns, Backend):
             "tag": where.tag,
             "text": where.text,
             "parent": where.parent,
+            "id_prefix": where.id_prefix,
             "created_after": _moment(where.created_after),
             "created_before": _moment(where.created_before),
         }
         return [read_run(one) for one in await self._pages("/v1/runs", query, limit, before)]
+
+    async def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:
+        """What happens in all runs."""
+        query = {"workflow": followed.workflow, "tag": followed.tag, "state": [str(one) for one in followed.states]}
+        left, told = Patience(self._transport.pace, None), Told()
+        place = None if since is None else since.isoformat()
+        while True:
+            wait: float | None = None
+            try:
+                async with (
+                    self._transport.stream("/v1/events", query={**query, "since": place}) as stream,
+                    aclosing(aiter(stream)) as received,
+                ):
+                    async for one in received:
+                        left.renew()
+                        place = one.id or place
+                        if one.event == FOLLOWING:
+                            since = since or datetime.fromisoformat(json.loads(one.data)["since"])
+                            continue
+                        happening = read(Happening, json.loads(one.data), "data")
+                        if told.is_new(happening) and (since is None or happening.at >= since):
+                            yield happening
+            except Passing as passing:
+                wait = passing.wait
+            await left.wait(wait)  # its server is about to stop: another one, or it itself, goes on from this place
+
+    async def export(self, run_id: str) -> Journal:
+        """A run outside its store."""
+        told = await self._get(f"/v1/runs/{part(run_id)}/journal")
+        return Journal.of(told, f"what {self.url} tells of run {run_id!r}")
+
+    async def budget(self, run_id: str) -> BudgetInfo:
+        """What a run may use and has used."""
+        return read(BudgetInfo, await self._get(f"/v1/runs/{part(run_id)}/budget"))
 
     async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
         """Dead runs, newest first."""
@@ -177,6 +272,20 @@ class HttpBackend(HttpRuns, Backend):
         body = _given({"run_again": run_again, "version": version})
         answer = await self._transport.ask("POST", f"/v1/runs/{part(run_id)}/retry", body=body)
         is_refused = isinstance(answer.error, RetryRefused)
+        if answer.again and is_refused and not (await self.info(run_id)).state.is_terminal:
+            return  # our first try has been heard: it goes on
+        answer.checked()
+
+    async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
+        """Say what came of a step of unknown outcome, and let its run go on."""
+        check_what_is_said(output, happened)
+        body = _given({"step": step, "by": by})
+        if happened:
+            body["output"] = self._wire(output, f"the output of step {step!r}")
+        else:
+            body["happened"] = False
+        answer = await self._transport.ask("POST", f"/v1/runs/{part(run_id)}/settle", body=body)
+        is_refused = isinstance(answer.error, SettleRefused)
         if answer.again and is_refused and not (await self.info(run_id)).state.is_terminal:
             return  # our first try has been heard: it goes on
         answer.checked()
@@ -205,8 +314,9 @@ class HttpBackend(HttpRuns, Backend):
         unclaimed: bool,
         run_ids: Collection[str] | None,
         dry_run: bool,
+        report: PruneReport,
     ) -> PruneReport:
-        """Delete ended runs."""
+        """Delete ended runs, and tell in ``report``."""
         body = {
             "older_than": older_than.total_seconds() if isinstance(older_than, timedelta) else float(older_than),
             "state": [str(one) for one in states],
@@ -217,7 +327,10 @@ class HttpBackend(HttpRuns, Backend):
             "dry_run": dry_run,
         }
         answer = await self._transport.ask("POST", "/v1/prune", body=_given(body), answer=PRUNING)
-        return read(PruneReport, answer.checked())
+        told = read(PruneReport, answer.checked())
+        for one in fields(told):
+            setattr(report, one.name, getattr(told, one.name))
+        return report
 
     # Agents and workflows
 
@@ -227,6 +340,10 @@ class HttpBackend(HttpRuns, Backend):
         told = await self._get("/v1/usage", since=first, until=last, workflow=workflow)
         spending = read_all(DaySpending, told)
         return read(UsageReport, {**told, "spending": spending})
+
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """Who takes up runs."""
+        return read_all(WorkerInfo, await self._get("/v1/workers"))
 
     async def health(self) -> builtins.list[Health]:
         """How it is with all that was announced."""
@@ -239,6 +356,14 @@ class HttpBackend(HttpRuns, Backend):
     async def switch_on(self, workflow: str) -> bool:
         """Let its runs go on."""
         return await self._changes(f"/v1/agents/{part(workflow)}/lift")
+
+    async def audit(self, limit: int) -> builtins.list[AuditEntry]:
+        """Who asked servers for what."""
+        return [read(AuditEntry, one) for one in await self._pages("/v1/audit", {}, limit, None)]
+
+    async def switched_off(self) -> dict[str, datetime]:
+        """What is switched off, and since when."""
+        return {one.name: one.since for one in read_all(Switch, await self._get("/v1/switched-off"))}
 
 
 def _options(options: StartOptions) -> dict[str, Any]:

@@ -1,18 +1,29 @@
-"""Memory, schedules and queues behind a server."""
+"""Memory, schedules, queues, addresses, policies and keys behind a server."""
 
 from __future__ import annotations
 
 import builtins
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.client.backend import MemoryBackend, QueueBackend, ScheduleBackend
+from holdfast.client.addresses import AddressInfo
+from holdfast.client.backend import (
+    AddressBackend,
+    KeyBackend,
+    MemoryBackend,
+    PolicyBackend,
+    QueueBackend,
+    ScheduleBackend,
+)
 from holdfast.client.http.reading import read, read_all, read_schedule
 from holdfast.client.http.runs import PAGE, budget_as_json, part
 from holdfast.client.http.transport import Transport
+from holdfast.client.keys import Key, MadeKey
 from holdfast.client.memories import Remembered, check_limit, check_namespace, check_place, check_words, to_put
+from holdfast.client.policies import Policy, PolicyInfo
 from holdfast.client.queues import QueueInfo
 from holdfast.client.schedules import ScheduleInfo, WantedSchedule
 from holdfast.client.wire import encoded_to_wire, to_wire
@@ -157,6 +168,10 @@ class HttpQueues(QueueBackend):
         """All of them."""
         return read_all(QueueInfo, (await self._transport.ask("GET", "/v1/queues")).checked())
 
+    async def names(self) -> builtins.list[str]:
+        """All that something is known of."""
+        return [str(name) for name in (await self._transport.ask("GET", "/v1/queues")).checked()["names"]]
+
     async def get(self, name: str) -> QueueInfo:
         """One of them."""
         return read(QueueInfo, (await self._transport.ask("GET", _queue(name))).checked())
@@ -203,6 +218,73 @@ def queue_as_json(queue: str | Queue | None) -> Any:
         "key": queue.key,
     }
     return {name: value for name, value in told.items() if value is not None}
+
+
+class HttpAddresses(AddressBackend):
+    """Addresses behind a server."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> builtins.list[AddressInfo]:
+        """All of them."""
+        return read_all(AddressInfo, (await self._transport.ask("GET", "/v1/addresses")).checked())
+
+    async def set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
+        """Change those of its settings that are given."""
+        answer = await self._transport.ask("PUT", f"/v1/addresses/{part(name)}", body=dict(settings))
+        return read(AddressInfo, answer.checked())
+
+    async def delete(self, name: str) -> bool:
+        """Forget its settings."""
+        return await _changed(self._transport, "DELETE", f"/v1/addresses/{part(name)}")
+
+
+class HttpPolicies(PolicyBackend):
+    """Policies behind a server."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> builtins.list[PolicyInfo]:
+        """All of them."""
+        return read_all(PolicyInfo, (await self._transport.ask("GET", "/v1/policies")).checked())
+
+    async def set(self, name: str, policy: Policy) -> None:
+        """Give somebody a policy."""
+        (await self._transport.ask("PUT", _policy(name), body=asdict(policy))).checked()
+
+    async def delete(self, name: str) -> bool:
+        """Take it away."""
+        return await _changed(self._transport, "DELETE", _policy(name))
+
+
+def _policy(name: str) -> str:
+    return f"/v1/agents/{part(name)}/policy"
+
+
+class HttpKeys(KeyBackend):
+    """API keys behind a server: those of the caller's namespace."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> MadeKey:
+        """Make one."""
+        body = {"name": name, "scopes": [*scopes]}
+        if expires_at is not None:
+            body["expires_at"] = expires_at.isoformat()
+        # Not sent again: a key whose answer got lost would be there, and nobody would have it.
+        return read(MadeKey, (await self._transport.ask("POST", "/v1/keys", body=body, patience=0.0)).checked())
+
+    async def list(self, namespace: str | None) -> builtins.list[Key]:
+        """All of them; of another namespace than the caller's, none are known."""
+        found = read_all(Key, (await self._transport.ask("GET", "/v1/keys")).checked())
+        return [key for key in found if namespace in (None, key.namespace)]
+
+    async def revoke(self, id: str) -> bool:
+        """Let one open nothing any more."""
+        return await _changed(self._transport, "DELETE", f"/v1/keys/{part(id)}")
 
 
 async def _changed(transport: Transport, method: str, path: str, body: Any = None) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from holdfast import errors
+from holdfast.client.keys import UnknownKey
 from holdfast.errors import HoldfastError
 
 MEDIA_TYPE = "application/problem+json"
@@ -35,6 +36,17 @@ def _lost(message: str, told: Mapping[str, Any]) -> HoldfastError:
     return errors.DeliveryLost(message, str(told.get("run_id", "")), reason=str(told.get("reason", "unknown")))
 
 
+def _not_retried(message: str, told: Mapping[str, Any]) -> HoldfastError:
+    needed = told.get("needs_run_again") is True
+    return errors.RetryRefused(message, str(told.get("run_id", "")), needs_run_again=needed)
+
+
+def _unfit(message: str, told: Mapping[str, Any]) -> HoldfastError:
+    faults = cast("list[Any]", told["faults"]) if isinstance(told.get("faults"), list) else []
+    fits = [cast("dict[str, str]", one) for one in faults if isinstance(one, dict)]
+    return errors.InputError(message, [{**one, "where": str(one.get("where")).removeprefix("body.")} for one in fits])
+
+
 def _plain(kind: type[HoldfastError]) -> Callable[[str, Mapping[str, Any]], HoldfastError]:
     return lambda message, told: kind(message)
 
@@ -50,13 +62,15 @@ KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], HoldfastError]]] = 
     "run-unsuccessful": _unsuccessful,
     "delivery-lost": _lost,
     "delivery-not-found": _lost,
-    "retry-refused": _of_run(errors.RetryRefused),
+    "retry-refused": _not_retried,
+    "settle-refused": _of_run(errors.SettleRefused),
     "approval-closed": _of_approval(errors.ApprovalClosed),
     "workflow-switched-off": _plain(errors.WorkflowSwitchedOff),
     "value-too-large": _plain(errors.ValueTooLarge),
     "too-large": _plain(errors.ValueTooLarge),
     "too-deep": _plain(errors.UnrecordableValue),
-    "bad-input": _plain(errors.InputError),
+    "unknown-key": _plain(UnknownKey),
+    "bad-input": _unfit,
     "bad-request": _plain(errors.UsageError),
     "bad-value": _plain(errors.CodecError),
     "value-sealed": _plain(errors.UndecryptableValue),

@@ -15,6 +15,9 @@ from holdfast.client.events import Event
 from holdfast.client.plans import Plan, PlanItem
 from holdfast.client.run_info import RunInfo
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.client.stories.conversations import Said, said_from_json
+from holdfast.client.stories.types import VALUE, ModelCall, Story
+from holdfast.client.stories.wiring import with_values
 from holdfast.client.wire import from_wire
 from holdfast.core.usage import Usage
 from holdfast.errors import InputError, ServerError
@@ -34,10 +37,14 @@ def read(kind: type[T], data: Any, *values: str) -> T:
             data = {**data, **{name: from_wire(data[name], name) for name in values}}
         return _in_utc(_adapter(kind).validate_python(data), values)
     except (ValidationError, KeyError, TypeError, InputError) as error:
-        raise ServerError(
-            f"the server has answered with a {kind.__name__} that this version of Holdfast cannot read: {error}. Are "
-            f"both of the same version?"
-        ) from None
+        raise _unfit(kind.__name__, error) from None
+
+
+def _unfit(what: str, error: Exception) -> ServerError:
+    return ServerError(
+        f"the server has answered with a {what} that this version of Holdfast cannot read: {error}. Are both of the "
+        f"same version?"
+    )
 
 
 def _in_utc(value: Any, values: Collection[str] = ()) -> Any:
@@ -48,8 +55,19 @@ def _in_utc(value: Any, values: Collection[str] = ()) -> Any:
         return tuple(_in_utc(one) for one in cast("tuple[Any, ...]", value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    own = {one.name: getattr(value, one.name) for one in fields(value) if one.name not in values}
-    return replace(value, **{name: _in_utc(one) for name, one in own.items() if isinstance(one, datetime | tuple)})
+    own = {
+        one.name: getattr(value, one.name)
+        for one in fields(value)
+        if one.name not in values and VALUE not in one.metadata
+    }
+    return replace(
+        value,
+        **{
+            name: _in_utc(one)
+            for name, one in own.items()
+            if isinstance(one, datetime | tuple) or (is_dataclass(one) and not isinstance(one, type))
+        },
+    )
 
 
 def read_all(kind: type[T], data: Any, *values: str) -> list[T]:
@@ -95,3 +113,16 @@ def read_usage(data: Any) -> Usage:
 def read_plan(data: Any) -> Plan:
     """A plan."""
     return Plan(tuple(read_all(PlanItem, data)))
+
+
+def read_story(data: Any) -> Story:
+    """A run's story."""
+    return with_values(read(Story, data), from_wire)
+
+
+def read_said(data: Any) -> Said:
+    """A piece of a conversation."""
+    try:
+        return said_from_json(data, lambda told: read(ModelCall, told))
+    except (KeyError, TypeError) as error:
+        raise _unfit("Said", error) from None

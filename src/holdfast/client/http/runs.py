@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,11 +16,23 @@ from holdfast.client.backend import RunBackend
 from holdfast.client.events import Event, refuse_in_workflow
 from holdfast.client.http.patience import LIMIT, Patience
 from holdfast.client.http.problems import error_of
-from holdfast.client.http.reading import items_of, read_approval, read_event, read_plan, read_run, read_usage
+from holdfast.client.http.reading import (
+    items_of,
+    read,
+    read_approval,
+    read_event,
+    read_plan,
+    read_run,
+    read_said,
+    read_story,
+    read_usage,
+)
 from holdfast.client.http.transport import Passing, Transport
 from holdfast.client.outcome import Ended, unsuccessful
 from holdfast.client.plans import Plan
 from holdfast.client.run_info import RunInfo
+from holdfast.client.stories.conversations import Said
+from holdfast.client.stories.types import Family, Story
 from holdfast.client.wire import encoded_to_wire, from_wire
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.states import RunState
@@ -155,6 +168,29 @@ class HttpRuns(RunBackend):
         """Its plan."""
         return read_plan(await self._get(f"/v1/runs/{part(run_id)}/plan"))
 
+    async def story(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> Story:
+        """All that is known of it: page by page, if it is long."""
+        story = await self._story(run_id, after, PAGE if limit is None else min(limit, PAGE), full)
+        told, newest = list(story.journal), story
+        while newest.more and newest.journal and (limit is None or len(told) < limit):
+            room = PAGE if limit is None else min(limit - len(told), PAGE)
+            newest = await self._story(run_id, told[-1].seq, room, full)
+            told += newest.journal
+        kin = {**story.kin, **newest.kin}
+        return replace(newest, journal=tuple(told), children=tuple(kin.values()))
+
+    async def _story(self, run_id: str, after: int | None, limit: int, full: bool) -> Story:
+        values = "full" if full else "brief"
+        return read_story(await self._get(f"/v1/runs/{part(run_id)}/story", after=after, limit=limit, values=values))
+
+    async def conversation(self, run_id: str) -> list[Said]:
+        """What was said in it."""
+        return [read_said(one) for one in items_of(await self._get(f"/v1/runs/{part(run_id)}/conversation"))]
+
+    async def family(self, run_id: str) -> Family:
+        """The tree of runs that it is in."""
+        return read(Family, await self._get(f"/v1/runs/{part(run_id)}/family"))
+
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give it another budget."""
         await self._changes(f"/v1/runs/{part(run_id)}/budget", budget_as_json(budget), method="PUT")
@@ -191,6 +227,10 @@ class HttpRuns(RunBackend):
             "/v1/approvals", run_id=run_id, workflow=workflow, asked_of=asked_of, all=all or None, limit=limit
         )
         return [read_approval(one) for one in items_of(found)]
+
+    async def approval(self, id: str) -> ApprovalInfo:
+        """One question."""
+        return read_approval(await self._get(f"/v1/approvals/{part(id.strip() or '-')}"))
 
     async def approve(
         self,

@@ -210,8 +210,10 @@ class Transport:
     def _gave_up(self, asked: str, passing: Passing) -> HoldfastError:
         if isinstance(passing.error, TooManyRequests):
             return passing.error
-        doubt = " It may have been carried out." if passing.sent and not asked.startswith("GET") else ""
-        return ServerUnavailable(f"{self.place.url} does not answer ({passing}), and {asked} was given up.{doubt}")
+        more = " Is `holdfast serve` running there?"
+        if passing.sent:
+            more = "" if asked.startswith("GET") else " It may have been carried out."
+        return ServerUnavailable(f"{self.place.url} does not answer ({passing}), and {asked} was given up.{more}")
 
     # Streams
 

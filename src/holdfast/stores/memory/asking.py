@@ -15,6 +15,7 @@ from holdfast.stores.approvals import (
     RemindApproval,
     WithdrawApproval,
     answer_name,
+    in_order,
 )
 from holdfast.stores.memories import Memory, MemoryChange, PutMemory, proper
 from holdfast.stores.memory.tables import Tables
@@ -101,7 +102,7 @@ class Asking(Tables):
         """Approvals that match, the longest open first."""
         with self._lock:
             found = [approval for approval in self._approvals.values() if _matches(approval, where)]
-        return sorted(found, key=lambda approval: approval.asked_at)[:limit]
+        return in_order(found, where)[:limit]
 
     # Notices
 
@@ -151,7 +152,7 @@ class Asking(Tables):
 
 def _matches(approval: Approval, where: ApprovalFilter) -> bool:
     return (
-        (not where.only_open or approval.state is ApprovalState.OPEN)
+        where.takes(approval.state)
         and (where.run_id is None or approval.run_id == where.run_id)
         and (where.workflow is None or approval.workflow == where.workflow)
         and (where.asked_of is None or approval.asked_of == where.asked_of)

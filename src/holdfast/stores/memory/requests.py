@@ -103,15 +103,23 @@ class Requests(Tables):
         run = self._by_id(op.run_id)
         if run is None:
             return Verdict.UNKNOWN_RUN
+        if rules.is_settled_too_late(op, run.epoch):
+            return Verdict.ENDED
+        if op.settles is not None:
+            run = replace(run, rewind=op.settles.rewind)
         affected: dict[int, None] = {}
         answer = self._may_reopen(run, op, affected)
         if answer is Verdict.DONE:
+            self._put(run)
             for key in affected:
                 self._rewind(self._runs[key], affected)
                 kept = self._records.get(key)
                 self._leave(key, -1, op.at, *rules.reopened_notice(kept[-1].seq if kept else -1))
                 if self._accounts.of(key).short:
                     self._ask_again(self._runs[key], b"null", op.at)
+            if op.settles is not None and op.settles.record is not None:
+                journal = self._records.setdefault(run.key, [])
+                journal.append(op.settles.record._replace(seq=journal[-1].seq + 1 if journal else 0))
             if op.version is not None:
                 self._put(replace(self._runs[run.key], version=op.version))
         return answer

@@ -20,6 +20,7 @@ from holdfast.stores.archives import HELD_BACK
 from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import (
     DEFAULT_NAMESPACE,
+    Found,
     History,
     NewSignals,
     NewWorker,
@@ -126,9 +127,10 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
         self._announce()
 
     def kill_worker(self, worker: int) -> None:
-        """For tests: the worker's "process" is gone, as the next ``reap`` will find."""
+        """For tests: the worker's "process" is gone, as the next ``reap`` will find; not of one by lease, whose
+        process no store can see."""
         with self._lock:
-            if self._is_live(worker):
+            if self._is_live(worker) and not self._workers[worker].by_lease:
                 self._killed.add(worker)
         self._announce()
 
@@ -299,14 +301,24 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             return [run for run_id in dict.fromkeys(run_ids) if (run := self._by_id(run_id)) is not None]
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
+        return self._searched(where, limit, before, None).runs
+
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        return self._searched(where, limit, before, most)
+
+    def _searched(self, where: RunFilter, limit: int, before: int | None, most: int | None) -> Found:
         found: list[Run] = []
         with self._lock:
-            for key in sorted(self._runs, reverse=True):
-                if len(found) >= limit:
-                    break
-                if (before is None or key < before) and _matches(self._runs[key], where):
+            below = [key for key in sorted(self._runs, reverse=True) if before is None or key < before]
+            for looked_at, key in enumerate(below):
+                if len(found) >= limit or looked_at == most:
+                    last = self._runs[below[looked_at - 1]] if looked_at else None
+                    return Found(found, before if last is None else last.key, None if last is None else last.created_at)
+                if _matches(self._runs[key], where):
                     found.append(self._runs[key])
-        return found
+        return Found(found, None)
 
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         with self._lock:
@@ -314,16 +326,17 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             found = {run.id: self._accounts.of(run.key).told() for run in runs}
         return {run_id: usage for run_id, usage in found.items() if usage != RunUsage()}
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        counts: dict[tuple[str, RunState], int] = {}
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
         with self._lock:
-            for run in self._runs.values():
-                counts[run.workflow, run.state] = counts.get((run.workflow, run.state), 0) + 1
-        return counts
+            counts = Counter((run.workflow, run.state) for run in self._runs.values())
+        if most is None:
+            return counts
+        return {place: min(count, most) if place[1].is_terminal else count for place, count in counts.items()}
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         with self._lock:
-            return Counter((run.workflow, run.version) for run in map(self._runs.__getitem__, self._unfinished))
+            runs = [self._runs[key] for key in self._unfinished]
+        return Counter((run.workflow, run.version) for run in runs if workflows is None or run.workflow in workflows)
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         with self._lock:

@@ -10,22 +10,37 @@ from __future__ import annotations
 
 from typing import Final
 
+_KNOWN_WORKFLOWS = (
+    "WITH RECURSIVE w (name) AS ((SELECT workflow FROM {s}.runs ORDER BY workflow, state, key LIMIT 1) UNION ALL "
+    "SELECT (SELECT workflow FROM {s}.runs WHERE workflow > w.name ORDER BY workflow, state, key LIMIT 1) "
+    "FROM w WHERE w.name IS NOT NULL) SELECT name FROM w WHERE name IS NOT NULL"
+)
+
 LISTS: Final[dict[str, str]] = {
-    "LIST_BY_KEY": "SELECT key FROM {s}.runs WHERE key < %s{filters} ORDER BY key DESC LIMIT %s",
+    "LIST_BY_KEY": "SELECT key FROM {s}.runs WHERE key < %s AND key >= %s{filters} ORDER BY key DESC LIMIT %s",
     "LIST_STRETCH": (
-        "SELECT key FROM (SELECT %s::text AS w, %s::text AS s, %s::bigint AS k) q CROSS JOIN {s}.runs "
-        "WHERE (workflow, state, key) < (q.w, q.s, q.k) AND (workflow, state) >= (q.w, q.s){filters} "
+        "SELECT key FROM (SELECT %s::text AS w, %s::text AS s, %s::bigint AS k, %s::bigint AS f) q CROSS JOIN {s}.runs "
+        "WHERE (workflow, state, key) < (q.w, q.s, q.k) AND (workflow, state, key) >= (q.w, q.s, q.f){filters} "
         "ORDER BY workflow DESC, state DESC, key DESC LIMIT %s"
     ),
     "NEWEST_CREATED": "SELECT max(key + 0) FROM {s}.runs WHERE created_at >= %s AND created_at < %s",
-    "KNOWN_WORKFLOWS": (
-        "WITH RECURSIVE w (name) AS ((SELECT workflow FROM {s}.runs ORDER BY workflow, state, key LIMIT 1) UNION ALL "
-        "SELECT (SELECT workflow FROM {s}.runs WHERE workflow > w.name ORDER BY workflow, state, key LIMIT 1) "
-        "FROM w WHERE w.name IS NOT NULL) SELECT name FROM w WHERE name IS NOT NULL"
+    "KNOWN_WORKFLOWS": _KNOWN_WORKFLOWS,
+    "CREATED_BELOW": (
+        "SELECT 1 FROM {s}.runs WHERE created_at >= %s AND created_at < %s AND key + 0 < %s "
+        "ORDER BY created_at, key LIMIT 1"
+    ),
+    "COUNT_SOME": (
+        f"SELECT w.name, s.state, c.count FROM (SELECT %s::text[] AS states, %s::bigint AS most OFFSET 0) q "
+        f"CROSS JOIN ({_KNOWN_WORKFLOWS}) w CROSS JOIN LATERAL unnest(q.states) s (state) CROSS JOIN LATERAL "
+        "(SELECT count(*) FROM (SELECT 1 FROM {s}.runs WHERE workflow = w.name AND state = s.state "
+        "ORDER BY workflow, state, key LIMIT q.most) f) c"
     ),
     "COUNT_RUNS": "SELECT workflow, state, count(*) FROM {s}.runs GROUP BY workflow, state",
     "COUNT_UNFINISHED": (
-        "SELECT workflow, version, count(*) FROM {s}.runs WHERE finished_at IS NULL GROUP BY workflow, version"
+        "SELECT w.name, r.version, count(*) FROM unnest(%s::text[]) w (name) "
+        "CROSS JOIN (VALUES ('pending'), ('running'), ('waiting')) s (state) CROSS JOIN LATERAL "
+        "(SELECT version FROM {s}.runs WHERE workflow = w.name AND state = s.state ORDER BY workflow, state, key) r "
+        "GROUP BY w.name, r.version"
     ),
 }
 
@@ -33,15 +48,18 @@ LISTS: Final[dict[str, str]] = {
 def _page(given: str, source: str, column: str, key: str) -> str:
     """A page of the runs that share a value of ``column``, from an index of that and of the key."""
     return (
-        f"SELECT runs.key FROM (SELECT %s::{given} AS v, %s::bigint AS k) q CROSS JOIN {source} "
-        f"WHERE ({column}, {key}) < (q.v, q.k) AND {column} >= q.v{{filters}} "
+        f"SELECT runs.key FROM (SELECT %s::{given} AS v, %s::bigint AS k, %s::bigint AS f) q CROSS JOIN {source} "
+        f"WHERE ({column}, {key}) < (q.v, q.k) AND ({column}, {key}) >= (q.v, q.f){{filters}} "
         f"ORDER BY {column} DESC, {key} DESC LIMIT %s"
     )
 
 
 def _few(condition: str) -> str:
     """A page of so few runs that all of them may be read and sorted."""
-    return f"SELECT key FROM {{s}}.runs WHERE {condition} AND key + 0 < %s{{filters}} ORDER BY key + 0 DESC LIMIT %s"
+    return (
+        f"SELECT key FROM {{s}}.runs WHERE {condition} AND key + 0 < %s AND key + 0 >= %s{{filters}} "
+        f"ORDER BY key + 0 DESC LIMIT %s"
+    )
 
 
 def _count(given: str, source: str, column: str, key: str) -> str:
@@ -93,6 +111,6 @@ FILTERS: Final[dict[str, str]] = {
 
 CONTAINING = (
     " AND (runs.id {test} OR runs.workflow {test} "
-    "OR (runs.tags <> '[]' AND EXISTS (SELECT 1 FROM {s}.run_tags t WHERE t.run = runs.key AND t.tag {test})) "
+    "OR (runs.tags <> '[]' AND EXISTS (SELECT 1 FROM {s}.run_tags t WHERE t.run = runs.key AND t.tag {test} OFFSET 0)) "
     "OR (runs.error IS NOT NULL AND {s}.error_words(runs.error) {test}))"
 )

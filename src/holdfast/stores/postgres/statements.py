@@ -198,6 +198,10 @@ _JOURNALS: Final[dict[str, str]] = {
     "JOURNAL_PLACES": "SELECT seq, position, convert_to(name, 'UTF8') FROM {s}.records WHERE run = %s ORDER BY seq",
     "JOURNAL_ENTRY": f"SELECT {_RECORD} FROM {{s}}.records WHERE run = %s AND seq = %s",
     "NEW_RECORDS": f"SELECT {_RECORD} FROM {{s}}.records WHERE run = %s AND seq > %s ORDER BY seq LIMIT %s",
+    "JOURNAL_PARTS": (
+        "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM {s}.records WHERE run = %s "
+        "GROUP BY epoch, worker, kind ORDER BY min(seq)"
+    ),
     "LAST_SEQ": "SELECT coalesce(max(seq), -1) FROM {s}.records WHERE run = %s",
     "LAST_RECORD": (
         f"SELECT {_RECORD} FROM {{s}}.records WHERE run = (SELECT key FROM {{s}}.runs WHERE id = %s) AND name = %s "
@@ -305,6 +309,15 @@ _REOPENING: Final[dict[str, str]] = {
     "SET_VERSION": "UPDATE {s}.runs SET version = %s WHERE key = %s",
 }
 
+_SOME_APPROVALS: Final = (
+    "SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
+    "a.reminded_at, a.answer, a.answered_by, a.answered_at, a.question, a.form, a.arguments "
+    # Chosen first, so that the runs of all the others need not be looked up.
+    "FROM (SELECT * FROM {s}.approvals a WHERE {conditions}"
+)
+_ASKED_FIRST: Final = "ORDER BY a.asked_at, a.number"
+_ASKED_LAST: Final = "ORDER BY a.asked_at DESC, a.number DESC"
+_WITH_RUNS: Final = "LIMIT %s) a CROSS JOIN LATERAL (SELECT id, workflow FROM {s}.runs WHERE key = a.run OFFSET 0) r"
 _PEOPLE: Final[dict[str, str]] = {
     "APPROVAL": "SELECT run, position, state, reminders, withdrawn_in FROM {s}.approvals WHERE id = %s",
     "OTHERS_ASKED": (
@@ -331,17 +344,13 @@ _PEOPLE: Final[dict[str, str]] = {
         "UPDATE {s}.approvals SET state = 'withdrawn' WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM {q} CROSS JOIN LATERAL "
         "(SELECT ctid FROM {s}.approvals WHERE run = q.run AND state || '' = 'open' OFFSET 0) t))",
     ),
-    "LIST_APPROVALS": (
-        "SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
-        "a.reminded_at, a.answer, a.answered_by, a.answered_at, a.question, a.form, a.arguments "
-        "FROM {s}.approvals a CROSS JOIN LATERAL (SELECT id, workflow FROM {s}.runs WHERE key = a.run OFFSET 0) r "
-        "WHERE {conditions} ORDER BY a.asked_at, a.number LIMIT %s"
-    ),
+    "LIST_APPROVALS": f"{_SOME_APPROVALS} {_ASKED_FIRST} {_WITH_RUNS} {_ASKED_FIRST}",
+    "CLOSED_APPROVALS": f"{_SOME_APPROVALS} AND a.state != 'open' {_ASKED_LAST} {_WITH_RUNS} {_ASKED_LAST}",
 }
 _APPROVAL_CONDITIONS: Final[dict[str, str]] = {
     "only_open": "a.state = 'open'",
     "run_id": "a.run = (SELECT key FROM {s}.runs WHERE id = %s)",
-    "workflow": "r.workflow = %s",
+    "workflow": "(SELECT workflow FROM {s}.runs WHERE key = a.run) = %s",
     "asked_of": "a.asked_of = %s",
     "id_prefix": "a.id >= %s AND a.id < %s",
 }

@@ -24,7 +24,8 @@ from holdfast.stores.contract import History
 from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory, PutMemory
 from holdfast.stores.notices import BEGUN, Feed
-from holdfast.stores.operations import Answer, NewRun, Notice, Op, Run, Started
+from holdfast.stores.operations import Answer, NewRun, Notice, Op, Run, Settlement, Started
+from holdfast.stores.outlines import Outline
 from holdfast.stores.schedules import NewSchedule, Schedule
 
 
@@ -70,6 +71,11 @@ def of_attempt(attempt: Attempt, way: Way) -> Attempt:
     )
 
 
+def of_settlement(settled: Settlement, way: Way) -> Settlement:
+    """What a person says of a step."""
+    return settled._replace(record=None if settled.record is None else of_record(settled.record, way))
+
+
 def of_signal(signal: Signal, way: Way) -> Signal:
     """What is in a mailbox."""
     return signal._replace(payload=way.data(signal.payload))
@@ -111,6 +117,17 @@ def of_feed(feed: Feed, way: Way) -> Feed:
         run=of_run(feed.run, way),
         records=[of_record(record, way) for record in feed.records],
         notices=[(number, of_notice(notice, way)) for number, notice in feed.notices],
+    )
+
+
+def of_outline(outline: Outline, way: Way) -> Outline:
+    """A run with a page of its journal."""
+    return replace(
+        outline,
+        run=of_run(outline.run, way),
+        records=[of_record(record, way) for record in outline.records],
+        attempts={position: of_attempt(attempt, way) for position, attempt in outline.attempts.items()},
+        signals=[of_signal(signal, way) for signal in outline.signals],
     )
 
 
@@ -205,6 +222,8 @@ def of_op(op: Op, way: Way) -> Op:
         case ops.ForkRun():
             record = None if op.record is None else of_record(op.record, way)
             return op._replace(run=of_new_run(op.run, way), record=record)
+        case ops.ReopenRun():
+            return op._replace(settles=None if op.settles is None else of_settlement(op.settles, way))
         case ops.TellNotices():
             return op._replace(notices=tuple(of_notice(notice, way) for notice in op.notices))
         case AskApproval():

@@ -12,6 +12,7 @@ from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings
 from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.contract import (
+    Found,
     History,
     NewSignals,
     NewWorker,
@@ -27,6 +28,7 @@ from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run
+from holdfast.stores.outlines import Outline
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
@@ -115,20 +117,30 @@ class PassingStore(Store):
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         return await self.inner.list_runs(where, limit=limit, before=before)
 
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        return await self.inner.search_runs(where, limit=limit, before=before, most=most)
+
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         return await self.inner.usages(run_ids)
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        return await self.inner.count_runs()
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return await self.inner.count_runs(most)
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
-        return await self.inner.count_unfinished()
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        return await self.inner.count_unfinished(workflows)
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         return await self.inner.last_record(run_id, name)
 
     async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
         return await self.inner.feed(run_id, after_seq, after_notice, limit)
+
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        return await self.inner.outline(run_id, after_seq, limit, whole=whole)
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return await self.inner.approvals(where, limit)

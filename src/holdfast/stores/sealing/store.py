@@ -45,11 +45,12 @@ from holdfast.core.records import Attempt, Record, Signal
 from holdfast.errors import StoreUnavailable, UndecryptableValue, UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived
-from holdfast.stores.contract import INLINE, History, NewSignals, RunFilter, Store
+from holdfast.stores.contract import INLINE, Found, History, NewSignals, RunFilter, Store
 from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Verdict
+from holdfast.stores.outlines import Outline
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.sealing import fields
 from holdfast.stores.sealing.fields import Way
@@ -149,6 +150,12 @@ class SealedStore(PassingStore):
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         return await self._runs(await self.inner.list_runs(where, limit=limit, before=before))
 
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        found = await self.inner.search_runs(where, limit=limit, before=before, most=most)
+        return found._replace(runs=await self._runs(found.runs))
+
     async def _runs(self, runs: Sequence[Run]) -> list[Run]:
         def opened() -> list[Run]:
             return [fields.of_run(run, self._open) for run in runs]
@@ -219,6 +226,20 @@ class SealedStore(PassingStore):
         run = found.run
         values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
         return await _apart_if_large(values, opened)
+
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        found = await self.inner.outline(run_id, after_seq, limit, whole=whole)
+        if found is None:
+            return None
+
+        def opened() -> Outline:
+            return fields.of_outline(found, self._open)
+
+        run = found.run
+        payloads = (one.payload for one in (*found.records, *found.signals))
+        return await _apart_if_large((run.inputs, run.output, run.error, *payloads), opened)
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return [fields.of_approval(approval, self._open) for approval in await self.inner.approvals(where, limit)]

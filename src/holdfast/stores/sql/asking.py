@@ -144,8 +144,12 @@ class Asking(Transaction):
 
 
 def approvals(db: Database, reader: Reader, where: ApprovalFilter, limit: int) -> list[Approval]:
-    """Approvals that match, the longest open first."""
-    conditions = [db.sql.APPROVAL_CONDITIONS["only_open"]] if where.only_open else ["1 = 1"]
+    """Approvals that match, the longest open first; of closed ones alone, the one that was asked last."""
+    statement, conditions = db.sql.LIST_APPROVALS, ["1 = 1"]
+    if where.only_closed:
+        statement = db.sql.CLOSED_APPROVALS
+    elif where.only_open:
+        conditions = [db.sql.APPROVAL_CONDITIONS["only_open"]]
     values: list[Any] = []
     for name in ("run_id", "workflow", "asked_of", "id_prefix"):
         value = getattr(where, name)
@@ -156,7 +160,7 @@ def approvals(db: Database, reader: Reader, where: ApprovalFilter, limit: int) -
         conditions.append(db.sql.APPROVAL_CONDITIONS[name])
         values += [value, value + chr(0x10FFFF)] if name == "id_prefix" else [value]
     db.begin_reading()  # one moment
-    rows = db.ask(db.sql.LIST_APPROVALS.format(conditions=" AND ".join(conditions)), (*values, limit))
+    rows = db.ask(statement.format(conditions=" AND ".join(conditions)), (*values, limit))
     found = blobs.fetch(db, [value for row in rows for value in _payloads(row) if is_reference(value)])
     db.commit()
     return [_approval(reader, row, found) for row in rows]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.approvals import AnswerApproval, AskApproval
 from holdfast.stores.contract import INLINE
-from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, SendSignal, StartRun
+from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, ReopenRun, SendSignal, StartRun
 from holdfast.stores.sql.database import Database
 
 _MARK = b"\x00"
@@ -89,6 +89,8 @@ def _payloads(op: Op) -> tuple[bytes | None, ...]:
             return (op.payload,)
         case ForkRun():
             return (op.run.inputs, None if op.record is None else op.record.payload)
+        case ReopenRun():
+            return () if op.settles is None or op.settles.record is None else (op.settles.record.payload,)
         case _:
             return ()
 

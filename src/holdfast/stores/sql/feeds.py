@@ -23,14 +23,14 @@ def feed(db: Database, reader: Reader, run_id: str, after_seq: int, after_notice
         told = [(row[0], Notice(*row[1:])) for row in rows]
         rows = db.ask(db.sql.NEW_RECORDS, (run.key, after_seq, limit))
         records = fill_records(db, reader, [reader.record(row, run_id) for row in rows], lambda: run_id)
-        found = Feed(_readable(db, reader, run), records, told)
+        found = Feed(readable(db, reader, run, whole=run.state in TERMINAL), records, told)
     db.commit()
     return found
 
 
-def _readable(db: Database, reader: Reader, run: Run) -> Run:
-    """The row with its large payloads; until it has ended, only by their size."""
-    if run.state in TERMINAL:
+def readable(db: Database, reader: Reader, run: Run, *, whole: bool) -> Run:
+    """The row with its large payloads; unless it is to be whole, they are told by their size."""
+    if whole:
         return queries.whole(db, reader, [run])[0]
     [read] = shorten_runs(db, reader, [run])
     if isinstance(read, StoreCorrupt):

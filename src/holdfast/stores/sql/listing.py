@@ -4,18 +4,18 @@ A page is found in two steps: the keys of its runs, then their rows. The keys co
 for certain: an owner, a parent, a tag, the beginning of an id or a span of time, if few runs have it (they are
 counted, up to ``FEW``). Else the index ``runs_listed`` holds the keys of each workflow and state in order, so that a
 list that is narrowed by either takes the newest of each stretch, and the newest of those. What is left of the
-conditions is checked row by row. Only a search for text reads every run that the rest lets through.
+conditions is checked row by row; a search does that for so many rows and no more, and tells how far it has come.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import RunFilter
+from holdfast.stores.contract import Found, RunFilter
 from holdfast.stores.operations import Run
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.payloads import shorten_runs
@@ -32,13 +32,22 @@ log = logging.getLogger("holdfast.stores")
 
 def list_runs(db: Database, reader: Reader, where: RunFilter, limit: int, before: int | None) -> list[Run]:
     """Runs that match, newest first; one whose row cannot be read is left out."""
+    return search_runs(db, reader, where, limit, before, None).runs
+
+
+def search_runs(
+    db: Database, reader: Reader, where: RunFilter, limit: int, before: int | None, most: int | None
+) -> Found:
+    """The same, among the newest ``most`` of those that the index finds."""
     below = _BEYOND_ALL_KEYS if before is None else before
     found: list[Run] = []
     conditions = _conditions(db, where)
     db.begin_reading()  # one moment
-    narrowest = _narrowest(db, conditions)
+    source = _source(db, where, conditions)
+    below = min(below, _newest(db, where, conditions, source) + 1)
+    floor, until = (0, None) if most is None else _floor(db, conditions, source, below, most)
     while (wanted := limit - len(found)) > 0:
-        keys = _keys(db, where, conditions, narrowest, below, wanted)
+        keys = _keys(db, conditions, source, below, floor, wanted)
         for run in _read(db, reader, keys):
             if isinstance(run, StoreCorrupt):
                 log.warning("a run is left out of a list: %s", run)
@@ -46,9 +55,13 @@ def list_runs(db: Database, reader: Reader, where: RunFilter, limit: int, before
                 found.append(run)
         if len(keys) < wanted:
             break
-        below = keys[-1]
+        until = below = keys[-1]
+    at = next((run.created_at for run in found[-1:] if run.key == until), None)
+    if until is not None and at is None:
+        [run] = read_runs(db, reader, [until])
+        at = run.created_at if isinstance(run, Run) else None
     db.commit()
-    return found
+    return Found(found, until, at)
 
 
 # The conditions
@@ -91,56 +104,81 @@ def _filters(db: Database, conditions: dict[str, list[Any]], *without: str) -> t
 # Keys
 
 
-def _narrowest(db: Database, conditions: dict[str, list[Any]]) -> str | None:
-    """The condition that so few runs fulfil that those can be looked at one by one, if there is one."""
+class _Source(NamedTuple):
+    """Where the keys of a list come from."""
+
+    name: str
+    """``key``, ``stretch``, or the condition that narrows it."""
+    serves: tuple[str, ...] = ()
+    """The conditions that need not be checked row by row."""
+    few: bool = False
+    """There are so few that those can be looked at one by one."""
+    stretches: Sequence[tuple[str, str]] = ()
+    """Workflows and states."""
+
+
+def _source(db: Database, where: RunFilter, conditions: dict[str, list[Any]]) -> _Source:
     for name, statement in db.sql.HOW_MANY.items():
         if name in conditions and db.ask(statement, (*conditions[name], FEW))[0][0] < FEW:
-            return name
-    return None
+            return _Source(name, (name,), few=True)
+    if where.workflow is not None or where.states:
+        workflows = (
+            [where.workflow] if where.workflow is not None else [row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS)]
+        )
+        stretches = [(workflow, state.value) for workflow in workflows for state in where.states or RunState]
+        return _Source("stretch", ("workflow", "states"), stretches=stretches)
+    name = next((name for name in ("parent", "owner", "tag") if name in conditions), None)
+    return _Source("key") if name is None else _Source(name, (name,))
+
+
+def _newest(db: Database, where: RunFilter, conditions: dict[str, list[Any]], source: _Source) -> int:
+    """No run that matches has a higher key: for a long span of time, what is newer than all of it is passed over."""
+    newest = None
+    if where.created_before is not None and not source.few:
+        newest = db.ask(db.sql.NEWEST_CREATED, conditions["created"])[0][0]
+    return _BEYOND_ALL_KEYS - 1 if newest is None else newest
+
+
+def _floor(
+    db: Database, conditions: dict[str, list[Any]], source: _Source, below: int, most: int
+) -> tuple[int, int | None]:
+    """The lowest key to look at, and the same again if there may be something below it.
+
+    What the index does not serve is checked row by row, for ``most`` rows.
+    """
+    places = source.stretches if source.name == "stretch" else [conditions.get(source.name, ())]
+    if source.few or set(conditions) <= set(source.serves) or not places:
+        return 0, None
+    each = max(1, most // len(places))
+    statement = f"{_statement(db, source).format(filters='')} OFFSET {each - 1}"
+    last = max((row[0] for place in places for row in db.ask(statement, (*place, below, 0, 1))), default=0)
+    if not last or ("created" in conditions and not db.ask(db.sql.CREATED_BELOW, (*conditions["created"], last))):
+        return last, None
+    return last, last
+
+
+def _statement(db: Database, source: _Source) -> str:
+    match source.name:
+        case "key":
+            return db.sql.LIST_BY_KEY
+        case "stretch":
+            return db.sql.LIST_STRETCH
+        case name:
+            return db.sql.LIST_BY[name]
 
 
 def _keys(
-    db: Database,
-    where: RunFilter,
-    conditions: dict[str, list[Any]],
-    narrowest: str | None,
-    below: int,
-    limit: int,
+    db: Database, conditions: dict[str, list[Any]], source: _Source, below: int, floor: int, limit: int
 ) -> list[int]:
     """The keys of the next runs of a list."""
-    if narrowest is None and "created" in conditions:
-        # A long span of time. Keys rise with time, as far as clocks agree: pass over what is newer than all of it.
-        newest = None
-        if where.created_before is not None:
-            newest = db.ask(db.sql.NEWEST_CREATED, conditions["created"])[0][0]
-        below = below if newest is None else min(below, newest + 1)
-    if narrowest is None and not (where.workflow is not None or where.states):
-        narrowest = next((name for name in ("parent", "owner", "tag") if name in conditions), None)
-    if narrowest is not None:
-        text, bound = _filters(db, conditions, narrowest)
-        statement = db.sql.LIST_BY[narrowest].format(filters=text)
-        rows = db.ask(statement, (*conditions[narrowest], below, *bound, limit))
+    text, bound = _filters(db, conditions, *source.serves)
+    statement = _statement(db, source).format(filters=text)
+    if source.name != "stretch":
+        rows = db.ask(statement, (*conditions.get(source.name, ()), below, floor, *bound, limit))
         return [row[0] for row in rows]
-    if where.workflow is None and not where.states:
-        text, bound = _filters(db, conditions)
-        rows = db.ask(db.sql.LIST_BY_KEY.format(filters=text), (below, *bound, limit))
-        return [row[0] for row in rows]
-    return _from_stretches(db, where, conditions, below, limit)
-
-
-def _from_stretches(
-    db: Database, where: RunFilter, conditions: dict[str, list[Any]], below: int, limit: int
-) -> list[int]:
-    if where.workflow is not None:
-        workflows: Sequence[str] = [where.workflow]
-    else:
-        workflows = [row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS)]
-    text, bound = _filters(db, conditions, "workflow", "states")
-    statement = db.sql.LIST_STRETCH.format(filters=text)
     keys: set[int] = set()
-    for workflow in workflows:
-        for state in where.states or RunState:
-            keys.update(row[0] for row in db.ask(statement, (workflow, state, below, *bound, limit)))
+    for stretch in source.stretches:
+        keys.update(row[0] for row in db.ask(statement, (*stretch, below, floor, *bound, limit)))
     return sorted(keys, reverse=True)[:limit]
 
 

@@ -200,7 +200,7 @@ def _newest(db: Database, what: Pruning) -> dict[str, int]:
     newest: dict[str, int] = {}
     statement = db.sql.LIST_STRETCH.replace("{filters}", "")
     for (workflow,) in db.ask(db.sql.KNOWN_WORKFLOWS):
-        keys = [row[0] for state in what.states for row in db.ask(statement, (workflow, state, _ALL, what.keep))]
+        keys = [row[0] for state in what.states for row in db.ask(statement, (workflow, state, _ALL, 0, what.keep))]
         if keys:
             newest[workflow] = sorted(keys, reverse=True)[: what.keep][-1]
     return newest

@@ -15,6 +15,8 @@ from holdfast.stores.sql.database import Database, NotText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
 from holdfast.stores.sql.rows import Reader, record_name
 
+_ALL = (1 << 62) - 1
+
 log = logging.getLogger("holdfast.stores")
 
 
@@ -94,7 +96,7 @@ def histories(db: Database, reader: Reader, keys: Sequence[int]) -> list[History
         History(
             records=_journal(db, reader, key),
             attempts=reader.attempts(db.lookup(db.sql.ATTEMPTS, key)),
-            signals=_mailbox(db, reader, key),
+            signals=mailbox(db, reader, key),
             links={row[0]: (row[1], row[2]) for row in db.lookup(db.sql.LINKED, key)},
         )
         for key in keys
@@ -127,7 +129,8 @@ def _read_singly(db: Database, reader: Reader, key: int) -> list[Record]:
     return records
 
 
-def _mailbox(db: Database, reader: Reader, key: int) -> list[Signal]:
+def mailbox(db: Database, reader: Reader, key: int) -> list[Signal]:
+    """What was sent to a run and is not taken yet."""
     signals = reader.signals(db.lookup(db.sql.MAILBOX, key))
     found: list[Signal] = []
     for signal in fill_signals(db, reader, signals, lambda: key_name(db, key)):
@@ -181,10 +184,17 @@ def requests(db: Database, worker: int) -> list[Request]:
 # All the rest
 
 
-def count_runs(db: Database, reader: Reader) -> Mapping[tuple[str, RunState], int]:
+def count_runs(db: Database, reader: Reader, most: int | None) -> Mapping[tuple[str, RunState], int]:
     """How many runs there are for each workflow and state; those in no state that there is are left out."""
     counts: dict[tuple[str, RunState], int] = {}
-    for workflow, state, count in db.ask(db.sql.COUNT_RUNS):
+    if most is None:
+        rows = db.ask(db.sql.COUNT_RUNS)
+    else:
+        ended = [state.value for state in RunState if state.is_terminal]
+        others = [state.value for state in RunState if not state.is_terminal]
+        wanted = ((ended, most), (others, _ALL))
+        rows = [row for states, few in wanted for row in db.ask(db.sql.COUNT_SOME, (db.listed(states), few)) if row[2]]
+    for workflow, state, count in rows:
         try:
             counts[workflow, reader.state(state, f"a run of {workflow!r}")] = count
         except StoreCorrupt as problem:
@@ -192,9 +202,11 @@ def count_runs(db: Database, reader: Reader) -> Mapping[tuple[str, RunState], in
     return counts
 
 
-def count_unfinished(db: Database) -> Mapping[tuple[str, str], int]:
-    """How many runs each version of a workflow has that have not ended."""
-    return {(workflow, version): count for workflow, version, count in db.ask(db.sql.COUNT_UNFINISHED)}
+def count_unfinished(db: Database, workflows: Collection[str] | None) -> Mapping[tuple[str, str], int]:
+    """How many runs each version of a workflow, of all or of these, has that have not ended."""
+    names = [row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS)] if workflows is None else set(workflows)
+    rows = db.ask(db.sql.COUNT_UNFINISHED, (db.listed(names),))
+    return {(workflow, version): count for workflow, version, count in rows}
 
 
 def usages(db: Database, reader: Reader, run_ids: Sequence[str]) -> dict[str, RunUsage]:

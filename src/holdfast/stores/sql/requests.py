@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.core.records import Rewind
+from holdfast.core.records import Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.stores import rules
@@ -19,7 +19,7 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.rules import Redo, Told
-from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.rows import Reader, record_row
 from holdfast.stores.sql.transaction import Fence, Transaction
 
 
@@ -147,6 +147,8 @@ class Requests(Transaction):
         fence = self._by_id.get(op.run_id)
         if fence is None:
             return Verdict.UNKNOWN_RUN
+        if rules.is_settled_too_late(op, fence.epoch):
+            return Verdict.ENDED
         self.flush()
         affected: dict[int, _Reopened] = {}
         answer = self._may_reopen(fence.key, op, affected)  # look before anything is changed
@@ -157,15 +159,24 @@ class Requests(Transaction):
                 self._leave(key, -1, op.at, *rules.reopened_notice(last_kept))
                 if self._accounts.of(key).short:
                     self._ask_again(self._by_key[key], b"null", op.at)
+            if op.settles is not None and op.settles.record is not None:
+                self._append_behind(fence.key, op.settles.record)
             if op.version is not None:
                 self._db.change(self._sql.SET_VERSION, (op.version, fence.key))
         return answer
+
+    def _append_behind(self, key: int, record: Record) -> None:
+        [last_kept] = self._db.one(self._sql.LAST_SEQ, key) or (-1,)
+        record = record._replace(seq=last_kept + 1)
+        self._append_row(key, record.seq, record.epoch, record_row(key, record, self._stored(record.payload)))
 
     def _may_reopen(self, key: int, op: ReopenRun, affected: dict[int, _Reopened]) -> Verdict:
         """Add to ``affected`` what is reopened with the run."""
         row = self._db.one(self._sql.REOPENED, key)
         assert row is not None
         rewind = self._reader.rewind(row[2], f"run {row[0]!r}")
+        if op.settles is not None and row[0] == op.run_id:
+            rewind = op.settles.rewind
         answer = rules.answer_to_reopen(row[1], rewind, run_again=op.run_again)
         if answer is not Verdict.DONE:
             return answer

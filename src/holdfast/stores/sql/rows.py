@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal, read_once
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
 from holdfast.errors import StoreCorrupt
@@ -184,7 +184,7 @@ class Reader:
         try:
             failed, positions, timers, undone, once, given_up = json.loads(text)
             seqs, places = tuple(map(int, failed)), tuple(map(int, given_up))
-            return Rewind(seqs, int(positions), int(timers), bool(undone), bool(once), places)
+            return Rewind(seqs, int(positions), int(timers), bool(undone), read_once(once), places)
         except (TypeError, ValueError):
             raise self.unreadable(where, f"{text!r} does not tell what a retry takes back") from None
 

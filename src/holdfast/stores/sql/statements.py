@@ -131,6 +131,7 @@ class Statements:
     WITHDRAW: str  # withdrawn_in, id
     ANSWER: str  # answer, answered_by, answered_at, id
     LIST_APPROVALS: str  # with {conditions}; their values, limit -> see ``asking.approvals``
+    CLOSED_APPROVALS: str  # the same, of those that are not open, the newest first
     APPROVAL_CONDITIONS: Mapping[str, str]  # by field of ``ApprovalFilter``
 
     # Notices and journals
@@ -139,6 +140,7 @@ class Statements:
     LAST_SEQ: str  # run -> the number of its last record, or -1
     NEW_NOTICES: str  # run, id, limit -> id, position, part, number, kind, data, at
     NEW_RECORDS: str  # run, seq, limit -> RECORD (the fields of ``Record``)
+    JOURNAL_PARTS: str  # run -> the fields of ``Part``, those that began first come first
     LAST_RECORD: str  # run id, name -> RECORD: the newest one that is ok
     JOURNAL: str  # lookup: run -> RECORD
     JOURNAL_PLACES: str  # run -> seq, position, name as bytes
@@ -172,18 +174,20 @@ class Statements:
     NEXT_READY: str  # -> wake_at of a run that is due, when limited queues let the first one of theirs be taken
     NEXT_TIMER: str  # -> the earliest wake_at of those that are not
 
-    # Lists of runs: the keys of a page, with {filters} made of FILTERS; values: those of the condition, key, those of
-    # the filters, limit
+    # Lists of runs: the keys of a page, with {filters} made of FILTERS; values: those of the condition, the key below
+    # which they are and the lowest one, those of the filters, limit
 
-    LIST_BY_KEY: str  # key, ..., limit -> key
-    LIST_STRETCH: str  # workflow, state, key, ..., limit -> key
+    LIST_BY_KEY: str  # key, key, ..., limit -> key
+    LIST_STRETCH: str  # workflow, state, key, key, ..., limit -> key
     LIST_BY: Mapping[str, str]  # by what narrows the list: owner, parent, tag, id_prefix, created
     HOW_MANY: Mapping[str, str]  # the values of the condition, limit -> how many fulfil it, at most limit
     NEWEST_CREATED: str  # from, to -> the highest key
+    CREATED_BELOW: str  # from, to, key -> whether a run of that time has a lower key
     FILTERS: Mapping[str, str]  # states (a list), workflow, owner, parent, tag, id_prefix (2), created (2)
     KNOWN_WORKFLOWS: str  # -> the workflows of all runs
     COUNT_RUNS: str  # -> workflow, state, how many
-    COUNT_UNFINISHED: str  # -> workflow, version, how many that have not ended
+    COUNT_SOME: str  # states, the most of each -> workflow, state, how many, 0 too
+    COUNT_UNFINISHED: str  # workflows -> workflow, version, how many that have not ended
 
     # Pruning
 

@@ -22,6 +22,7 @@ from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings, payloads_of
 from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.contract import (
+    Found,
     History,
     NewSignals,
     Request,
@@ -35,6 +36,7 @@ from holdfast.stores.documents import Document, check_place
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
+from holdfast.stores.outlines import Outline
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
@@ -48,6 +50,7 @@ from holdfast.stores.sql import (
     feeds,
     keeping,
     listing,
+    outlines,
     payloads,
     pruning,
     queries,
@@ -181,6 +184,11 @@ class SqlStore(Store):
     async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
         return await self._read(lambda db: feeds.feed(db, self._reader, run_id, after_seq, after_notice, limit))
 
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        return await self._browse(lambda db: outlines.outline(db, self._reader, run_id, after_seq, limit, whole=whole))
+
     async def get_memory(self, namespace: str, key: str) -> Memory | None:
         if not (is_proper(namespace) and is_proper(key)):
             return None
@@ -198,11 +206,16 @@ class SqlStore(Store):
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         return await self._browse(lambda db: listing.list_runs(db, self._reader, where, limit, before))
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        return await self._browse(lambda db: queries.count_runs(db, self._reader))
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        return await self._browse(lambda db: listing.search_runs(db, self._reader, where, limit, before, most))
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
-        return await self._browse(queries.count_unfinished)
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return await self._browse(lambda db: queries.count_runs(db, self._reader, most))
+
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        return await self._browse(lambda db: queries.count_unfinished(db, workflows))
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return await self._browse(lambda db: asking.approvals(db, self._reader, where, limit))

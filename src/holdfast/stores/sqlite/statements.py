@@ -247,15 +247,23 @@ TAKE_BACK_ANSWERS = (
     "UPDATE approvals SET state = 'withdrawn' WHERE run = :run AND (approvals.position >= :positions "
     f"OR approvals.position IN (SELECT records.position FROM records WHERE kind = 9 AND {_TAKEN}))"
 )
-LIST_APPROVALS = (
+_APPROVALS = (
     f"SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
     f"a.reminded_at, a.answer, a.answered_by, a.answered_at, {_QUESTION} "
-    "FROM approvals a CROSS JOIN runs r ON r.key = a.run WHERE {conditions} ORDER BY a.asked_at, a.rowid LIMIT ?"
+    # Chosen first, so that the runs of all the others need not be looked up.
+    "FROM (SELECT *, rowid AS number FROM approvals a WHERE {conditions}"
+)
+_ASKED_FIRST = "ORDER BY a.asked_at, a.{}"
+_ASKED_LAST = "ORDER BY a.asked_at DESC, a.{} DESC"
+_WITH_RUNS = "LIMIT ?) a CROSS JOIN runs r ON r.key = a.run"
+LIST_APPROVALS = f"{_APPROVALS} {_ASKED_FIRST.format('rowid')} {_WITH_RUNS} {_ASKED_FIRST.format('number')}"
+CLOSED_APPROVALS = (
+    f"{_APPROVALS} AND a.state != 'open' {_ASKED_LAST.format('rowid')} {_WITH_RUNS} {_ASKED_LAST.format('number')}"
 )
 APPROVAL_CONDITIONS = {
     "only_open": "a.state = 'open'",
     "run_id": "a.run = (SELECT key FROM runs WHERE id = ?)",
-    "workflow": "r.workflow = ?",
+    "workflow": "(SELECT workflow FROM runs WHERE key = a.run) = ?",
     "asked_of": "a.asked_of = ?",
     "id_prefix": "a.id >= ? AND a.id < ?",
 }
@@ -279,6 +287,10 @@ NEW_NOTICES = (
     "SELECT id, position, part, number, kind, data, at FROM notices WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
 )
 NEW_RECORDS = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+JOURNAL_PARTS = (
+    "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM records WHERE run = ? GROUP BY epoch, worker, kind "
+    "ORDER BY min(seq)"
+)
 LAST_RECORD = (
     f"SELECT {_JOURNAL} FROM records WHERE run = (SELECT key FROM runs WHERE id = ?) AND name = ? AND ok = 1 "
     "ORDER BY seq DESC LIMIT 1"
@@ -377,10 +389,10 @@ NEXT_TIMER = (
 
 # Lists of runs: the keys of a page (``{filters}`` is made of the constant conditions below)
 
-LIST_BY_KEY = "SELECT key FROM runs NOT INDEXED WHERE key < ?{filters} ORDER BY key DESC LIMIT ?"
+LIST_BY_KEY = "SELECT key FROM runs NOT INDEXED WHERE key < ? AND key >= ?{filters} ORDER BY key DESC LIMIT ?"
 LIST_STRETCH = (
-    "SELECT key FROM runs INDEXED BY runs_listed WHERE workflow = ? AND state = ? AND key < ?{filters} "
-    "ORDER BY key DESC LIMIT ?"
+    "SELECT key FROM runs INDEXED BY runs_listed WHERE workflow = ? AND state = ? AND key < ? "
+    "AND key >= ?{filters} ORDER BY key DESC LIMIT ?"
 )
 _NARROW = {
     "owner": ("key", "runs INDEXED BY runs_held", "owner = ?"),
@@ -391,7 +403,7 @@ _NARROW = {
 }
 LIST_BY = {
     name: f"SELECT {key} FROM {index}{' CROSS JOIN runs ON key = run' if key == 'run' else ''} "
-    f"WHERE {condition} AND {key} < ?{{filters}} ORDER BY {key} DESC LIMIT ?"
+    f"WHERE {condition} AND {key} < ? AND {key} >= ?{{filters}} ORDER BY {key} DESC LIMIT ?"
     for name, (key, index, condition) in _NARROW.items()
 }
 """By what narrows the list."""
@@ -400,6 +412,10 @@ HOW_MANY = {
     for name, (_, index, condition) in _NARROW.items()
 }
 NEWEST_CREATED = "SELECT max(key) FROM runs INDEXED BY runs_created WHERE created_at >= ? AND created_at < ?"
+CREATED_BELOW = (
+    "SELECT 1 FROM runs INDEXED BY runs_created WHERE created_at >= ? AND created_at < ? AND key < ? "
+    "ORDER BY created_at LIMIT 1"
+)
 FILTERS = {
     "states": " AND state IN (SELECT value FROM json_each(?))",
     "workflow": " AND workflow = ?",
@@ -414,8 +430,16 @@ KNOWN_WORKFLOWS = (
     "SELECT (SELECT min(workflow) FROM runs WHERE workflow > w.name) FROM w WHERE w.name IS NOT NULL) "
     "SELECT name FROM w WHERE name IS NOT NULL"
 )
+COUNT_SOME = (
+    f"SELECT w.name, s.value, (SELECT count(*) FROM (SELECT 1 FROM runs INDEXED BY runs_listed "
+    f"WHERE workflow = w.name AND state = s.value LIMIT ?2)) FROM ({KNOWN_WORKFLOWS}) w CROSS JOIN json_each(?1) s"
+)
 COUNT_RUNS = "SELECT workflow, state, count(*) FROM runs GROUP BY workflow, state"
-COUNT_UNFINISHED = "SELECT workflow, version, count(*) FROM runs WHERE finished_at IS NULL GROUP BY workflow, version"
+COUNT_UNFINISHED = (
+    "SELECT workflow, version, count(*) FROM json_each(?) w "
+    "CROSS JOIN (VALUES ('pending'), ('running'), ('waiting')) s "
+    "CROSS JOIN runs INDEXED BY runs_listed ON workflow = w.value AND state = s.column1 GROUP BY workflow, version"
+)
 
 # Workers
 

@@ -20,7 +20,7 @@ from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.errors import UsageError
 from holdfast.stores import rules
-from holdfast.stores.operations import ForkRun, ReopenRun, Started, Verdict
+from holdfast.stores.operations import ForkRun, ReopenRun, Settlement, Started, Verdict
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.carrying import is_carried, pack, pack_seen, pack_signals
 from holdfast.stores.temporal.following import Histories
@@ -44,6 +44,10 @@ async def reopen_run(client: Client, histories: Histories, op: ReopenRun, now: f
     if ending.state not in rules.REOPENABLE:
         return Verdict.ENDED
     rewind = await _rewind(client, histories, told, ending)
+    if op.settles is not None:
+        if not _is_still_so(op.settles, rewind):
+            return Verdict.ENDED
+        rewind = op.settles.rewind
     verdict = rules.answer_to_reopen(ending.state, rewind, run_again=op.run_again)
     if verdict is not Verdict.DONE:
         return verdict
@@ -53,6 +57,7 @@ async def reopen_run(client: Client, histories: Histories, op: ReopenRun, now: f
     if verdict is not Verdict.DONE:
         return verdict
     kept = [record for record in records if record not in taken]
+    brought = [*kept, *_settled(op.settles, kept)]
     is_new = await start_execution(
         client,
         workflow=told.info.type.name,
@@ -60,7 +65,7 @@ async def reopen_run(client: Client, histories: Histories, op: ReopenRun, now: f
         task_queue=_task_queue(told, op.version),
         args=[
             *await _inputs(histories, told),
-            *pack(kept),
+            *pack(brought),
             *pack_signals(_mailbox(signals, taken, kept, now)),
             *pack_seen(await sent_ids(histories, told)),
         ],
@@ -73,6 +78,17 @@ async def reopen_run(client: Client, histories: Histories, op: ReopenRun, now: f
         again=True,
     )
     return Verdict.DONE if is_new else Verdict.ENDED
+
+
+def _is_still_so(settled: Settlement, rewind: Rewind | None) -> bool:
+    """Whether the run has ended as it had when the person looked who settles a step of it. Temporal has no epochs."""
+    return rewind is not None and {*settled.rewind.failed} <= {*rewind.failed}
+
+
+def _settled(settled: Settlement | None, kept: Sequence[Record]) -> list[Record]:
+    if settled is None or settled.record is None:
+        return []
+    return [settled.record._replace(seq=kept[-1].seq + 1 if kept else 0)]
 
 
 async def _rewind(client: Client, histories: Histories, told: Described, ending: Ending) -> Rewind | None:

@@ -30,7 +30,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.codec import encode_error
-from holdfast.core.records import Rewind
+from holdfast.core.records import Rewind, read_once
 from holdfast.core.states import RunState
 from holdfast.errors import RunTimedOut, StepFailed
 from holdfast.stores.operations import Cancel, Run
@@ -341,4 +341,4 @@ def rewind_of(told: dict[str, Any] | None) -> Rewind | None:
     if told is None:
         return None
     rewind = Rewind(**told)
-    return rewind._replace(failed=tuple(rewind.failed), given_up=tuple(rewind.given_up))
+    return rewind._replace(failed=tuple(rewind.failed), once=read_once(rewind.once), given_up=tuple(rewind.given_up))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -25,8 +26,8 @@ from holdfast.codec import LARGEST, Encryption, check_size
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
-from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter
-from holdfast.stores.contract import History, RunFilter, RunUsage, Store, Worker, WorkflowSpec
+from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, in_order
+from holdfast.stores.contract import Found, History, RunFilter, RunUsage, Store, Worker, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import (
@@ -65,6 +66,8 @@ from holdfast.stores.temporal.waiting import Ends
 log = logging.getLogger("holdfast.stores")
 
 AT_ONCE = 16
+LOOKED_AT = 500
+"""Runs that a piece of a search looks at: each is a question to the server."""
 """How many runs are looked at at a time."""
 REMEMBERED = 10_000
 """How many keys of runs, and ids of questions, are remembered."""
@@ -248,23 +251,37 @@ class TemporalStore(Lacking):
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         """Runs that match, those that were started (or retried) last first."""
+        return (await self.search_runs(where, limit=limit, before=before, most=sys.maxsize)).runs
+
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        """The same. Whatever Temporal does not search itself is asked for one by one: a piece is a small one."""
         if where.owner is not None or where.parent == "" or limit < 1:
-            return []
+            return Found([], None)
         query, fits = listing.query_of(where, has_tags=self._has_tags), listing.matcher(where)
         found: dict[str, Run] = {}
         some: list[Described] = []
+        last: Described | None = None
+        looked_at, enough = 0, most if most == sys.maxsize else min(most, LOOKED_AT)
         with translating(self.target):
             async for told in listing.newest_first(self.client, query, before, self.now()):
+                if looked_at >= enough or len(found) >= limit:
+                    break
+                looked_at, last = looked_at + 1, told
                 if not fits(told):
                     continue
                 some.append(told)
                 if len(some) >= AT_ONCE:
                     await self._add_rows(some, where, found)
                     some = []
-                if len(found) >= limit:
-                    break
+            else:
+                last = None
             await self._add_rows(some, where, found)
-        return list(found.values())[:limit]
+        runs = list(found.values())[:limit]
+        if len(found) > limit:
+            return Found(runs, runs[-1].key, runs[-1].created_at)
+        return Found(runs, *((None, None) if last is None else (last.key, last.info.start_time.ToNanoseconds() / 1e9)))
 
     async def _add_rows(self, some: Sequence[Described], where: RunFilter, found: dict[str, Run]) -> None:
         for run in await self._each(lambda told: self._listed(told, by_family=where.parent is not None), some):
@@ -293,8 +310,8 @@ class TemporalStore(Lacking):
 
         return await asyncio.gather(*map(limited, what))
 
-    async def count_runs(self) -> Mapping[tuple[str, RunState], int]:
-        """How many runs there are of each workflow that was announced.
+    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        """How many runs there are of each workflow that was announced; Temporal counts all of them in either case.
 
         Temporal counts by its own states: all that have not ended are told as ``running``, dead ones as ``failed``.
         Executions that were retried are counted, too.
@@ -304,14 +321,15 @@ class TemporalStore(Lacking):
             counted = await self._each(lambda name: listing.count_by_state(self.client, name), names)
         return {(name, state): n for name, states in zip(names, counted, strict=True) for state, n in states.items()}
 
-    async def count_unfinished(self) -> Mapping[tuple[str, str], int]:
+    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         """How many runs that have not ended there are for each workflow and version."""
         query = listing.query_of(RunFilter(states=[RunState.RUNNING]), has_tags=False)
         found: dict[tuple[str, str], int] = {}
         with translating(self.target):
             async for told in listing.executions(self.client, query):
                 place = told.info.type.name, str(told.head.get("version", ""))
-                found[place] = found.get(place, 0) + 1
+                if workflows is None or place[0] in workflows:
+                    found[place] = found.get(place, 0) + 1
         return found
 
     # Journals
@@ -391,11 +409,11 @@ class TemporalStore(Lacking):
         fitting = [one for one in found if _is_asked(one, where)]
         for one in fitting:
             self._askers[one.id] = one.run_id
-        return sorted(fitting, key=lambda one: one.asked_at)[:limit]
+        return in_order(fitting, where)[:limit]
 
     async def _questions(self, where: ApprovalFilter) -> list[Approval]:
         if where.run_id is not None:
-            return await self._questions_of(where.run_id, only_open=where.only_open)
+            return await self._questions_of(where.run_id, only_open=where.only_open and not where.only_closed)
         known = [id for id in self._askers if where.id_prefix and id.startswith(where.id_prefix)]
         found = {
             one.id: one
@@ -506,7 +524,7 @@ def _matches(run: Run, where: RunFilter) -> bool:
 def _is_asked(one: Approval, where: ApprovalFilter) -> bool:
     return (
         (where.run_id is None or one.run_id == where.run_id)
-        and (not where.only_open or one.state == "open")
+        and where.takes(one.state)
         and (where.workflow is None or one.workflow == where.workflow)
         and (where.asked_of is None or one.asked_of == where.asked_of)
         and (where.id_prefix is None or one.id.startswith(where.id_prefix))

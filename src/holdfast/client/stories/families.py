@@ -1,0 +1,77 @@
+"""The tree of runs that a run is in: those that started it, one above the other, and all that these have started."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast.client.stalls import look_around, why_stalled
+from holdfast.client.stories.entries import moment
+from holdfast.client.stories.reading import no_run
+from holdfast.client.stories.spending import usage_of
+from holdfast.client.stories.types import Family, Member
+from holdfast.stores.contract import RunFilter, RunUsage, Store
+from holdfast.stores.operations import Run
+from holdfast.stores.rules import is_above
+
+MOST = 500
+"""So many runs of a family are told."""
+
+
+async def read_family(store: Store, run_id: str, most: int = MOST) -> Family:
+    """The family of a run, level by level, each run behind the one that started it. Raises ``RunNotFound``."""
+    run = await store.get(run_id)
+    if run is None:
+        raise no_run(store, run_id)
+    line = await _line(store, run)
+    found, more = await _below(store, line, most)
+    around = await look_around(store, found)
+    usages = await usage_of(store, [one.id for one in found])
+    members = tuple(_member(one, usages[one.id], why_stalled(one, around)) for one in found)
+    return Family(line[0].id, members, more)
+
+
+async def _line(store: Store, run: Run) -> list[Run]:
+    """The run and those above it, the topmost one first."""
+    line = [run]
+    while line[0].parent:
+        above = await store.get(line[0].parent)
+        if above is None or not is_above(above.key, line[0].key):  # it was pruned, and its id may be another run's now
+            break
+        line.insert(0, above)
+    return line
+
+
+async def _below(store: Store, line: list[Run], most: int) -> tuple[list[Run], bool]:
+    """All that the topmost run has started, and these have, and so on; and whether there are more.
+
+    Those above the run in question are told in any case, however many others there are beside them.
+    """
+    kept = {run.id: run for run in line}
+    found = {line[0].id: line[0]}
+    waiting, more = deque(line[:1]), False
+    while waiting and not more:
+        above = waiting.popleft()
+        started = await store.list_runs(RunFilter(parent=above.id), limit=most + 1)
+        for run in reversed(started):
+            if not is_above(above.key, run.key):
+                continue
+            if run.id in kept or len(found.keys() | kept.keys()) < most:
+                found[run.id] = run
+                waiting.append(run)
+            else:
+                more = True
+    return list({**found, **kept}.values()), more
+
+
+def _member(run: Run, told: RunUsage, stalled: str | None) -> Member:
+    return Member(
+        id=run.id,
+        workflow=run.workflow,
+        state=run.state,
+        parent=run.parent or None,
+        forked_from=run.forked_from or None,
+        created_at=moment(run.created_at),
+        finished_at=None if run.finished_at is None else moment(run.finished_at),
+        usage=told.used if told.used.calls else None,
+        stalled=stalled,
+    )

@@ -1,0 +1,400 @@
+"""A run's story, read from a store: all of it, or a page of its journal with what the rest amounts to.
+
+A record that was written under an earlier lease than the run's last one was replayed by every later holder: the epoch
+rises by one with each claim, so the difference says how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+
+from holdfast.client.approvals import readable
+from holdfast.client.offsets import Cursor
+from holdfast.client.plans import PLAN, Plan, plan_in, plan_of
+from holdfast.client.recorded_reply import MODEL_CALL
+from holdfast.client.settling import is_unknown, to_be_settled
+from holdfast.client.stalls import Surroundings, is_alive, is_cancelling, is_paused, is_short, look_around, stall_of
+from holdfast.client.stories.advising import advise
+from holdfast.client.stories.entries import TIMED, entry_of, moment
+from holdfast.client.stories.recorded import error_of, is_agents, value_of
+from holdfast.client.stories.replies import refusal_of
+from holdfast.client.stories.retrying import known_runs, prospect, taken_back
+from holdfast.client.stories.spending import budget_as_json, budgets_over, left_as_json, usage_of
+from holdfast.client.stories.telling import Course, Fall, tell
+from holdfast.client.stories.types import (
+    Account,
+    Asked,
+    End,
+    Entry,
+    Hand,
+    InFlight,
+    Relative,
+    Retry,
+    Sent,
+    Short,
+    Story,
+    Summary,
+    Used,
+)
+from holdfast.codec import shown_text
+from holdfast.core.records import Kind, Record, Signal
+from holdfast.core.states import RunState
+from holdfast.core.usage import BUDGET_SIGNAL
+from holdfast.errors import BudgetExceeded, RunNotFound
+from holdfast.stores.approvals import ApprovalFilter, is_answer
+from holdfast.stores.contract import RunFilter, RunUsage, Store, Worker
+from holdfast.stores.operations import Cancel, Run
+from holdfast.stores.outlines import Outline, Part
+from holdfast.stores.serving import served_name
+
+PAGE = 500
+"""So many records are told at once, at most, where a story is told page by page."""
+MANY = 12
+"""So many runs that a run has started, or waited for, are told in a line each; more are told in one."""
+MOST = 20_000
+"""So many runs that a run has started are looked at, where all of it is told."""
+
+_ROWS = 1000
+_TAIL = 200
+"""So many of the last records are looked through for why the run waits."""
+_BEHIND = 50
+"""So many records behind the death of a worker are looked at."""
+_SLACK = 1.0
+"""Seconds by which clocks may differ."""
+_NO_NOTICES = 2**62
+"""Behind all of them."""
+_FORKABLE = (Kind.STEP, Kind.CHILD, Kind.SIGNAL, Kind.APPROVAL)
+"""What ``fork --at`` can name."""
+
+
+async def read_story(
+    store: Store, run_id: str, after: int = -1, limit: int | None = None, *, brief: bool = False
+) -> Story:
+    """What is known of a run now, with the records behind ``after``, at most ``limit``. Raises ``RunNotFound``.
+
+    When it is ``brief``, large values are told by their beginning; and so are the runs that it has started, if there
+    are many.
+    """
+    outline = await store.outline(run_id, after, limit, whole=not brief)
+    if outline is None:
+        raise no_run(store, run_id)
+    return await _Reading(store, outline, after, brief=brief).story()
+
+
+async def read_entry(store: Store, run_id: str, seq: int) -> Entry | None:
+    """One record, whole; ``None`` if there is none of this number. Raises ``RunNotFound``."""
+    feed = await store.feed(run_id, seq - 1, _NO_NOTICES, 1)
+    if feed is None:
+        raise no_run(store, run_id)
+    found = next((record for record in feed.records if record.seq == seq), None)
+    return None if found is None else entry_of(found, feed.run)
+
+
+def no_run(store: Store, run_id: str) -> RunNotFound:
+    """The error of an id that no run has."""
+    return RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+
+
+def summary_of(run: Run, told: RunUsage) -> Summary:
+    """What a list tells of a run."""
+    return Summary(
+        id=run.id,
+        workflow=run.workflow,
+        version=run.version or None,
+        state=run.state,
+        queue=run.queue,
+        queue_key=run.queue_key or None,
+        tags=tuple(run.tags),
+        created_at=moment(run.created_at),
+        finished_at=_or_none(run.finished_at),
+        seconds=None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
+        waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else None,
+        wake_at=_or_none(run.wake_at),
+        paused=is_paused(run),
+        cancelling=is_cancelling(run),
+        parent=run.parent or None,
+        forked_from=run.forked_from or None,
+        usage=Used.of(told.used) if told.used.calls else None,
+        error=error_of(run.error),
+    )
+
+
+def _or_none(at: float | None) -> datetime | None:
+    return None if at is None else moment(at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A story in the making: what was read, and the way to what else is needed."""
+
+    store: Store
+    outline: Outline
+    after: int
+    brief: bool = False
+
+    async def story(self) -> Story:
+        run, store = self.outline.run, self.store
+        around = await look_around(store, [run])
+        workers = {one.id: one for one in await store.workers(also={part.worker for part in self.outline.parts})}
+        family, more_family = await self._family()
+        usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])
+        budgets = await budgets_over(store, run)
+        rows = await store.approvals(ApprovalFilter(run.id, only_open=False))
+        stall = stall_of(run, around)
+        taken = await self._taken()
+        told = usages[run.id]
+        hands = self._hands(workers, around)
+        is_agent = await self._is_agent()
+        summary = summary_of(run, told)
+        story = Story(
+            **{name: getattr(summary, name) for name in Summary.__dataclass_fields__},
+            python=run.python,
+            deadline=_or_none(run.deadline),
+            epoch=run.epoch,
+            deliveries=run.deliveries,
+            max_deliveries=run.max_deliveries,
+            held_by=run.owner,
+            paused_at=_or_none(run.paused_at) if is_paused(run) else None,
+            cancel=None if run.cancel is Cancel.NO else run.cancel.value,
+            switched_off=run.workflow in around.off,
+            stalled=None if stall is None else stall.advice,
+            inputs=value_of(run.inputs),
+            output=value_of(run.output),
+            retry=await self._retry(taken, family),
+            budget=budget_as_json(told),
+            left=left_as_json(told),
+            short_of=_short(await self._refusal()),
+            journal=self._entries(),
+            in_flight=self._in_flight(),
+            children=tuple(_relative(one, usages.get(one.id)) for one in family.values()),
+            signals=tuple(
+                Sent(one.id, one.name, value_of(one.payload), moment(one.sent_at))
+                for one in self._sent()
+                if one.name != BUDGET_SIGNAL
+            ),
+            ends=self._waited_for(answers=False),
+            answers=self._waited_for(answers=True),
+            approvals=tuple(map(Asked.of, readable(rows))),
+            workers=hands,
+            plan=tuple(await self._plan(is_agent=is_agent)),
+            at=moment(around.now),
+            began_at=moment(run.began_at),
+            records=self._recorded,
+            more=not self._is_last,
+            more_children=more_family,
+            is_agent=is_agent,
+            session=run.session or None,
+            previous=run.previous or None,
+            by_delivery=run.by_delivery,
+            asks_again=self._asks_again(),
+            budgets=tuple(Account(id, budget_as_json(one) or {}, Used.of(one.used)) for id, one in budgets),
+            output_size=None if run.output is None else len(run.output),
+            offset=Cursor(self._last).offset(run),
+            told="",
+            advice=(),
+        )
+        course = await self._course(workers, hands, taken)
+        return replace(story, told=tell(story, course), advice=advise(story, course, stall))
+
+    # The journal
+
+    @property
+    def _recorded(self) -> int:
+        return sum(part.records for part in self.outline.parts)
+
+    @property
+    def _last(self) -> int:
+        """The ``seq`` of the last record of the whole journal."""
+        return max((part.last for part in self.outline.parts), default=-1)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the page goes up to the end of the journal."""
+        return self._last <= (self.outline.records[-1].seq if self.outline.records else self.after)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the page is the whole journal, and none of its values is left out."""
+        return self.after < 0 and self._is_last and not self.outline.left_out
+
+    def _entries(self) -> tuple[Entry, ...]:
+        outline = self.outline
+        return tuple(
+            entry_of(record, outline.run, outline.left_out.get(record.seq), brief=self.brief)
+            for record in outline.records
+        )
+
+    async def _behind(self, seq: int, limit: int) -> list[Record]:
+        """Records behind that number, whether they are on the page or not."""
+        if self._is_whole:
+            return [record for record in self.outline.records if record.seq > seq][:limit]
+        feed = await self.store.feed(self.outline.run.id, seq, _NO_NOTICES, limit)
+        return [] if feed is None else list(feed.records)
+
+    async def _taken(self) -> list[Record]:
+        """What a retry takes back."""
+        run = self.outline.run
+        if run.rewind is None or not run.rewind.failed:
+            return []
+        return taken_back(run, await self._behind(min(run.rewind.failed) - 1, _ROWS))
+
+    async def _retry(self, taken: Sequence[Record], family: Mapping[str, Run]) -> Retry | None:
+        missing = [record for record in taken if record.preview not in family]
+        others = {**await known_runs(self.store, missing), **family}
+        found = prospect(self.outline.run, taken, self._recorded, others)
+        if found is None:
+            return None
+        takes_back = tuple(record.seq for record in taken)
+        return Retry(found.is_possible, found.needs_run_again, takes_back, found.in_words)
+
+    async def _refusal(self) -> BudgetExceeded | None:
+        """Why its next model call was not made, while it waits for a higher budget."""
+        run = self.outline.run
+        if run.state.is_terminal or any(signal.name == BUDGET_SIGNAL for signal in self._sent()):
+            return None
+        refusal: BudgetExceeded | None = None
+        parked = is_short(run)  # then it waits, however often it was told before that it may ask again
+        for record in self.outline.records if self._is_whole else await self._behind(self._last - _TAIL, _TAIL):
+            if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL and not parked:
+                refusal = None
+            elif (refused := refusal_of(record)) is not None:
+                refusal = refused
+        return refusal
+
+    async def _plan(self, *, is_agent: bool) -> Plan:
+        if self._is_whole:
+            return plan_of(self.outline.records)
+        if not is_agent:
+            return Plan()  # to look for one would be to look through the whole journal
+        newest = await self.store.last_record(self.outline.run.id, PLAN)
+        return Plan() if newest is None else plan_in(newest) or Plan()
+
+    async def _is_agent(self) -> bool:
+        """Whether it is an agent's run: by its result, what was announced of its workflow, or that it asks a model."""
+        run = self.outline.run
+        if run.output is not None and is_agents(run.output):
+            return True
+        spec = (await self.store.specs()).get(served_name(run.workflow, run.version))
+        if spec is not None:
+            return spec.is_agent
+        return any(record.name == MODEL_CALL for record in self.outline.records)
+
+    # What is in flight, and in its mailbox
+
+    def _in_flight(self) -> tuple[InFlight, ...]:
+        """Steps that have no outcome, unless the run went on without them."""
+        if self.outline.run.state is RunState.COMPLETED:
+            return ()
+        return tuple(
+            InFlight(
+                number=one.position + 1,
+                name=one.name,
+                attempt=one.attempt,
+                once=one.intent,
+                error=shown_text(one.error) or None,
+                progress=value_of(one.progress),
+                at=moment(one.at),
+            )
+            for one in sorted(self.outline.attempts.values(), key=lambda one: one.position)
+        )
+
+    def _sent(self) -> list[Signal]:
+        return [signal for signal in self.outline.signals if signal.position is None]
+
+    def _waited_for(self, *, answers: bool) -> tuple[End, ...]:
+        found = [one for one in self.outline.signals if one.position is not None and is_answer(one.name) is answers]
+        return tuple(
+            End((one.position or 0) + 1, "answered" if answers else one.name, moment(one.sent_at)) for one in found
+        )
+
+    def _asks_again(self) -> datetime | None:
+        told = [signal.sent_at for signal in self._sent() if signal.name == BUDGET_SIGNAL]
+        return _or_none(max(told, default=None)) if self.outline.run.state is RunState.WAITING else None
+
+    # Who is around
+
+    def _hands(self, workers: Mapping[int, Worker], around: Surroundings) -> tuple[Hand, ...]:
+        recorded: dict[int, int] = {}
+        for part in self.outline.parts:
+            recorded[part.worker] = recorded.get(part.worker, 0) + part.records
+        known = [_hand(one, recorded.get(one.id, 0), around.now) for one in workers.values()]
+        gone = [id for id in sorted({*recorded, self.outline.run.owner or 0} - {0}) if id not in workers]
+        forgotten = [Hand(id, "", "", None, False, False, "unknown", recorded.get(id, 0)) for id in gone]
+        return (*known, *forgotten)
+
+    async def _family(self) -> tuple[dict[str, Run], bool]:
+        """The runs that it has started, also those of which nothing is recorded yet, and those that it has joined."""
+        most = PAGE if self.brief else MOST
+        started: list[Run] = []
+        while len(started) < most:
+            before = started[-1].key if started else None
+            page = await self.store.list_runs(
+                RunFilter(parent=self.outline.run.id), limit=min(_ROWS, most), before=before
+            )
+            started += page
+            if len(page) < min(_ROWS, most):
+                break
+        found = {one.id: one for one in reversed(started)}
+        missing = [record for record in self.outline.records if record.preview not in found]
+        return {**await known_runs(self.store, missing), **found}, len(started) >= most
+
+    # How it went
+
+    async def _course(self, workers: Mapping[int, Worker], hands: Sequence[Hand], taken: Sequence[Record]) -> Course:
+        parts = self.outline.parts
+        return Course(
+            steps=sum(part.records for part in parts if part.kind is Kind.STEP),
+            forkable=any(part.kind in _FORKABLE for part in parts),
+            falls=await self._falls(workers, {hand.id: hand for hand in hands}),
+            unknown=[(one.position + 1, one.name) for one in to_be_settled(self.outline.run, taken)],
+        )
+
+    async def _falls(self, workers: Mapping[int, Worker], hands: Mapping[int, Hand]) -> list[Fall]:
+        """The deaths of workers in the midst of its steps, as far as the journal tells.
+
+        A run changes hands also when it was parked; then the first that is recorded is what it waited for. A step comes
+        first where its holder died over it (or where a person let the run go on: then the holder before has lived on).
+        """
+        by_epoch: dict[int, list[Part]] = {}
+        for part in self.outline.parts:
+            by_epoch.setdefault(part.epoch, []).append(part)
+        leases = [by_epoch[epoch] for epoch in sorted(by_epoch)]
+        falls: list[Fall] = []
+        for number, (before, lease) in enumerate(pairwise(leases), 1):
+            fallen, heir = before[0].worker, lease[0].worker
+            if fallen == heir or fallen not in workers or hands[fallen].alive or hands[fallen].state == "retired":
+                continue
+            records = await self._behind(min(part.first for part in lease) - 1, _BEHIND)
+            first = records[0] if records else None
+            if first is None or first.kind not in TIMED or workers[fallen].beat_at > first.started_at + _SLACK:
+                continue
+            # What began before anything new was known had been asked for before, by whoever died.
+            begun = [one for one in records if one.kind in TIMED and one.started_at < first.at and not is_unknown(one)]
+            steps = sum(part.records for lease in leases[:number] for part in lease if part.kind is Kind.STEP)
+            falls.append(Fall(hands[fallen], hands.get(heir), first.position + 1, steps, len(begun)))
+        return falls
+
+
+def _short(refusal: BudgetExceeded | None) -> Short | None:
+    return None if refusal is None else Short(refusal.run_id, refusal.limit, str(refusal))
+
+
+def _relative(run: Run, told: RunUsage | None) -> Relative:
+    used = None if told is None or not told.used.calls else Used.of(told.used)
+    return Relative(run.id, run.workflow, run.state, run.parent or None, used, is_short(run))
+
+
+def _hand(worker: Worker, records: int, now: float) -> Hand:
+    return Hand(
+        worker.id,
+        worker.name,
+        worker.host,
+        None if worker.by_lease else worker.pid,
+        worker.by_lease,
+        is_alive(worker, now),
+        worker.state,
+        records,
+    )

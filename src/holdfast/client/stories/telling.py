@@ -1,0 +1,93 @@
+"""What a run did, how long that took and what it cost, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.client.stories.spending import cost
+from holdfast.client.stories.types import Hand, Story
+from holdfast.client.stories.wording import counted, duration, listed, one_line
+from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
+
+_LONGEST_ERROR = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A worker died over the run, and another one took it over."""
+
+    fallen: Hand
+    heir: Hand | None
+    step: int
+    """The number of the step that was in flight."""
+    replayed: int
+    """How many steps were recorded by then."""
+    repeated: int
+    """How many had begun, so that the heir ran them once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What the whole journal says of how the run went."""
+
+    steps: int = 0
+    forkable: bool = False
+    """It has a record that a fork can begin at."""
+    falls: Sequence[Fall] = ()
+    unknown: Sequence[tuple[int, str]] = ()
+    """The ``once`` steps of unknown outcome that ended the run: number and name."""
+
+
+def tell(story: Story, course: Course) -> str:
+    """What the run did."""
+    told = [_course(story, course), _falls(course.falls)]
+    holder = story.hand(story.held_by)
+    if story.state is RunState.RUNNING and holder is not None and not holder.alive:
+        told.append(f"{_name(holder)}, which holds it, is dead.")
+    return " ".join(sentence for sentence in told if sentence)
+
+
+def _course(story: Story, course: Course) -> str:
+    steps = [counted(course.steps, "step")] if course.steps else []
+    used = Usage() if story.usage is None else story.usage.usage
+    spent = [counted(used.calls, "model call"), counted(used.tokens, "token"), cost(used)] if used.calls else []
+    did = ", ".join([*steps, *spent])
+    if not story.state.is_terminal:
+        return f"{_so_far(story)}, {did} so far." if did else f"{_so_far(story)}."
+    took = duration(story.seconds or 0.0)
+    how = f"{story.state.value.capitalize()} {'in' if story.state is RunState.COMPLETED else 'after'} {took}"
+    how += f" with {did}" if did else ""
+    how += "" if story.error is None else f": {one_line(story.error.in_short, _LONGEST_ERROR)}"
+    return how if how.endswith((".", "…")) else f"{how}."
+
+
+def _so_far(story: Story) -> str:
+    """How a run is that has not ended, and how long ago it was started."""
+    since = f"started {duration((story.at - story.created_at).total_seconds())} ago"
+    if story.paused:
+        return f"Paused, {since}"
+    if story.state is RunState.PENDING:
+        return f"To be taken up again, {since}" if story.epoch else f"Not begun yet, {since}"
+    return f"{story.state.value.capitalize()}, {since}"
+
+
+def _falls(falls: Sequence[Fall]) -> str:
+    if not falls:
+        return ""
+    last = falls[-1]
+    died = listed([f"{_name(one.fallen)} died in step {one.step}" for one in falls])
+    heir = "another worker" if last.heir is None else _name(last.heir)
+    repeated = sum(one.repeated for one in falls)
+    replayed = counted(last.replayed, "step")
+    if len(falls) == 1:
+        return f"{died}; {heir} took over, replayed {replayed} and repeated {repeated or 'none'}."
+    return f"{died}; {heir} took over last and replayed {replayed}; {counted(repeated, 'step')} repeated in all."
+
+
+def _name(hand: Hand) -> str:
+    """Its name; if it has none of its own, where it is."""
+    if hand.name and hand.name != hand.place:
+        return one_line(hand.name)
+    return f"{hand.kind} {one_line(hand.place) if hand.name else hand.id}"

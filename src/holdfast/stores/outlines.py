@@ -1,0 +1,53 @@
+"""What there is to tell of a run without its whole journal: a page of its records, and what the rest amounts to.
+
+A journal of a hundred thousand records is not read for somebody who looks at five hundred of them. What is told of the
+whole (how much was recorded under which lease, and by whom) is counted by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.stores.operations import Run
+
+
+class Part(NamedTuple):
+    """The records of one kind that were recorded under one lease."""
+
+    epoch: int
+    worker: int
+    kind: Kind
+    records: int
+    first: int
+    """The ``seq`` of the first of them."""
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A run, a page of its journal, and what is known beside that, all read at one moment."""
+
+    run: Run
+    records: Sequence[Record]
+    left_out: Mapping[int, int]
+    """The sizes of large payloads of the page that were not read, by ``seq``: those records have none."""
+    parts: Sequence[Part]
+    """Of the whole journal, those that began first come first."""
+    attempts: Mapping[int, Attempt]
+    signals: Sequence[Signal]
+
+
+def parts_of(records: Iterable[Record]) -> list[Part]:
+    """What a journal amounts to, from its records."""
+    found: dict[tuple[int, int, Kind], Part] = {}
+    for record in records:
+        place = record.epoch, record.worker, record.kind
+        known = found.get(place)
+        if known is None:
+            found[place] = Part(*place, 1, record.seq, record.seq)
+        else:
+            found[place] = known._replace(records=known.records + 1, last=record.seq)
+    return list(found.values())

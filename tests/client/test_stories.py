@@ -1,0 +1,440 @@
+"""What a run's story tells in words, and what it advises, in each kind of situation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.client.stories.conversations import Said, read_conversation, said_as_json, said_from_json
+from holdfast.client.stories.families import read_family
+from holdfast.client.stories.reading import read_entry, read_story
+from holdfast.client.stories.types import Asked, ModelCall, Story, Unreadable
+from holdfast.client.stories.wiring import as_json, with_values
+from holdfast.codec import AesEncryption, encode_error
+from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.states import RunState
+from holdfast.core.usage import Limits, Usage
+from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
+from holdfast.stores.approvals import AskApproval, Question
+from holdfast.stores.contract import NewWorker
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import (
+    AppendRecord,
+    FinishRun,
+    NewRun,
+    ParkRun,
+    PauseRun,
+    ReleaseRun,
+    Run,
+    SendSignal,
+    Started,
+    StartRun,
+)
+from holdfast.stores.sealing import SealedStore
+
+pytestmark = pytest.mark.asyncio
+
+FLOW = "story_flow"
+
+
+@dataclass
+class World:
+    """A store, in which a test lets a run take its course, a second for each thing that happens."""
+
+    now: float = 1_000_000.0
+    store: MemoryStore = field(init=False)
+    seq: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(clock=lambda: self.now)
+
+    async def worker(self, name: str = "worker-1", lease: float = 60.0) -> int:
+        return await self.store.register_worker(NewWorker(name, "elsewhere", 1, (FLOW,)), lease)
+
+    async def start(self, id: str = "r", **fields: Any) -> Run:
+        new = NewRun(id=id, workflow=FLOW, inputs=b"{}", digest=b"d", seed=id.encode(), created_at=self.now, **fields)
+        [answer] = await self.store.commit([StartRun(new)])
+        assert isinstance(answer, Started)
+        return answer.run
+
+    async def claim(self, worker: int) -> Run:
+        [run] = await self.store.claim(worker, workflows=[FLOW], queues=None, limit=1)
+        return run
+
+    async def record(self, run: Run, *, used: Usage | None = None, **fields: Any) -> Record:
+        """A record that took a second, unless it says otherwise."""
+        begun, self.now = self.now, self.now + 1
+        given: dict[str, Any] = {"kind": Kind.STEP, "name": "work", "ok": True, "payload": b"1", "position": self.seq}
+        given |= {"at": self.now, "started_at": begun, "worker": run.owner, "epoch": run.epoch, **fields}
+        made = Record(seq=self.seq, **given)
+        self.seq += 1
+        await self.store.commit([AppendRecord(run.key, made, used=used)])
+        return made
+
+    async def finish(self, run: Run, state: RunState, error: Exception | None = None, **fields: Any) -> None:
+        data = None if error is None else encode_error(error)
+        output = b'"done"' if state is RunState.COMPLETED else None
+        await self.store.commit([FinishRun(run.key, run.epoch, state, output, data, self.now, **fields)])
+
+    async def dies(self) -> None:
+        """Nobody hears of a worker any more, until its lease is over and somebody notices."""
+        self.now += 100
+        await self.store.reap()
+
+    async def story(self, **how: Any) -> Story:
+        return await read_story(self.store, "r", **how)
+
+    async def told(self) -> str:
+        """The same, whether the journal is read as a whole or only its first record."""
+        whole, page = await self.story(), await self.story(limit=1, brief=True)
+        assert whole.told == page.told
+        assert whole.advice == page.advice
+        return whole.told
+
+    async def advised(self) -> list[str | None]:
+        return [advice.does for advice in (await self.story()).advice]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# What it did
+
+
+async def test_a_completed_run_tells_its_time_and_its_steps(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    assert await world.told() == "Running, started 0.0 ms ago."
+    for _ in range(3):
+        await world.record(run)
+    await world.finish(run, RunState.COMPLETED)
+    assert await world.told() == "Completed in 3.00 s with 3 steps."
+    assert (await world.story()).advice == ()
+
+
+async def test_model_calls_are_told_with_their_tokens_and_cost(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run, name="model call", used=Usage(1, 1_000, 200, nano_usd=13_000_000))
+    await world.finish(run, RunState.COMPLETED)
+    assert await world.told() == "Completed in 1.00 s with 1 step, 1 model call, 1,200 tokens, $0.013."
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (RunState.FAILED, "Failed after 1.00 s with 1 step: ValueError: no."),
+        (RunState.CANCELLED, "Cancelled after 1.00 s with 1 step: ValueError: no."),
+        (RunState.DEAD, "Dead after 1.00 s with 1 step: ValueError: no."),
+    ],
+)
+async def test_a_run_without_a_result_tells_why(world: World, state: RunState, words: str):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.finish(run, state, ValueError("no"))
+    assert await world.told() == words
+
+
+async def test_a_run_that_has_not_ended_tells_how_it_is(world: World):
+    await world.start()
+    world.now += 5
+    assert await world.told() == "Not begun yet, started 5.00 s ago."
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.store.commit([ParkRun(run.key, run.epoch, None, ("go",), "signal 'go'")])
+    assert await world.told() == "Waiting, started 6.00 s ago, 1 step so far."
+    await world.store.commit([PauseRun("r", world.now)])
+    assert await world.told() == "Paused, started 6.00 s ago, 1 step so far."
+
+
+async def test_the_death_of_a_worker_is_told_with_its_heir_and_what_was_done_again(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    for _ in range(16):
+        await world.record(run)
+    await world.dies()
+    heir = await world.claim(await world.worker("worker-2"))
+    await world.record(heir)
+    await world.record(heir)
+    await world.finish(heir, RunState.COMPLETED)
+    assert (await world.told()).endswith(
+        " with 18 steps. worker-1 died in step 17; worker-2 took over, replayed 16 steps and repeated 1."
+    )
+
+
+async def test_a_worker_without_a_name_of_its_own_is_told_by_its_place(world: World):
+    await world.start()
+    await world.claim(await world.worker("elsewhere:1"))
+    world.now += 100
+    assert (await world.told()).endswith("worker elsewhere:1, which holds it, is dead.")
+
+
+async def test_steps_side_by_side_are_all_repeated(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.dies()
+    heir = await world.claim(await world.worker("worker-2"))
+    begun = world.now
+    for _ in range(3):
+        await world.record(heir, started_at=begun)
+    await world.record(heir)
+    assert "worker-1 died in step 2; worker-2 took over, replayed 1 step and repeated 3." in await world.told()
+
+
+async def test_several_deaths_are_told_together(world: World):
+    await world.start()
+    for name in ("worker-1", "worker-2", "worker-3"):
+        run = await world.claim(await world.worker(name))
+        await world.record(run)
+        if name != "worker-3":
+            await world.dies()
+    assert (await world.told()).endswith(
+        "worker-1 died in step 2 and worker-2 died in step 3; worker-3 took over last and replayed 2 steps; 2 steps "
+        "repeated in all."
+    )
+
+
+async def test_a_run_that_changed_hands_while_it_waited_tells_of_no_death(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.store.commit([ParkRun(run.key, run.epoch, world.now + 500, (), "a timer")])
+    await world.dies()
+    world.now += 500
+    heir = await world.claim(await world.worker("worker-2"))
+    await world.record(heir, kind=Kind.TIMER, name="500 s", payload=None, position=0)
+    await world.record(heir)
+    assert "died" not in await world.told()
+
+
+async def test_a_worker_that_gave_the_run_back_and_lived_on_is_not_said_to_have_died_over_it(world: World):
+    await world.start()
+    first = await world.worker()
+    run = await world.claim(first)
+    await world.record(run)
+    await world.store.commit([ReleaseRun(run.key, run.epoch)])
+    heir = await world.claim(await world.worker("worker-2", 10_000))
+    await world.record(heir)
+    world.now += 30
+    assert world.store.renew_lease(first, 60)
+    await world.dies()
+    assert "died" not in await world.told()
+
+
+async def test_a_once_step_is_not_repeated(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.dies()
+    heir = await world.claim(await world.worker("worker-2"))
+    await world.record(heir, name="pay", ok=False, payload=encode_error(StepOutcomeUnknown("?", "pay")))
+    assert "replayed 1 step and repeated none." in await world.told()
+    entry = (await world.story()).journal[-1]
+    assert (entry.unknown, entry.outcome) == (True, "unknown")
+
+
+async def test_a_run_in_the_hands_of_a_dead_worker_says_so(world: World):
+    await world.start()
+    await world.claim(await world.worker())
+    world.now += 100  # nobody has noticed yet
+    assert await world.told() == "Running, started 1 min 40 s ago. worker-1, which holds it, is dead."
+
+
+# What to do
+
+
+async def test_a_failed_run_is_to_be_retried_or_forked(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    failed = await world.record(run, ok=False, payload=encode_error(ValueError("no")))
+    await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((failed.seq,), 2, 0))
+    retry, fork = (await world.story()).advice
+    assert (retry.does, retry.text) == ("retry", "`holdfast retry r` takes back step 2 (work)")
+    assert (fork.does, fork.text) == ("fork", "`holdfast fork r --at STEP` goes on from one of its steps in a new run")
+    assert await world.told()  # which also reads it page by page
+
+
+async def test_what_compensations_have_undone_is_not_retried(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((), 1, 0, undone=True))
+    refused, fork = (await world.story()).advice
+    assert refused.does is None
+    assert refused.text == "a retry is not possible: its compensations have undone what it had done"
+    assert fork.does == "fork"
+
+
+async def test_a_once_step_of_unknown_outcome_is_to_be_settled_first(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    error = StepOutcomeUnknown("it may or may not have happened", "pay")
+    failed = await world.record(run, name="pay", ok=False, payload=encode_error(error))
+    await world.finish(run, RunState.FAILED, error, rewind=Rewind((failed.seq,), 2, 0, once=True))
+    assert await world.advised() == ["settle", "run_again", "fork"]
+    settle = (await world.story()).advice[0].text
+    assert "whether step 2 (pay) happened" in settle
+    assert "`holdfast settle r 2 --did-not-happen`" in settle
+    assert await world.told()
+
+
+async def test_what_keeps_a_run_from_going_on_says_what_lets_it(world: World):
+    await world.start()
+    assert await world.advised() == ["worker"]
+    await world.store.switch_off(FLOW)
+    assert await world.advised() == ["lift"]
+    await world.store.commit([PauseRun("r", world.now)])
+    [advice] = (await world.story()).advice
+    assert (advice.does, advice.text) == ("resume", "run 'r' is paused: `holdfast resume r` lets it go on")
+    assert advice.text == (await world.story()).stalled
+
+
+async def test_a_question_is_to_be_answered(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    question = Question("May I go on?")
+    await world.store.commit([AskApproval(run.key, run.epoch, 0, "a-1", question, world.now)])
+    [advice] = (await world.story()).advice
+    assert (advice.does, advice.text) == ("approve", "it waits for an answer to “May I go on?”: `holdfast approvals r`")
+    [asked] = (await world.story()).approvals
+    assert Asked.of(asked.info) == asked
+
+
+async def test_a_run_whose_budget_is_used_up_is_to_be_given_more(world: World):
+    await world.start(budget=Limits(calls=3))
+    run = await world.claim(await world.worker())
+    await world.record(run, used=Usage(3, 100, 10))
+    refused = BudgetExceeded("the call was not made: 3 of 3 turns are used. The run waits: raise it", "r", "turns")
+    await world.record(run, name="model call", ok=False, payload=encode_error(refused))
+    await world.store.commit([ParkRun(run.key, run.epoch, None, ("holdfast:budget",), "a higher budget")])
+    story = await world.story()
+    [advice] = story.advice
+    assert advice.does == "budget"
+    assert "`holdfast budget r --turns 6` gives it more" in advice.text
+    assert story.short_of is not None
+    assert (story.short_of.run, story.short_of.limit) == ("r", "turns")
+    assert (story.budget, story.left) == ({"turns": 3}, {"turns": 0})
+    assert (story.journal[-1].outcome, story.journal[-1].reason) == ("refused", "3 of 3 turns are used")
+    assert await world.told()
+    await world.start("above")
+    assert [one.run for one in story.budgets] == ["r"]
+
+
+async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
+    await world.start()
+    worker = await world.worker()
+    await world.claim(worker)
+    await world.start("child", parent="r")
+    child = await world.claim(worker)
+    await world.store.commit([ParkRun(child.key, child.epoch, None, ("holdfast:budget",), "a higher budget")])
+    [advice] = (await world.story()).advice
+    assert advice.does is None
+    assert advice.text.startswith("run 'child' waits for a higher budget")
+
+
+# As data
+
+
+async def test_a_story_comes_back_from_json_as_it_was(world: World):
+    from holdfast.client.http.reading import read_story as from_json
+    from holdfast.client.wire import to_wire
+
+    await world.start(budget=Limits(nano_usd=5_000_000_000))
+    run = await world.claim(await world.worker())
+    await world.record(run, payload=b'{"a": [1, 2]}', used=Usage(1, 10, 2, nano_usd=123_456_789))
+    await world.store.commit([SendSignal("r", "other", b'"x"', None, world.now)])
+    await world.store.commit([AskApproval(run.key, run.epoch, 7, "a-1", Question("Well?"), world.now)])
+    story = await world.story()
+    sent = json.loads(json.dumps(as_json(with_values(story, to_wire), lambda value: value)))
+    assert from_json(sent) == story
+    assert story.budgets[0].usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
+
+
+async def test_words_for_what_cannot_be_read_are_sent_as_words(world: World):
+    from holdfast.client.wire import to_wire
+
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run, payload=b"\xff no value")
+    [entry] = (await world.story()).journal
+    assert isinstance(entry.output, Unreadable)
+    assert type(with_values(entry, to_wire).output) is str
+
+
+async def test_what_is_sealed_with_a_key_that_is_not_here_is_told_in_words(world: World):
+    sealed = SealedStore(world.store, AesEncryption(bytes(32)))
+    new = NewRun(id="r", workflow=FLOW, inputs=b'"secret"', digest=b"d", seed=b"s", created_at=world.now)
+    [answer] = await sealed.commit([StartRun(new)])
+    assert isinstance(answer, Started)
+    run = await world.claim(await world.worker())
+    step = Record(
+        0, Kind.STEP, 0, "pay", True, b'"secret"', world.now, world.now, 1, run.owner or 0, run.epoch, "secret"
+    )
+    failed = step._replace(seq=1, position=1, ok=False, payload=encode_error(ValueError("secret")))
+    error = encode_error(ValueError("secret"))
+    finish = FinishRun(run.key, run.epoch, RunState.FAILED, None, error, world.now, rewind=Rewind((1,), 2, 0))
+    await sealed.commit([AppendRecord(run.key, step), AppendRecord(run.key, failed), finish])
+    known = await read_story(sealed, "r")
+    assert (known.inputs, known.journal[0].output, known.journal[0].arguments) == ("secret", "secret", "secret")
+    story = await world.story()
+    assert "secret" not in json.dumps(as_json(story))
+    assert "sealed" in story.journal[0].output
+    assert story.journal[0].arguments.startswith("(sealed")
+    assert story.told.startswith("Failed after ")
+    assert [one.does for one in story.advice] == ["retry", "fork"]
+    assert "secret" not in json.dumps([said_as_json(one) for one in await read_conversation(world.store, "r")])
+
+
+async def test_no_run_and_no_record_are_told_apart(world: World):
+    for reading in (read_story, read_family):
+        with pytest.raises(RunNotFound, match="there is no run 'nobody'"):
+            await reading(world.store, "nobody")
+    await world.start()
+    assert await read_entry(world.store, "r", 0) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said("user", "Hello", before=True),
+        Said("note", "no answer", 3, ok=False),
+        Said("tool", "found", 2, "look", ok=False, run="child", content="found"),
+        Said("model", "As I said", name="m", calls=[("look", {"word": "x"})], before=True),
+    ],
+    ids=lambda said: said.role,
+)
+async def test_what_was_said_comes_back_from_json_as_it_was(said: Said):
+    told = json.loads(json.dumps(said_as_json(said)))
+    assert said_from_json(told, _no_call) == said
+
+
+def _no_call(_: Any) -> ModelCall:
+    raise AssertionError("there is no answer of a model in it")
+
+
+# Families
+
+
+async def test_a_family_is_cut_but_for_those_above_the_run(world: World):
+    await world.start()
+    for number in range(6):
+        await world.start(f"child-{number}", parent="r")
+    await world.start("grandchild", parent="child-0")
+    family = await read_family(world.store, "grandchild", most=4)
+    assert (family.root, family.more, len(family)) == ("r", True, 4)
+    assert {"r", "child-0", "grandchild"} <= {one.id for one in family}
+    whole = await read_family(world.store, "r")
+    assert [one.id for one in whole] == ["r", *(f"child-{number}" for number in range(6)), "grandchild"]
+    assert not whole.more
+    assert whole.items[0].created_at == datetime.fromtimestamp(1_000_000, UTC)
+    assert "no live worker serves" in (whole.items[0].stalled or "")

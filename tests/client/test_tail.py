@@ -1,0 +1,134 @@
+"""Following all runs: what happens is told as it happens, once, wherever the reader is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import Client, RunFailed, Runtime, step, wait_for_signal, workflow
+from holdfast.client.connections import Connections
+from holdfast.client.tailing import Followed, Happening, Told, read_tail
+from holdfast.core.states import RunState
+from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+
+
+@step
+async def tailed_step(number: int) -> int:
+    if number < 0:
+        raise ValueError("below nothing")
+    return number + 1
+
+
+@workflow(id="tailed-{number}", tags=["followed"])
+async def tailed(number: int) -> int:
+    return await tailed_step(number)
+
+
+@workflow(id="tailed-waiting-{number}")
+async def tailed_waiting(number: int) -> object:
+    return await wait_for_signal("go")
+
+
+async def until(client: Client, is_enough: Callable[[list[Happening]], bool], **wanted: object) -> list[Happening]:
+    """What is told until it is enough."""
+    found: list[Happening] = []
+    async with asyncio.timeout(20), aclosing(client.tail(**wanted)) as happenings:  # pyright: ignore[reportArgumentType]
+        async for one in happenings:
+            found.append(one)
+            if is_enough(found):
+                return found
+    raise AssertionError("it has ended")
+
+
+def ended(*run_ids: str) -> Callable[[list[Happening]], bool]:
+    return lambda found: {one.run_id for one in found if one.kind == "ended"} >= set(run_ids)
+
+
+async def test_everything_that_happens_is_told_once_and_in_order(tmp_path: Path):
+    async with Runtime(f"sqlite:///{tmp_path / 'runs.db'}") as runtime, Client(runtime.url) as client:
+        following = asyncio.create_task(until(client, ended("tailed-1", "tailed--1", "tailed-waiting-1")))
+        await asyncio.sleep(0)
+        waiting = await tailed_waiting.start(1)
+        assert await tailed(1) == 2
+        with pytest.raises(RunFailed):
+            await tailed(-1)
+        await waiting.signal("go", 7)
+        found = await following
+        of = {
+            id: [(one.kind, one.name) for one in found if one.run_id == id and one.kind != "begun"]
+            for id in ("tailed-1", "tailed--1", "tailed-waiting-1")
+        }
+        assert of["tailed-1"] == [("created", ""), ("step", "tailed_step"), ("ended", "")]
+        assert of["tailed--1"] == [("created", ""), ("step", "tailed_step"), ("ended", "")]
+        assert of["tailed-waiting-1"] == [("created", ""), ("signal", "go"), ("ended", "")]
+        assert {one.worker for one in found if one.kind == "step"} != {""}
+        failed = next(one for one in found if one.run_id == "tailed--1" and one.kind == "ended")
+        assert (failed.state, failed.data["error"]["message"]) == (RunState.FAILED, "below nothing")
+
+        # What has happened before can be asked for, and narrowed.
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        again = await until(client, ended("tailed-1", "tailed--1", "tailed-waiting-1"), since=an_hour_ago)
+        assert [(one.run_id, one.kind) for one in again if one.kind != "begun"] == [
+            (one.run_id, one.kind) for one in sorted(found, key=lambda one: one.at) if one.kind != "begun"
+        ]
+        only = await until(client, ended("tailed--1"), since=an_hour_ago, state="failed", tag="followed")
+        assert {one.run_id for one in only} == {"tailed--1"}
+
+
+async def test_a_run_that_waited_before_is_told_of_when_it_goes_on(tmp_path: Path):
+    async with Runtime(f"sqlite:///{tmp_path / 'runs.db'}") as runtime, Client(runtime.url) as client:
+        waiting = await tailed_waiting.start(2)
+        while (await client.get("tailed-waiting-2")).state is not RunState.WAITING:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        following = asyncio.create_task(until(client, ended("tailed-waiting-2")))
+        await asyncio.sleep(0.3)
+        await waiting.signal("go", 7)
+        assert [one.kind for one in await following] == ["signal", "ended"]
+
+
+async def test_a_takeover_is_told(tmp_path: Path):
+    now = [1000.0]
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    store = SqliteStore(tmp_path / "runs.db", clock=lambda: now[0])
+    await store.open()
+    connections = Connections(url, lambda _: store)
+    client = Client(url)
+    try:
+        await store.publish([WorkflowSpec("tailed-elsewhere", ())])
+        await client.start("tailed-elsewhere")
+        first = await store.register_worker(NewWorker("first", "elsewhere", 1, ("tailed-elsewhere",)), 10.0)
+        [_] = await store.claim(first, workflows=["tailed-elsewhere"], queues=None, limit=1)
+        found: list[Happening] = []
+        async with asyncio.timeout(20), aclosing(read_tail(connections, Followed(), 0.0)) as happenings:
+            found.append(await anext(happenings))
+            following = asyncio.ensure_future(anext(happenings))
+            await asyncio.sleep(0.4)
+            now[0] += 60.0
+            assert (await store.reap()).workers == (first,)
+            second = await store.register_worker(NewWorker("second", "elsewhere", 2, ("tailed-elsewhere",)), 10.0)
+            [_] = await store.claim(second, workflows=["tailed-elsewhere"], queues=None, limit=1)
+            found.append(await following)
+        assert [(one.kind, one.worker, one.data) for one in found] == [
+            ("created", "", {}),
+            ("taken over", "second", {"died": "first", "epoch": 2}),
+        ]
+    finally:
+        await client.close()
+        await connections.close()
+
+
+async def test_what_was_told_is_not_told_again():
+    at = datetime(2026, 11, 16, tzinfo=UTC)
+    one = Happening(at, "r", "w", RunState.RUNNING, "step", 1, "a", "", None, {})
+    told = Told(most=1)
+    assert [told.is_new(one), told.is_new(one)] == [True, False]
+    assert told.is_new(Happening(at, "r", "w", RunState.RUNNING, "step", 2, "a", "", None, {}))
+    assert told.is_new(one)  # it is too long ago to be remembered

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import BaseModel
 from serving import Served, serving
 from working import working
 
@@ -29,6 +32,16 @@ async def group_step(text: str) -> str:
 async def group_asking(what: str) -> str:
     colour: Literal["red", "blue"] = await ask(f"Which colour for {what}?", choices=["red", "blue"])
     return await group_step(colour)
+
+
+class Parcel(BaseModel):
+    weights: list[float]
+    colour: Literal["red", "blue"]
+
+
+@workflow
+async def group_filling_in() -> str:
+    return (await ask("What is in it?", form=Parcel)).colour
 
 
 @workflow
@@ -71,11 +84,42 @@ async def test_a_question_is_answered_once_and_the_key_is_named_with_the_person_
         assert answered["answer"]["value"] == "blue"
         assert (await operator.get("/v1/approvals")).json()["items"] == []
         assert len((await operator.get("/v1/approvals", params={"all": True})).json()["items"]) == 1
+        assert (await operator.get("/v1/approvals", params={"closed": True})).json()["items"] == [answered]
         unknown = await operator.get("/v1/approvals/zzz")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "unknown-approval")
 
 
+async def test_an_answer_that_does_not_fit_is_told_field_by_field_and_the_question_stays_open():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        run = (await caller.post("/v1/runs", json={"workflow": "group_filling_in"})).json()["id"]
+        question = await open_question(caller, run)
+        wrong = await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": {"weights": [1.5, "much"]}})
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-input")
+        assert {fault["where"] for fault in wrong.json()["faults"]} == {"body.value", "body.value.weights.1"}
+        assert (await caller.get(f"/v1/approvals/{question['id']}")).json()["state"] == "open"
+        right = {"value": {"weights": [1.5], "colour": "red"}}
+        assert (await caller.post(f"/v1/approvals/{question['id']}/approve", json=right)).status_code == 200
+        assert (await caller.get(f"/v1/runs/{run}", params={"wait": 20})).json()["output"] == "red"
+
+
 # Schedules
+
+
+async def test_ticks_of_a_timing_are_told_before_there_is_a_schedule():
+    async with serving() as served:
+        caller = served.caller()
+        asked = {"timing": "30 2 * * mon-fri in Europe/Berlin", "limit": 3}
+        told = (await caller.get("/v1/ticks", params=asked)).json()
+        assert told["timing"] == "30 2 * * MON-FRI in Europe/Berlin"
+        assert "Europe/Berlin" in told["words"]
+        ticks = [datetime.fromisoformat(one).astimezone(ZoneInfo("Europe/Berlin")) for one in told["items"]]
+        assert [(one.hour, one.minute, one.weekday() < 5) for one in ticks] == [(2, 30, True)] * 3
+        assert sorted(ticks) == ticks
+        often = (await caller.get("/v1/ticks", params={"timing": "every 15 min"})).json()
+        assert (often["words"], len(often["items"])) == ("every 15 min", 5)
+        for wrong in ("", "61 2 * * *", "every fortnight", "0 6 * * * in Mars", "30 2 30 2 *"):
+            assert (await caller.get("/v1/ticks", params={"timing": wrong})).status_code == 422, wrong
 
 
 async def test_a_schedule_is_made_looked_at_paused_triggered_once_and_forgotten():
@@ -179,6 +223,18 @@ async def test_an_agent_is_stopped_everywhere_and_let_go_on():
         assert (worker["state"], worker["alive"], worker["listener"]) == ("live", True, False)
         unknown = await caller.get("/v1/agents/unknown")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "unknown-workflow")
+
+
+async def test_a_worker_is_told_with_the_runs_that_it_holds():
+    async with serving() as served:
+        caller = served.caller()
+        for number in range(2):
+            await caller.post("/v1/addresses/group-desk/send", json={"payload": number, "id": f"held-{number}"})
+        for _ in range(2):
+            assert (await caller.post("/v1/addresses/group-desk/take", json={"name": "host-1"})).status_code == 200
+        workers = (await caller.get("/v1/workers")).json()["items"]
+        assert sorted(run["id"] for worker in workers for run in worker["runs"]) == ["held-0", "held-1"]
+        assert {(worker["listener"], worker["more_runs"]) for worker in workers} == {(True, False)}
 
 
 async def test_an_agent_of_another_framework_is_heard_of_until_it_falls_silent_and_hears_that_it_is_stopped():

@@ -151,7 +151,7 @@ async def test_pages_of_runs_have_every_run_once_while_others_are_started():
         assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-cursor")
         assert (await caller.get("/v1/runs", params={"limit": 501})).status_code == 422
         some = await caller.get("/v1/runs", params=[("state", "failed"), ("state", "dead")])
-        assert some.json() == {"items": [], "next": None}
+        assert some.json() == {"items": [], "next": None, "searched_until": None}
         assert len((await caller.get("/v1/runs", params={"text": "RUN-3"})).json()["items"]) == 1
 
 

@@ -7,7 +7,7 @@ import inspect
 from abc import ABC
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -25,8 +25,11 @@ from holdfast import (
     Event,
     Handle,
     HoldfastError,
+    InputError,
     Queue,
     RunFailed,
+    SettleRefused,
+    StepOutcomeUnknown,
     UsageError,
     ask,
     step,
@@ -99,6 +102,16 @@ async def http_fragile() -> str:
 @workflow
 async def http_mending() -> str:
     return await http_fragile()
+
+
+@step(effect="once")
+async def http_pay(_: int) -> datetime:
+    raise StepOutcomeUnknown("the line broke", "http_pay")  # as if its worker had died
+
+
+@workflow
+async def http_paying() -> list[datetime]:
+    return [await http_pay(number) for number in (1, 2)]
 
 
 async def unmade() -> None:
@@ -298,6 +311,31 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
         assert (healths["http-digger"].is_agent, healths["http-digger"].state) == (True, mine.state)
 
 
+async def test_stories_conversations_and_families_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = call("write_plan", items=[{"task": "dig", "status": "done"}])
+    agent = Agent(ScriptedModel([plan, "A bone."]), name="http-teller", planning=True)
+    async with both() as (store, http):
+        echoed = await http.start("http_echo", ODD, again=(ODD,))
+        asked = (await agent.start("Dig.")).run_id
+        await http.wait(asked, 30)
+        await echoed.result(30)
+        for run_id in (asked, echoed.run_id):
+            here, there = await store.story(run_id, full=True), await http.story(run_id, full=True)
+            assert replace(there, at=here.at) == here
+            assert there.told.startswith("Completed in ")
+            assert await store.conversation(run_id) == await http.conversation(run_id)
+            assert await store.family(run_id) == await http.family(run_id) == await http.handle(run_id).family()
+        assert (await http.story(echoed.run_id)).journal[0].output == ODD
+        assert [item.task for item in (await http.story(asked)).plan] == ["dig"]
+        assert [one.role for one in await http.conversation(asked)] == ["user", "model", "tool", "model"]
+        monkeypatch.setattr("holdfast.client.http.runs.PAGE", 2)  # so that there are several pages
+        assert replace(await http.story(asked, limit=None, full=True), at=here.at) == replace(
+            await store.story(asked, limit=None, full=True), at=here.at
+        )
+        two = await http.story(asked, 0, 1)
+        assert ([one.seq for one in two.journal], two.more) == ([1], True)
+
+
 async def test_runs_are_changed_alike() -> None:
     global healed
     async with both() as (store, http):
@@ -325,6 +363,43 @@ async def test_runs_are_changed_alike() -> None:
         report = await http.prune(0.0, run_ids=[fork.run_id], dry_run=True)
         assert report == await store.prune(timedelta(0), run_ids=[fork.run_id], dry_run=True)
         assert (await http.prune(timedelta(0), run_ids=[fork.run_id])).runs == 1
+
+
+async def test_unknown_outcomes_are_settled_alike() -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    async with both() as (store, http):
+        runs = []
+        for client in (store, http):
+            run = await client.start("http_paying")
+            await ended(client, run.run_id)
+            await client.settle(run.run_id, 1, moment, by="Ada")
+            await ended(client, run.run_id)
+            with pytest.raises(SettleRefused, match=r"step 1 .* was settled before, and the run is failed"):
+                await client.settle(run.run_id, 1, moment)
+            await client.settle(run.run_id, "http_pay", moment)
+            assert await run.result(30) == ["2030-01-01T00:00:00Z"] * 2
+            runs.append(await store._backend.connections.read(run.run_id))
+        backend_store = await store._backend.connections.store()
+        histories = await backend_store.histories([run.key for run in runs])
+        told = [[(one.seq, one.payload, one.attempts) for one in history.records] for history in histories]
+        assert told[0] == told[1]
+        assert all(history.records[0].preview == "_=1; settled by Ada" for history in histories)
+        unpaid = (await http.options(id="unpaid").start("http_paying")).run_id
+        await ended(http, unpaid)
+        calls: list[Callable[[Client], Coroutine[Any, Any, Any]]] = [
+            lambda client: client.settle("nobody", 1, 1),
+            lambda client: client.settle(unpaid, 2, 1),
+            lambda client: client.settle(unpaid, "http_lock", 1),
+            lambda client: client.settle(unpaid, 1),
+            lambda client: client.settle(unpaid, 1, 1, happened=False),
+        ]
+        for number, one in enumerate(calls):
+            told = [await what_it_raises(one(client)) for client in (store, http)]
+            assert told[0] == told[1], f"call {number}"
+            assert told[0][0] != "nothing was raised", f"call {number}"
+        await http.settle(unpaid, 1, happened=False)
+        await ended(http, unpaid)
+        assert (await http.get(unpaid)).state == "failed", "it ran again, and is of unknown outcome again"
 
 
 async def test_errors_are_the_same() -> None:
@@ -432,7 +507,13 @@ async def test_questions_are_answered_alike() -> None:
         late = [await what_it_raises(client.deny(sure.id, by="Bob")) for client in (store, http)]
         assert late[0] == late[1]
         assert await run.approve((await question("Which?")).id, "b")
-        assert await run.approve((await question("How many?")).id, 3)
+        many = await question("How many?")
+        unfit = [await what_it_raises(client.approve(many.id, "few")) for client in (store, http)]
+        assert unfit[0] == unfit[1]
+        with pytest.raises(InputError) as told:
+            await http.approve(many.id, "few")
+        assert told.value.faults == ({"where": "value", "why": "'few' is not of type 'integer'"},)
+        assert await run.approve(many.id, 3)
         answered = await http.approvals(all=True)
         assert answered == await store.approvals(all=True)
         assert [one.answer.value for one in answered if one.answer] == [None, "b", 3]

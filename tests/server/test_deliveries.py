@@ -91,6 +91,9 @@ async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world:
     assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
     [begun] = second["in_flight"]
     assert (begun["name"], begun["once"], begun["progress"]) == ("charge", True, {"at": 2})
+    settling = await world.http.post(f"/v1/runs/{first['run_id']}/settle", json={"step": "charge", "output": 1})
+    assert (settling.status_code, settling.json()["type"]) == (409, "settle-refused")
+    assert "is for a listener to say, with delivery.record('charge', outcome)" in settling.json()["detail"]
     for what, body in (
         ("steps", {"name": "late", "output": 1}),
         ("heartbeat", {}),

@@ -20,9 +20,9 @@ from holdfast import Client, StepOutcomeUnknown, UsageError
 from holdfast.client.deliveries import Delivery
 from holdfast.client.delivery_steps import StepUsage
 from holdfast.client.http.listening import HttpListener
+from holdfast.client.keys import create_key
 from holdfast.errors import ApprovalTimedOut, DeliveryLost, NotAllowed, Unauthenticated
 from holdfast.server.delivering import listeners
-from holdfast.server.keys import create_key
 
 pytestmark = pytest.mark.asyncio
 

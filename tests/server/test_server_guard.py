@@ -139,7 +139,9 @@ async def test_json_may_be_nested_so_deep_and_no_deeper():
     "path",
     [
         b"",
-        b"/",
+        b"//",
+        b"/ui",
+        b"/ui/",
         b"//v1/whoami",
         b"/v1//whoami",
         b"/v1/whoami/",

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 import pytest
 from serving import Clock, Served, serving
 
+from holdfast.client import keys as kept_keys
+from holdfast.client.keys import create_key, read_keys, revoke_key
 from holdfast.errors import UsageError
-from holdfast.server import keys as keys_module
+from holdfast.server import keys as server_keys
 from holdfast.server.app import Settings
-from holdfast.server.keys import create_key, read_keys, revoke_key
 from holdfast.server.scopes import Scope, allows
 
 pytestmark = pytest.mark.asyncio
@@ -32,7 +33,7 @@ async def test_a_key_is_kept_as_a_hash_alone_and_compared_in_constant_time(monke
     class Watched:
         compare_digest = staticmethod(compare)
 
-    monkeypatch.setattr(keys_module, "hmac", Watched)
+    monkeypatch.setattr(server_keys, "hmac", Watched)
     async with serving() as served:
         token = await served.key("read")
         id, secret = token.removeprefix("hf_").split("_", 1)
@@ -190,7 +191,7 @@ async def test_a_key_that_makes_no_sense_is_not_made(body: dict[str, object]):
 
 async def test_an_id_that_somebody_has_is_not_given_again(monkeypatch: pytest.MonkeyPatch):
     ids = iter(["a" * 12, "a" * 12, "b" * 12])
-    monkeypatch.setattr(keys_module.secrets, "token_hex", lambda size: next(ids))
+    monkeypatch.setattr(kept_keys.secrets, "token_hex", lambda size: next(ids))
     async with serving() as served:
         home = await served.app.platform.tenants.home()
         made = [(await create_key(home, "x", ["read"], "default", now=1.0))[0].id for _ in range(2)]

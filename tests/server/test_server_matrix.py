@@ -26,10 +26,10 @@ import httpx2
 import pytest
 from serving import Clock, Served, serving
 
+from holdfast.client.keys import revoke_key
 from holdfast.server.api import Endpoint
 from holdfast.server.app import Settings
 from holdfast.server.endpoints import ENDPOINTS
-from holdfast.server.keys import revoke_key
 from holdfast.stores.contract import RunFilter
 
 pytestmark = pytest.mark.asyncio
@@ -63,19 +63,29 @@ ROWS: dict[str, Row] = {
     # Runs
     "POST /v1/runs": Row(SUBMIT, OWN, {"workflow": SECRET, "args": [1]}),
     "POST /v1/runs/batch": Row(SUBMIT, OWN, {"workflow": SECRET, "calls": [{"args": [1]}]}),
+    "GET /v1/overview": Row(READ),
+    "GET /v1/changes": Row(READ),
     "GET /v1/runs": Row(READ),
     "GET /v1/runs/{}": Row(READ, 404),
     "GET /v1/runs/{}/result": Row(READ, 404),
     "GET /v1/runs/{}/events": Row(READ, 404),
+    "GET /v1/runs/{}/journal": Row(READ, 404),
+    "GET /v1/runs/{}/budget": Row(READ, 404),
+    "GET /v1/events": Row(READ),
     "GET /v1/runs/{}/steps": Row(READ, 404),
     "GET /v1/runs/{}/deliveries": Row(READ, 404),
     "GET /v1/runs/{}/usage": Row(READ, 404),
     "GET /v1/runs/{}/plan": Row(READ, 404),
+    "GET /v1/runs/{}/story": Row(READ, 404),
+    "GET /v1/runs/{}/records/{}": Row(READ, 404),
+    "GET /v1/runs/{}/conversation": Row(READ, 404),
+    "GET /v1/runs/{}/family": Row(READ, 404),
     "POST /v1/runs/{}/signals": Row(SUBMIT, 404, {"name": "go", "value": 1}),
     "POST /v1/runs/{}/cancel": Row(OPERATE, 404),
     "POST /v1/runs/{}/pause": Row(OPERATE, 404),
     "POST /v1/runs/{}/resume": Row(OPERATE, 404),
     "POST /v1/runs/{}/retry": Row(OPERATE, 404),
+    "POST /v1/runs/{}/settle": Row(OPERATE, 404, {"step": 1, "output": 1}),
     "POST /v1/runs/{}/fork": Row(OPERATE, 404),
     "PUT /v1/runs/{}/budget": Row(OPERATE, 404, {"usd": 1}),
     "GET /v1/dead": Row(READ),
@@ -86,6 +96,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/approvals/{}/approve": Row(OPERATE, 404),
     "POST /v1/approvals/{}/deny": Row(OPERATE, 404),
     # Schedules and queues
+    "GET /v1/ticks": Row(READ),
     "GET /v1/schedules": Row(READ),
     "GET /v1/schedules/{}": Row(READ, 404),
     "PUT /v1/schedules/{}": Row(OPERATE, OWN, {"workflow": SECRET, "cron": "0 3 * * *"}),
@@ -111,6 +122,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/agents/{}/lift": Row(OPERATE),
     "POST /v1/agents/{}/heartbeat": Row(LISTEN),
     "GET /v1/workers": Row(READ),
+    "GET /v1/switched-off": Row(READ),
     "GET /v1/policies": Row(READ),
     "GET /v1/agents/{}/policy": Row(READ, 404),
     "PUT /v1/agents/{}/policy": Row(ADMIN, OWN, {"runs_per_day": 5}),
@@ -194,7 +206,7 @@ async def furnish(served: Served, namespace: str, address: str, secret: Any) -> 
     key = await served.key("read", namespace=namespace, name=f"{secret} key")
     return Objects(
         {
-            "runs": [held["run_id"]],
+            "runs": [asking["run_id"], "0"],  # with the question, it has a record
             "approvals": [question.id],
             "schedules": [f"{address}-schedule"],
             "queues": [f"{address}-queue"],

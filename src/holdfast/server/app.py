@@ -29,6 +29,9 @@ from holdfast.errors import HoldfastError
 from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
 from holdfast.server.auditing import Auditor, target_of
 from holdfast.server.calls import Call, not_allowed
+from holdfast.server.changes import Changes
+from holdfast.server.dashboard import page_for
+from holdfast.server.days import StartedByDay
 from holdfast.server.delivering.deliveries import HeldNow
 from holdfast.server.delivering.desk import Desks
 from holdfast.server.delivering.listeners import Listeners
@@ -84,6 +87,8 @@ class Platform:
         self.closing = asyncio.Event()
         """Set when the server is about to stop: whoever waits ends."""
         self.switches = Switches()
+        self.changes = Changes()
+        self.started = StartedByDay()
         self.listeners = Listeners(tenants)
         self.desks = Desks()
         self.held = HeldNow()
@@ -150,7 +155,7 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        response = await self._answered(request)
+        response = page_for(request.method, scope["path"], request.headers) or await self._answered(request)
         if response is None:
             return
         if isinstance(response, StreamingResponse):
@@ -228,7 +233,11 @@ class App:
         arguments = await arguments_of(endpoint, request, path)
         if endpoint.audited:
             await self._note(endpoint, caller, target_of(path, arguments.get("body")), "allowed")
-        response = answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+        try:
+            response = answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+        finally:
+            if endpoint.changes:
+                self.platform.changes.stir(tenant)
         return await _without_body(response) if request.method == "HEAD" else response
 
     async def _admit(self, endpoint: Endpoint, path: dict[str, str], request: Request) -> tuple[Caller, Tenant]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.client.run_info import RunInfo
 from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
 from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.keys import Caller
@@ -61,10 +60,6 @@ class Call:
         """A value that the caller has sent."""
         return from_wire(data, what) if self.is_tagged else data
 
-    def run_out(self, run: RunInfo) -> RunInfo:
-        """A run as the caller wants its values."""
-        return replace(run, inputs=self.out(run.inputs), output=self.out(run.output))
-
     def nudge(self, spec: WorkflowSpec) -> None:
         """A run was started here: if it is one of an address, whoever listens is told at once."""
         if spec.by_delivery:
@@ -76,6 +71,12 @@ class Call:
         """Refuse whoever may not take deliveries of this address."""
         if not self.caller.may(Scope.LISTEN, address):
             raise not_allowed(f"listen:{address}")
+
+    def said_by(self, given: str | None) -> str:
+        """Who says something. A key that speaks for somebody is named as well: it cannot pass for them unnoticed."""
+        if not given:
+            return self.caller.name
+        return f"{given} (key {self.caller.name})" if self.caller.key else given
 
     # Idempotency
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
+from holdfast.client import run_info
 from holdfast.client.starting import StartOptions, start_options
 from holdfast.core.queues import PerKey, Queue
 from holdfast.core.usage import Budget, Usage
@@ -47,14 +48,12 @@ Text = Annotated[str, StringConstraints(pattern=_PLAIN, max_length=10_000)]
 Name = Annotated[str, StringConstraints(pattern=_PLAIN, min_length=1, max_length=200)]
 """What something is called."""
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]*$", max_length=2000)]
-Number = Annotated[float, AfterValidator(_finite)]
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SPAN), AfterValidator(_finite)]
 Wait = Annotated[
     float,
     Field(ge=0, le=LONGEST_WAIT, description="Wait for so many seconds until there is something to tell."),
 ]
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="At most so many.")]
-Count = Annotated[int, Field(ge=1, le=LARGEST_INT)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="The higher goes first.")]
 Span = Annotated[float, Field(gt=0, le=LONGEST_SPAN)] | Text
 """A length of time: seconds, or words such as ``15 min``."""
@@ -125,6 +124,21 @@ class Spent(BaseModel):
             seconds=used.seconds,
             cost=used.cost,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo(run_info.RunInfo):
+    """What can be told of a run without its code."""
+
+    usage: Spent | None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @classmethod
+    def told(cls, call: Call, info: run_info.RunInfo) -> RunInfo:
+        """As the caller wants its values."""
+        known: dict[str, Any] = {one.name: getattr(info, one.name) for one in fields(info)}
+        known |= {"inputs": call.out(info.inputs), "output": call.out(info.output)}
+        known["usage"] = None if info.usage is None else Spent.of(info.usage)
+        return cls(**known)
 
 
 class Failure(BaseModel):

@@ -76,6 +76,7 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.RunEnded: (409, "run-ended", "The run has ended"),
     errors.RunUnsuccessful: (409, "run-unsuccessful", "The run under this id has ended without a result"),
     errors.RetryRefused: (409, "retry-refused", "The run cannot be retried"),
+    errors.SettleRefused: (409, "settle-refused", "The step cannot be settled"),
     errors.ApprovalClosed: (409, "approval-closed", "The question takes no answer any more"),
     errors.WorkflowSwitchedOff: (409, "workflow-switched-off", "The workflow is switched off"),
     errors.ValueTooLarge: (413, "value-too-large", "A value is too large"),
@@ -87,7 +88,7 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),
 }
 """By the nearest class above an error's own."""
-_ABOUT = ("run_id", "approval_id", "state", "error")
+_ABOUT = ("run_id", "approval_id", "state", "error", "needs_run_again")
 """What errors tell beside their words."""
 
 
@@ -103,6 +104,9 @@ def problem_of(error: errors.HoldfastError) -> Problem | None:
             # What a store says of itself, and where it is, is for those who run it.
             detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
             more = {about: getattr(error, about, None) or None for about in _ABOUT}
+            if isinstance(error, errors.InputError):  # what they are about has come in the body
+                faults = [{**fault, "where": f"body.{fault['where']}"} for fault in error.faults]
+                more["faults"] = faults or None
             return Problem(status, name, title, detail, headers=headers, **more)
     return None
 

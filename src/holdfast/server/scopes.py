@@ -8,13 +8,8 @@ keys, sets policies and deletes. ``listen:<address>`` takes the deliveries of on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from enum import StrEnum
-
-from holdfast.errors import UsageError
-
-_LISTEN = re.compile(r"listen:(\*|\S+)")
 
 
 class Scope(StrEnum):
@@ -36,18 +31,6 @@ _IMPLIED = {
     Scope.OPERATE: {Scope.OPERATE, Scope.ADMIN},
     Scope.ADMIN: {Scope.ADMIN},
 }
-
-
-def checked_scopes(scopes: Collection[str]) -> tuple[str, ...]:
-    """Scopes as they are kept: sorted, each once. Raises ``UsageError`` for what is none."""
-    if not scopes:
-        raise UsageError("a key without a scope may do nothing: give at least one, as in --scope submit --scope read")
-    for scope in scopes:
-        if scope not in _IMPLIED and not _LISTEN.fullmatch(scope):
-            raise UsageError(
-                f"{scope!r} is no scope. There are: read, submit, operate, admin, listen:<address> and listen:*"
-            )
-    return tuple(sorted(set(scopes)))
 
 
 def allows(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:

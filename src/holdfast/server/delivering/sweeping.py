@@ -10,8 +10,8 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+from holdfast.client.keys import read_keys
 from holdfast.errors import HoldfastError
-from holdfast.server.keys import read_keys
 from holdfast.server.tenants import Tenant
 
 if TYPE_CHECKING:

@@ -17,11 +17,13 @@ from holdfast.server.endpoints import (
     events,
     keys,
     memories,
+    overview,
     policies,
     queues,
     runs,
     schedules,
     service,
+    stories,
     usage,
 )
 from holdfast.server.policing import policeman
@@ -29,7 +31,9 @@ from holdfast.server.webhooks.sending import sender
 
 ENDPOINTS: Sequence[Endpoint] = [
     *service.api.endpoints,
+    *overview.api.endpoints,
     *runs.api.endpoints,
+    *stories.api.endpoints,
     *events.api.endpoints,
     *control.api.endpoints,
     *approvals.api.endpoints,

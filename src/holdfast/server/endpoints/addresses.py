@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
+from holdfast.client import run_info
 from holdfast.client.addresses import (
     AddressInfo,
     declare_address,
@@ -19,12 +20,11 @@ from holdfast.client.addresses import (
     send_to,
 )
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
-from holdfast.client.run_info import RunInfo
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import leave, listen, take
-from holdfast.server.models import Changed, Name, OptionsBody, WaitQuery, announce_queue
+from holdfast.server.models import Changed, Name, OptionsBody, RunInfo, WaitQuery, announce_queue
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
@@ -204,7 +204,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     )
     call.platform.desks.of(call.tenant).nudge(address)
     call.status = 201 if is_new else 200
-    return call.run_out(RunInfo.of(run, None))
+    return RunInfo.told(call, run_info.RunInfo.of(run, None))
 
 
 @api(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.addresses import LONGEST_LEASE, SHORTEST_LEASE, declare_address
-from holdfast.client.health import Health
-from holdfast.client.stalls import is_alive
+from holdfast.client.health import Health, Switch
+from holdfast.client.workers import WorkerInfo
 from holdfast.errors import UnknownWorkflow
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.models import Changed, Items, Text
 from holdfast.server.scopes import Scope
-from holdfast.stores.contract import Worker
 
 api = Api()
 
@@ -49,6 +47,13 @@ async def kill_agent(call: Call, name: str) -> Changed:
 async def lift_agent(call: Call, name: str) -> Changed:
     """Let the runs of an agent that was stopped go on."""
     return Changed(changed=await call.client.switch_on(name))
+
+
+@api("GET", "/v1/switched-off", scope=Scope.READ)
+async def list_switched_off(call: Call) -> Items[Switch]:
+    """The agents and workflows that are stopped, and since when."""
+    off = await call.client.switched_off()
+    return Items[Switch](items=[Switch(name, since) for name, since in sorted(off.items())])
 
 
 # Agents that take no deliveries
@@ -101,48 +106,7 @@ async def send_heartbeat(call: Call, name: str, body: HeartbeatBody) -> Heard:
 # Workers
 
 
-class WorkerInfo(BaseModel):
-    """A process that takes up runs."""
-
-    id: int
-    name: str
-    host: Annotated[str, Field(description="Its machine; of a listener, its network address.")]
-    pid: int
-    state: Annotated[str, Field(description="live, retired (left in good order) or dead.")]
-    alive: Annotated[bool, Field(description="Its lease has not passed.")]
-    listener: Annotated[bool, Field(description="It takes deliveries over HTTP, or only sends heartbeats.")]
-    workflows: Annotated[list[str], Field(description="What it serves; with a version behind an @, if that has one.")]
-    queues: Annotated[list[str] | None, Field(description="The queues that it serves; null: all.")]
-    started_at: datetime
-    beat_at: Annotated[datetime, Field(description="Its last heartbeat.")]
-    lease_until: datetime
-
-    @classmethod
-    def of(cls, worker: Worker, now: float) -> WorkerInfo:
-        """From its row."""
-        return cls(
-            id=worker.id,
-            name=worker.name,
-            host=worker.host,
-            pid=worker.pid,
-            state=worker.state,
-            alive=is_alive(worker, now),
-            listener=worker.by_lease,
-            workflows=list(worker.workflows),
-            queues=None if worker.queues is None else list(worker.queues),
-            started_at=_moment(worker.started_at),
-            beat_at=_moment(worker.beat_at or worker.started_at),
-            lease_until=_moment(worker.lease_until),
-        )
-
-
 @api("GET", "/v1/workers", scope=Scope.READ)
 async def list_workers(call: Call) -> Items[WorkerInfo]:
-    """The workers that are live, and those that unfinished runs refer to."""
-    store = await call.store()
-    now = store.now()
-    return Items[WorkerInfo](items=[WorkerInfo.of(one, now) for one in await store.workers()])
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+    """The workers that are live, and those that unfinished runs refer to; with the runs that they hold."""
+    return Items[WorkerInfo](items=await call.client.workers())

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from holdfast.client.approvals import ApprovalInfo, find_approval
+from holdfast.client.approvals import ApprovalInfo, find_approval, readable
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.models import Changed, Items, Name, Text
 from holdfast.server.scopes import Scope
+from holdfast.stores.approvals import ApprovalFilter
 
 api = Api()
 
@@ -24,15 +25,20 @@ class ApprovalsQuery(Body):
     workflow: Annotated[Name | None, Field(description="Of runs of this workflow.")] = None
     asked_of: Annotated[Text | None, Field(description="That this person is asked now.")] = None
     all: Annotated[bool, Field(description="Also those that are closed.")] = False
+    closed: Annotated[bool, Field(description="Only those that are closed, the newest first.")] = False
     limit: Annotated[int, Field(ge=1, le=10_000, description="At most so many.")] = 100
 
 
 @api("GET", "/v1/approvals", scope=Scope.READ, headers=(VALUES,))
 async def list_approvals(call: Call, query: ApprovalsQuery) -> Items[ApprovalInfo]:
     """Questions that wait for a person's answer, the longest open first."""
-    found = await call.client.approvals(
-        query.run_id, workflow=query.workflow, asked_of=query.asked_of, all=query.all, limit=query.limit
-    )
+    if query.closed:
+        where = ApprovalFilter(query.run_id, False, query.workflow, query.asked_of, only_closed=True)
+        found = readable(await (await call.store()).approvals(where, query.limit))
+    else:
+        found = await call.client.approvals(
+            query.run_id, workflow=query.workflow, asked_of=query.asked_of, all=query.all, limit=query.limit
+        )
     return Items[ApprovalInfo](items=[_told(call, one) for one in found])
 
 
@@ -73,22 +79,14 @@ async def approve(call: Call, id: str, body: ApproveBody) -> Changed:
     arguments = body.arguments
     if arguments is not None:
         arguments = {name: call.taken(one, f"argument {name!r}") for name, one in arguments.items()}
-    changed = await call.client.approve(id, value, arguments=arguments, by=_by(call, body.by), reason=body.reason)
+    changed = await call.client.approve(id, value, arguments=arguments, by=call.said_by(body.by), reason=body.reason)
     return Changed(changed=changed)
 
 
 @api("POST", "/v1/approvals/{id}/deny", scope=Scope.OPERATE)
 async def deny(call: Call, id: str, body: DenyBody) -> Changed:
     """Say no to a question. Answers as for a yes."""
-    return Changed(changed=await call.client.deny(id, by=_by(call, body.by), reason=body.reason))
-
-
-def _by(call: Call, given: str | None) -> str:
-    """Who answers. A key that speaks for somebody is named as well: it cannot pass for that person unnoticed."""
-    caller = call.caller
-    if not given:
-        return caller.name
-    return f"{given} (key {caller.name})" if caller.key else given
+    return Changed(changed=await call.client.deny(id, by=call.said_by(body.by), reason=body.reason))
 
 
 def _told(call: Call, info: ApprovalInfo) -> ApprovalInfo:

@@ -1,4 +1,4 @@
-"""Changing runs: cancelling, pausing, retrying and forking them, other budgets; dead runs, and deleting ended ones."""
+"""Changing runs: cancelling, pausing, retrying, settling and forking them; budgets; dead runs, and deleting runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from holdfast.client.budgets import BudgetInfo
 from holdfast.client.dead import DeadRun
 from holdfast.client.forking import GIVEN, fork_run
 from holdfast.client.pruning import PruneReport
-from holdfast.client.run_info import RunInfo
 from holdfast.client.wire import VALUES
 from holdfast.errors import RunConflict
 from holdfast.server.api import Api, Body
@@ -24,6 +24,7 @@ from holdfast.server.models import (
     Limit,
     Name,
     Page,
+    RunInfo,
     Seconds,
     StateName,
     Text,
@@ -75,6 +76,30 @@ async def retry_run(call: Call, id: str, body: RetryBody) -> RunInfo:
     return await info_of(call, await call.tenant.connection.read(id))
 
 
+class SettleBody(Body):
+    """What came of a step."""
+
+    step: Annotated[
+        Annotated[int, Field(ge=1, le=LARGEST_INT)] | Name, Field(description="The step, by its number or its name.")
+    ]
+    output: Annotated[Any, Field(description="What it has returned, null included.")] = None
+    happened: Annotated[bool, Field(description="False: it did not happen, and runs again; then without output.")] = (
+        True
+    )
+    by: Annotated[Text | None, Field(description="Who says so; the name of the key unless given.")] = None
+
+
+@api("POST", "/v1/runs/{id}/settle", scope=Scope.OPERATE, headers=(VALUES,))
+async def settle_run(call: Call, id: str, body: SettleBody) -> RunInfo:
+    """Say what came of a `once` step of unknown outcome, and let the run go on; 409 `settle-refused` if it cannot.
+
+    With `output`, the step has returned that; with `"happened": false`, it runs again, and no other `once` step does.
+    """
+    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else GIVEN
+    await call.client.settle(id, body.step, output, happened=body.happened, by=call.said_by(body.by))
+    return await info_of(call, await call.tenant.connection.read(id))
+
+
 class ForkBody(Body):
     """Where a fork begins."""
 
@@ -111,6 +136,12 @@ async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
             raise
         call.status = 200
     return await info_of(call, run)
+
+
+@api("GET", "/v1/runs/{id}/budget", scope=Scope.READ)
+async def get_budget(call: Call, id: str) -> BudgetInfo:
+    """What a run may use and has used, with the budgets above it and the runs that it has started."""
+    return await call.client.budget(id)
 
 
 @api("PUT", "/v1/runs/{id}/budget", scope=Scope.OPERATE)

@@ -11,20 +11,33 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 from starlette.responses import Response
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.events import Event, failure_in, read_events
 from holdfast.client.offsets import cursor_of
+from holdfast.client.tailing import FOLLOWING, OVERLAP, Followed, read_tail
 from holdfast.client.wire import VALUES
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
+from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunNotFound
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.headers import LAST_EVENT_ID
-from holdfast.server.models import Cursor, Failure, Limit, Page, Wait, number_from_cursor, to_cursor
+from holdfast.server.models import (
+    Cursor,
+    Failure,
+    Limit,
+    Name,
+    Page,
+    StateName,
+    Wait,
+    bad_cursor,
+    number_from_cursor,
+    to_cursor,
+)
 from holdfast.server.scopes import Scope
 from holdfast.server.streams import MEDIA_TYPE, Sent, event_stream
 from holdfast.server.waiting import within
@@ -91,6 +104,50 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent]
     return Page[ToldEvent](items=items, next=found[-1].offset if found else after)
 
 
+class TailQuery(Body):
+    """Which runs are followed, and from when on."""
+
+    workflow: Name | None = None
+    tag: Name | None = None
+    state: Annotated[tuple[StateName, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
+    since: Annotated[
+        AwareDatetime | None, Field(description="Also what has happened since then; from now on unless given.")
+    ] = None
+
+
+@api("GET", "/v1/events", scope=Scope.READ, headers=(LAST_EVENT_ID, VALUES))
+async def follow_runs(call: Call, query: TailQuery) -> Response:
+    """What happens in all runs, as it happens, as server-sent events: runs that begin, steps that end, answers,
+    questions, takeovers, ends.
+
+    The first event, `following`, tells from which moment on. An event's id is a moment, too: a reader that was cut off
+    hands in the last one as `Last-Event-ID` or `since`, and is told what has happened since, a few of it once more.
+    """
+    store = await call.store()
+    since = query.since
+    if (last := call.request.headers.get(LAST_EVENT_ID)) is not None and since is None:
+        since = _moment_in(last)
+    begin = store.now() if since is None else since.timestamp() - OVERLAP
+    followed = Followed(query.workflow, query.tag, tuple(RunState(one) for one in query.state))
+    return event_stream(_happenings(call, followed, begin, store.now() if since is None else since.timestamp()))
+
+
+def _moment_in(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise bad_cursor(text) from None
+
+
+async def _happenings(call: Call, followed: Followed, begin: float, place: float) -> AsyncGenerator[Sent]:
+    latest = datetime.fromtimestamp(place, UTC)
+    yield Sent({"since": latest.isoformat()}, FOLLOWING, latest.isoformat())
+    async with aclosing(read_tail(call.tenant.connection, followed, begin)) as happenings:
+        async for one in happenings:
+            latest = max(latest, one.at)
+            yield Sent(one.as_json() | {"data": call.out(one.data)}, one.kind, latest.isoformat())
+
+
 async def _sent(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[Sent]:
     async with aclosing(events):
         async for event in events:
@@ -138,6 +195,12 @@ class StepsQuery(Body):
 
     limit: Limit = 100
     cursor: Cursor | None = None
+
+
+@api("GET", "/v1/runs/{id}/journal", scope=Scope.READ)
+async def get_journal(call: Call, id: str) -> dict[str, Any]:
+    """A run and all that is recorded of it, exactly: what `holdfast export` writes and `holdfast replay` reads."""
+    return (await call.client.export(id)).as_json()
 
 
 @api("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES,))

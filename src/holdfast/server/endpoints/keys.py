@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from holdfast.client.keys import Key, MadeKey, UnknownKey, create_key, read_keys, revoke_key
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.keys import Key, UnknownKey, create_key, read_keys, revoke_key
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 
@@ -28,13 +27,6 @@ class NewKey(Body):
     expires_at: AwareDatetime | None = None
     expires_in: float | None = Field(default=None, gt=0, le=_LONGEST)
     """The same, in seconds from now."""
-
-
-@dataclass(frozen=True, slots=True)
-class MadeKey(Key):
-    """A new key, and its token, which is told this once."""
-
-    token: str
 
 
 class KeyList(BaseModel):
@@ -68,7 +60,7 @@ async def create_api_key(call: Call, body: NewKey) -> MadeKey:
         now=now,
     )
     call.platform.keys.forget(key.id)
-    return MadeKey(**asdict(key), token=token)
+    return MadeKey.of(key, token)
 
 
 @api("GET", "/v1/keys", scope=Scope.ADMIN)

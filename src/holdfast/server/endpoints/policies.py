@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, list_policies, put_policy, read_policy
+from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, put_policy, read_policy
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.models import Changed
@@ -31,9 +31,7 @@ class Policies(BaseModel):
 @api("GET", "/v1/policies", scope=Scope.READ)
 async def list_all_policies(call: Call) -> Policies:
     """All policies, and how the day is for each."""
-    store = await call.store()
-    found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
-    return Policies(items=[info for info in found if info is not None])
+    return Policies(items=await call.client.policies.list())
 
 
 @api("GET", "/v1/agents/{agent}/policy", scope=Scope.READ)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.queues import QueueInfo
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed, Items, Rate
+from holdfast.server.models import Changed, Rate
 from holdfast.server.scopes import Scope
 
 api = Api()
@@ -26,10 +26,18 @@ class LimitsBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"concurrency": 10, "rate": "100/min"}, {"rate": None}]})
 
 
+class Queues(BaseModel):
+    """Queues with limits, and what others there are."""
+
+    items: list[QueueInfo]
+    names: Annotated[list[str], Field(description="Of all queues that something is known of, with limits or without.")]
+
+
 @api("GET", "/v1/queues", scope=Scope.READ)
-async def list_queues(call: Call) -> Items[QueueInfo]:
+async def list_queues(call: Call) -> Queues:
     """All queues with limits, in the order of their names."""
-    return Items[QueueInfo](items=await call.client.queues.list())
+    queues = call.client.queues
+    return Queues(items=await queues.list(), names=await queues.names())
 
 
 @api("GET", "/v1/queues/{name}", scope=Scope.READ)

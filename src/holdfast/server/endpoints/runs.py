@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -18,8 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.bulk import start_all
 from holdfast.client.plans import PlanItem
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stalls import look_around
+from holdfast.client.run_info import infos_of
 from holdfast.client.starting import StartOptions, accept, find_spec, new_run
 from holdfast.client.wire import VALUES
 from holdfast.codec import bind_by_name, describe_error
@@ -36,6 +36,7 @@ from holdfast.server.models import (
     Name,
     OptionsBody,
     Page,
+    RunInfo,
     Spent,
     StateName,
     Text,
@@ -52,14 +53,16 @@ from holdfast.stores.operations import Run, Started, StartRun
 
 api = Api()
 
+LOOKED_AT = 2500
+"""Runs that one request for a list looks at, if an index cannot tell which ones match."""
 MOST_AT_ONCE = 10_000
 """Runs that are started by one request."""
 
 
 async def info_of(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
-    around = None if run.state.is_terminal else await look_around(await call.store(), [run])
-    return call.run_out(RunInfo.of(run, around))
+    [info] = await infos_of(await call.store(), [run])
+    return RunInfo.told(call, info)
 
 
 # Starting
@@ -183,6 +186,7 @@ class RunsQuery(Body):
     tag: Name | None = None
     text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
     parent: Annotated[Name | None, Field(description="Started by this run.")] = None
+    id_prefix: Annotated[Name | None, Field(description="Its id begins with this.")] = None
     created_after: Annotated[AwareDatetime | None, Field(description="Created then or later.")] = None
     created_before: Annotated[AwareDatetime | None, Field(description="Created earlier.")] = None
     limit: Limit = 50
@@ -190,11 +194,21 @@ class RunsQuery(Body):
     before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None
 
 
+class RunsPage(Page[RunInfo]):
+    """Runs, and how far back they were looked for."""
+
+    searched_until: Annotated[
+        datetime | None, Field(description="When the last one was created that was looked at; null: the page is full.")
+    ] = None
+
+
 @api("GET", "/v1/runs", scope=Scope.READ, headers=(VALUES,))
-async def list_runs(call: Call, query: RunsQuery) -> Page[RunInfo]:
+async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     """Runs that match, newest first.
 
-    Large inputs and outputs are not read: a text that tells their size stands for them.
+    Large inputs and outputs are not read: a text that tells their size stands for them. One request looks at a few
+    thousand runs and no more: if it found less than a page, and there are others to look at, `searched_until` tells how
+    far back it has come; go on with `next`, also if there are no items.
     """
     store = await call.store()
     where = RunFilter(
@@ -203,19 +217,21 @@ async def list_runs(call: Call, query: RunsQuery) -> Page[RunInfo]:
         tag=query.tag,
         text=query.text,
         parent=query.parent,
+        id_prefix=query.id_prefix,
         created_after=None if query.created_after is None else query.created_after.timestamp(),
         created_before=None if query.created_before is None else query.created_before.timestamp(),
     )
     before = None if query.cursor is None else number_from_cursor("runs", query.cursor)
     if query.before is not None:
         before = (await call.tenant.connection.read(query.before)).key
-    runs = await store.list_runs(where, limit=query.limit + 1, before=before)
-    page = runs[: query.limit]
-    around = None if all(run.state.is_terminal for run in page) else await look_around(store, page)
-    more = len(runs) > query.limit
-    return Page[RunInfo](
-        items=[call.run_out(RunInfo.of(run, around)) for run in page],
-        next=to_cursor("runs", page[-1].key) if more else None,
+    found = await store.search_runs(where, limit=query.limit + 1, before=before, most=LOOKED_AT)
+    page = found.runs[: query.limit]
+    is_full = len(found.runs) > query.limit
+    until = page[-1].key if is_full else found.until
+    return RunsPage(
+        items=[RunInfo.told(call, info) for info in await infos_of(store, page)],
+        next=None if until is None else to_cursor("runs", until),
+        searched_until=None if is_full or found.until_at is None else datetime.fromtimestamp(found.until_at, UTC),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -12,7 +14,7 @@ from holdfast.client.schedules import ScheduleInfo
 from holdfast.client.starting import find_spec
 from holdfast.client.wire import VALUES
 from holdfast.core.queues import Queue
-from holdfast.core.schedules import CatchUp, Overlap
+from holdfast.core.schedules import CatchUp, Overlap, Timing
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.runs import CallBody
@@ -125,6 +127,30 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
         replace=body.replace,
     )
     return _told(call, info)
+
+
+class TicksQuery(Body):
+    """A timing, before there is a schedule with it."""
+
+    timing: Annotated[Text, Field(description="As in `0 6 * * 1-5 in Europe/Berlin`, or `every 15 min`.")]
+    limit: Annotated[int, Field(ge=1, le=50, description="So many ticks.")] = 5
+
+
+class Ticks(BaseModel):
+    """When a timing fires."""
+
+    timing: Annotated[str, Field(description="In its one spelling.")]
+    words: str
+    items: Annotated[list[datetime], Field(description="The next ticks.")]
+
+
+@api("GET", "/v1/ticks", scope=Scope.READ)
+async def list_ticks(call: Call, query: TicksQuery) -> Ticks:
+    """When a schedule with such a timing would fire next, and the timing in words."""
+    timing = Timing.parse(query.timing)
+    now = (await call.store()).now()
+    ticks = timing.ticks(now, math.inf, query.limit)
+    return Ticks(timing=str(timing), words=timing.in_words(), items=[datetime.fromtimestamp(one, UTC) for one in ticks])
 
 
 @api("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,6 +22,8 @@ class ServerHealth(BaseModel):
 
     ok: bool
     version: str
+    now: datetime
+    """By its clock."""
 
 
 class WhoAmI(BaseModel):
@@ -39,7 +42,8 @@ async def health(call: Call) -> ServerHealth:
     For load balancers: 503 while the store cannot be reached.
     """
     await (await call.store()).documents("key", limit=1)
-    return ServerHealth(ok=True, version=__version__)
+    now = datetime.fromtimestamp(call.platform.settings.now(), UTC)
+    return ServerHealth(ok=True, version=__version__, now=now)
 
 
 @api("GET", "/v1/openapi.json", scope=None)

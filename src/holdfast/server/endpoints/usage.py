@@ -8,10 +8,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from holdfast.client.reports import usage_report
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.models import Name, Spent
 from holdfast.server.scopes import Scope
+from holdfast.stores.spending import DayRuns
 
 api = Api()
 
@@ -35,7 +37,9 @@ class DaySpending(BaseModel):
 
 
 class DayStarts(BaseModel):
-    """How many runs of a workflow were created on a day, without those that were deleted since."""
+    """How many runs of a workflow were created on a day, without those that were deleted since: of days that are over,
+    as it was within the last hour.
+    """
 
     day: date
     workflow: str
@@ -57,7 +61,12 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
 
     What a sub-agent has used is the sub-agent's, so that the lines add up. They stay when runs are deleted.
     """
-    report = await call.client.usage_report(query.since, query.until, workflow=query.workflow)
+    started = call.platform.started
+
+    async def runs(since: str, until: str) -> list[DayRuns]:
+        return await started.between(call.tenant, since, until, query.workflow)
+
+    report = await usage_report(await call.store(), query.since, query.until, query.workflow, runs)
     return UsageReport(
         since=report.since,
         until=report.until,

@@ -1,0 +1,40 @@
+"""How everything is, in a few numbers, and a stream that tells when something has changed.
+
+A page that shows lists does not ask for them again and again: it follows ``/v1/changes``, and asks when that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.responses import Response
+
+from holdfast.server.api import Api
+from holdfast.server.calls import Call
+from holdfast.server.changes import Overview, read_overview
+from holdfast.server.scopes import Scope
+from holdfast.server.streams import Sent, event_stream
+
+api = Api()
+
+
+@api("GET", "/v1/overview", scope=Scope.READ)
+async def get_overview(call: Call) -> Overview:
+    """How everything is, in a few numbers."""
+    return await read_overview(await call.store())
+
+
+@api("GET", "/v1/changes", scope=Scope.READ)
+async def follow_changes(call: Call) -> Response:
+    """Told whenever something has changed, at most once a second, as server-sent events: `changed`, with the overview.
+
+    The first one comes at once. What has changed is not told: whoever shows something asks for it again.
+    """
+    return event_stream(_changes(call))
+
+
+async def _changes(call: Call) -> AsyncGenerator[Sent]:
+    async with aclosing(call.platform.changes.follow(call.tenant)) as overviews:
+        async for overview in overviews:
+            yield Sent(overview.model_dump(mode="json"), "changed")

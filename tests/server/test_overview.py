@@ -1,0 +1,152 @@
+"""How everything is in a few numbers, and being told when to look again: once for all who read."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
+
+import httpx2
+import pytest
+from live import live
+from serving import Clock, Served, serving
+from working import working
+
+from holdfast import wait_for_signal, workflow
+from holdfast.client import health
+from holdfast.server import changes
+from holdfast.server.app import Settings
+from holdfast.server.endpoints import runs
+from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.memory.store import MemoryStore
+
+pytestmark = pytest.mark.asyncio
+
+
+@workflow
+async def overviewed(name: str) -> str:
+    if name == "bad":
+        raise ValueError("no such name")
+    return await wait_for_signal("go") if name == "patient" else name
+
+
+async def start(served: Served, name: str, wait: str) -> None:
+    caller = served.caller()
+    told = (await caller.post("/v1/runs", json={"workflow": "overviewed", "id": name, "args": [name]})).json()
+    for _ in range(500):
+        if (await caller.get(f"/v1/runs/{told['id']}")).json()["state"] == wait:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} is not {wait}")
+
+
+async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_counting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(changes, "MOST_ENDED", 2)
+    monkeypatch.setattr(health, "MOST_ENDED", 2)
+    async with serving() as served, working(served):
+        for name, state in {"a": "completed", "b": "completed", "c": "completed", "bad": "failed"}.items():
+            await start(served, name, state)
+        await start(served, "patient", "waiting")
+        caller = served.caller()
+        told = (await caller.get("/v1/overview")).json()
+        assert told["runs"]["completed"] == {"count": 2, "more": True}
+        assert told["runs"]["failed"] == {"count": 1, "more": False}
+        assert told["runs"]["waiting"] == {"count": 1, "more": False}
+        assert (told["workers"], told["approvals"], told["dead"], told["off"]) == (1, 0, 0, [])
+        agent = (await caller.get("/v1/agents/overviewed")).json()
+        assert (agent["runs"]["completed"], agent["more"], agent["parameters"]) == (2, ["completed"], ["name"])
+        await caller.post("/v1/agents/overviewed/kill")
+        assert (await caller.get("/v1/overview")).json()["off"] == ["overviewed"]
+
+
+async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(changes, "AT_MOST_EVERY", 0.01)
+    monkeypatch.setattr(changes, "LOOK_EVERY", 60.0)
+    counted: list[int | None] = []
+    count_runs = MemoryStore.count_runs
+
+    async def counting(self: MemoryStore, most: int | None = None) -> Any:
+        counted.append(most)
+        return await count_runs(self, most)
+
+    monkeypatch.setattr(MemoryStore, "count_runs", counting)
+    async with live() as server, AsyncExitStack() as readers:
+        streams = [await readers.enter_async_context(server.stream("/v1/changes")) for _ in range(5)]
+        first = [await anext(stream) for stream in streams]
+        assert {name for name, _ in first} == {"changed"}
+        assert len(counted) == 1
+        tenant = await server.app.platform.tenants.tenant("default")
+        await (await tenant.store()).switch_off("something")  # as a request would: that is not told by the store itself
+        server.app.platform.changes.stir(tenant)
+        told = [await anext(stream) for stream in streams]
+        assert all(overview["off"] == ["something"] for _, overview in told)
+        assert len(counted) == 2
+
+
+async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
+    async with live() as server, server.stream("/v1/changes") as stream:
+        assert (await anext(stream))[1]["off"] == []
+        async with httpx2.AsyncClient(base_url=server.address) as http:
+            await http.post("/v1/agents/something/kill")
+        assert (await anext(stream))[1]["off"] == ["something"]
+
+
+async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
+    async with live() as server:
+        async with server.stream("/v1/changes") as stream:
+            await anext(stream)
+            assert len(server.app.platform.changes._watched) == 1
+        for _ in range(500):
+            if not server.app.platform.changes._watched:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("somebody still looks")
+
+
+async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs, "LOOKED_AT", 2)
+    async with serving() as served, working(served):
+        await start(served, "bad", "failed")
+        for name in ("b", "c", "d", "e"):
+            await start(served, name, "completed")
+        caller = served.caller()
+        pages: list[dict[str, Any]] = []
+        cursor: dict[str, str] = {}
+        while not pages or pages[-1]["next"] is not None:
+            asked = {"text": "no such name", "workflow": "overviewed", **cursor}
+            pages.append((await caller.get("/v1/runs", params=asked)).json())
+            cursor = {"cursor": pages[-1]["next"]}
+        found = [[one["id"] for one in page["items"]] for page in pages]
+        assert found == [[], [], ["bad"]]
+        times = [datetime.fromisoformat(page["searched_until"]) for page in pages[:-1]]
+        assert times == sorted(times, reverse=True)
+        assert pages[-1]["searched_until"] is None
+
+
+async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: pytest.MonkeyPatch):
+    clock = Clock(1_800_000_000.0)
+    asked: list[tuple[str, str]] = []
+    runs_by_day = MemoryStore.runs_by_day
+
+    async def counting(self: MemoryStore, since: str, until: str, *, workflow: str | None = None) -> Any:
+        asked.append((since, until))
+        return await runs_by_day(self, since, until, workflow=workflow)
+
+    monkeypatch.setattr(MemoryStore, "runs_by_day", counting)
+    async with serving(settings=Settings(clock=clock)) as served:
+        store = await (await served.app.platform.tenants.tenant("default")).store()
+        await store.publish([WorkflowSpec("overviewed", ("name",))])
+        await start(served, "a", "pending")
+        clock.now += 86400
+        await start(served, "b", "pending")
+        caller, today = served.caller(), ("2027-01-16", "2027-01-16")
+        for _ in range(2):
+            told = (await caller.get("/v1/usage", params={"since": "2027-01-10", "workflow": "overviewed"})).json()
+            assert [(one["day"], one["runs"]) for one in told["runs"]] == [("2027-01-15", 1), ("2027-01-16", 1)]
+        assert asked == [("2027-01-10", "2027-01-15"), today, today]
+        clock.now += 3601
+        assert (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()["runs"]
+        assert asked[3:] == [("2027-01-15", "2027-01-15")]

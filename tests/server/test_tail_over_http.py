@@ -1,0 +1,72 @@
+"""Following all runs over HTTP: nothing is lost, and nothing comes twice, when the server is away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from live import live
+
+from holdfast import Client, Runtime, step, workflow
+from holdfast.client.tailing import Happening
+from holdfast.errors import InputError
+
+pytestmark = pytest.mark.asyncio
+
+
+@step
+async def counted_over_http(number: int) -> int:
+    return number
+
+
+@workflow(id="over-http-{number}")
+async def over_http(number: int) -> int:
+    return await counted_over_http(number)
+
+
+async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    found: list[Happening] = []
+    follower: Client | None = None
+
+    async def follow(client: Client) -> None:
+        async with aclosing(client.tail(workflow="over_http")) as happenings:
+            async for one in happenings:
+                found.append(one)
+                if one.kind == "ended":
+                    ends[int(one.run_id.rpartition("-")[2])].set()
+
+    ends = {number: asyncio.Event() for number in (1, 2, 3)}
+
+    async def told(number: int) -> None:
+        await asyncio.wait_for(ends[number].wait(), 20)
+
+    async with Runtime(url):
+        async with live(url) as server:
+            port = int(server.address.rpartition(":")[2])
+            follower = Client(server.address)
+            following = asyncio.create_task(follow(follower))
+            await asyncio.sleep(0.3)
+            await over_http(1)
+            await told(1)
+        await over_http(2)  # while nobody serves
+        async with live(url, port=port):
+            await over_http(3)
+            await told(2)
+            await told(3)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await follower.close()
+    of = [(one.run_id, one.kind) for one in found if one.kind != "begun"]
+    assert sorted(of) == sorted(
+        (f"over-http-{number}", kind) for number in (1, 2, 3) for kind in ("created", "step", "ended")
+    )
+
+
+async def test_a_place_that_is_none_is_refused(tmp_path: Path):
+    async with live(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
+        transport = client._backend._transport  # type: ignore[attr-defined]
+        with pytest.raises(InputError):
+            (await transport.ask("GET", "/v1/events", query={"since": "yesterday"})).checked()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+import quick_python
 from holdfast.cli import main
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -219,8 +220,10 @@ class Project:
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": SOURCE, "HOLDFAST_URL": self.url, "COLUMNS": "80", **more}
 
-    def python(self, *args: str) -> Outcome:
-        done = subprocess.run(
+    def python(self, *args: str, is_fresh: bool = False) -> Outcome:
+        """``is_fresh``: in an interpreter that has imported nothing before."""
+        run = subprocess.run if is_fresh else quick_python.run
+        done = run(
             [sys.executable, *args],
             cwd=self.folder,
             env=self.environment(),
@@ -252,7 +255,7 @@ class Project:
     def on_a_terminal(self, *args: str) -> str:
         """What ``holdfast ...`` writes to a terminal of 80 columns."""
         reading, writing = pty.openpty()
-        process = subprocess.Popen(
+        process = quick_python.start(
             [sys.executable, "-m", "holdfast.cli", *args],
             cwd=self.folder,
             env=self.environment(TERM="xterm-256color"),
@@ -278,7 +281,7 @@ class Project:
         assert done.code == 0, done.err
 
     def worker(self, target: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return quick_python.start(
             [sys.executable, "-m", "holdfast.cli", "worker", target],
             cwd=self.folder,
             env=self.environment(),

@@ -231,6 +231,6 @@ def test_no_command_that_reads_loads_the_model_library(lab: Project):
         "        main(args, standalone_mode=True)\n"
         "print([name for name in ('pydantic_ai', 'openai', 'anthropic', 'genai_prices') if name in sys.modules])\n"
     )
-    done = lab.python("-c", code)
+    done = lab.python("-c", code, is_fresh=True)
     assert done.code == 0
     assert done.out.splitlines()[-1] == "[]"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from cli_project import Project
 
@@ -63,6 +65,34 @@ def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project, until
     journal = seeded.here("show", "etl-bad", "--json").json["journal"]
     assert [one["replays"] for one in journal] == [1, 1, 1, 1, 1, 0]
     assert "ok after 2 attempts, replayed ×1" in seeded.here("show", "etl-bad").out
+
+
+def test_settle_says_what_came_of_a_once_step_whose_worker_died(
+    history: Project, tmp_path: Path, until: Callable[..., None]
+):
+    project = Project(shutil.copytree(history.folder, tmp_path / "unsettled"))
+    worker = project.worker("app:payer")
+    try:
+        until(lambda: project.here("show", "payer", "--json").json["state"] == "failed")
+        shown = " ".join(project.here("show", "payer").out.split())
+        assert "check whether it happened. If it did: `holdfast settle payer 2 --output JSON`." in shown
+        for wrong in ([], ["--output", "null", "--did-not-happen"]):
+            refused = project.here("settle", "payer", "2", *wrong)
+            assert (refused.code, "say one of the two: --output JSON" in refused.err) == (1, True)
+        refused = project.here("settle", "payer", "extract", "--output", "1", "--json")
+        assert (refused.code, refused.json["error"]["type"]) == (1, "SettleRefused")
+        assert "What can be settled in run 'payer': step 2 ('pay')" in refused.json["error"]["message"]
+        done = project.here("settle", "payer", "pay", "--output", "null")
+        assert (done.code, done.err) == (0, "")
+        assert "run 'payer' goes on (it was failed): step 'pay' has returned what you gave" in done.out
+        until(lambda: project.here("show", "payer", "--json").json["state"] == "completed")
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=20)
+    assert "ok, settled by a person" in project.here("show", "payer").out
+    [*_, record] = project.here("show", "payer", "--json").json["journal"]
+    assert (record["name"], record["ok"], record["attempts"], record["worker"]) == ("pay", True, 0, 0)
+    assert record["arguments"].startswith("settled by ")
 
 
 def test_retry_refuses_a_run_that_has_not_failed(seeded: Project):

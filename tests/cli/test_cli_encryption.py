@@ -11,7 +11,7 @@ from cli_project import Project, make_project
 
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.testing.journals import Journal
+from holdfast.client.journals import Journal
 
 KEYS = "HOLDFAST_ENCRYPTION_KEYS"
 WORD = "xylophone"

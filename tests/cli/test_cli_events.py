@@ -11,6 +11,8 @@ from typing import Any
 
 from cli_project import Project
 
+import quick_python
+
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
@@ -61,8 +63,8 @@ def test_what_is_no_offset_and_what_is_no_run_is_told(lab: Project):
 
 def follow(project: Project, run_id: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "holdfast.cli", "events", run_id, "--follow"]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=project.folder, env=project.environment(), stdout=pipe, stderr=pipe, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return quick_python.start(command, cwd=project.folder, env=project.environment(), text=True, **pipes)
 
 
 def test_events_are_followed_until_the_run_has_ended(seeded: Project):

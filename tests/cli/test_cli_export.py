@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_project import APP, Project
 
-from holdfast.testing.journals import Journal
+from holdfast.client.journals import Journal
 
 
 @pytest.fixture(scope="module")

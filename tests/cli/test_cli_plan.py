@@ -54,7 +54,7 @@ def test_the_newest_plan_is_shown_as_a_checklist(planned: Project) -> None:
     assert (
         "\nplan, 1 of 4 done, 1 dropped\n  [x] attic \\x1b[31m\n  [>] cellar and garden\n  [ ] roof\n  [-] moat\n"
     ) in out
-    assert out.index("plan, 1 of 4") < out.index("model call")
+    assert out.index("plan, 1 of 4") < out.index("  model call ")
 
 
 def test_the_plan_is_there_for_programs(planned: Project) -> None:

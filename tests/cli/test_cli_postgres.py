@@ -29,6 +29,7 @@ SECRET = "sesame"
 WITHOUT_STORE = {"demo", "replay", "check", "encryption-key"}
 ARGUMENTS = {
     **dict.fromkeys(["show", "events", "cancel", "pause", "resume", "budget", "retry", "fork", "export"], ("r",)),
+    "settle": ("r", "1", "--did-not-happen"),
     "approve": ("a1",),
     "deny": ("a1",),
     "worker": ("app:etl",),

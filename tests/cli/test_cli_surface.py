@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import click
 import pytest
 from cli_project import Project
 
 import holdfast
+from holdfast.cli import main
 
-CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "fork", "kill"]
-READING = ["runs", "show", "agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
+CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "kill"]
+LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
+READING = ["runs", "show", "events", "tail", *LISTING]
 KEEPING = ["dead", "prune", "export", "import"]
 SERVING = ["send", "serve", "keys", "encryption-key", "audit"]
 COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
@@ -19,7 +24,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):
         "main(['--help'], standalone_mode=False)\n"
         "print([name for name in ('rich', 'pydantic', 'asyncio', 'sqlite3', 'starlette') if name in sys.modules])\n"
     )
-    done = project.python("-c", code)
+    done = project.python("-c", code, is_fresh=True)
     assert done.code == 0
     assert done.out.splitlines()[-1] == "[]"
     for command in COMMANDS:
@@ -48,3 +53,49 @@ def test_the_version_is_told(project: Project):
 
 def test_an_unknown_command_is_a_usage_error(project: Project):
     assert project("shw").code == 2
+
+
+WITHOUT_JSON = {
+    "demo": "it is to be watched",
+    "worker": "it runs until it is told to stop, and logs",
+    "serve": "it runs until it is told to stop, and logs",
+    "export": "what it writes is JSON",
+    "encryption-key": "it prints the key, and nothing else",
+}
+
+
+def every_command(
+    group: click.Group = main, before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        words = (*before, name)
+        if not isinstance(command, click.Group):
+            yield words, command
+            continue
+        if command.invoke_without_command:
+            yield words, command
+        yield from every_command(command, words)
+
+
+def test_every_command_has_json_unless_there_is_a_reason():
+    without = {
+        " ".join(words)
+        for words, command in every_command()
+        if not any("--json" in option.opts for option in command.params)
+    }
+    assert without == set(WITHOUT_JSON)
+
+
+def test_the_help_of_every_command_says_what_it_does_and_gives_an_example():
+    for words, command in every_command():
+        assert command.help, words
+        assert command.epilog, words
+        assert command.epilog.startswith("\b\nExample:\n"), words
+        assert f"holdfast {' '.join(words)}" in command.epilog, words
+
+
+def test_every_command_about_a_store_can_be_told_which():
+    without = {
+        " ".join(words) for words, command in every_command() if not any("--url" in one.opts for one in command.params)
+    }
+    assert without == {"demo", "replay", "check", "encryption-key"}

@@ -27,6 +27,7 @@ def deployed(project: Project) -> Project:
         await store.open()
         now = store.now()
         worker = await store.register_worker(NewWorker("w", socket.gethostname(), os.getpid()), 1000.0)
+        await store.publish([WorkflowSpec("etl", (), version="1")])  # by one that is gone
         await store.publish([WorkflowSpec("etl", (), version="2")], worker)
 
         def new(run_id: str, version: str) -> NewRun:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
-from rich.text import Text
-
-from holdfast.cli.liveness import is_alive
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import reached
+from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
-from holdfast.client.health import Health, HealthState, read_health
+from holdfast.client.health import Health, HealthState
 from holdfast.core.states import RunState
 
 _STYLES = {
@@ -26,8 +25,8 @@ _SHOWN = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.FAILED,
 
 def show_agents(url: str | None, *, everything: bool, as_json: bool) -> None:
     """Print the health of agents; of workflows, too, if ``everything``."""
-    found, now = asyncio.run(_read(url))
-    found = [one for one in found if everything or one.is_agent]
+    found = [one for one in asyncio.run(_read(url)) if everything or one.is_agent]
+    now = time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])
         return
@@ -38,22 +37,15 @@ def show_agents(url: str | None, *, everything: bool, as_json: bool) -> None:
         return
     head = ("workflow" if everything else "agent", "state", "workers", "last heartbeat", "runs")
     rows = [(one_line(one.name), one.state.value, str(one.workers), _beat(one, now), _runs(one)) for one in found]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for number, row in enumerate((head, *rows)):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        line = Text("  ".join(cells).rstrip(), "" if number else "bold")
-        if number:
-            begin = widths[0] + 2
-            line.stylize(_STYLES[found[number - 1].state], begin, begin + len(row[1]))
-        out.print(line, soft_wrap=True)
+    print_table(head, rows, styles={1: [_STYLES[one.state] for one in found]})
     for one in found:
         if (advice := _advice(one)) is not None:
             out.print(printable(advice), soft_wrap=True)
 
 
-async def _read(url: str | None) -> tuple[list[Health], float]:
-    async with existing_store(url) as store:
-        return await read_health(store, is_alive), store.now()
+async def _read(url: str | None) -> list[Health]:
+    async with reached(url) as client:
+        return await client.health()
 
 
 def _beat(one: Health, now: float) -> str:
@@ -61,9 +53,14 @@ def _beat(one: Health, now: float) -> str:
 
 
 def _runs(one: Health) -> str:
-    told = [f"{one.runs[state]} {state.value}" for state in _SHOWN if state in one.runs]
-    ended = sum(one.runs.get(state, 0) for state in (RunState.COMPLETED, RunState.CANCELLED))
-    return ", ".join([*told, *([f"{ended} ended"] if ended else [])]) or "none"
+    told = [f"{_counted(one, state)} {state.value}" for state in _SHOWN if state in one.runs]
+    ended = [state for state in (RunState.COMPLETED, RunState.CANCELLED) if state in one.runs]
+    return ", ".join([*told, *([f"{_counted(one, *ended)} ended"] if ended else [])]) or "none"
+
+
+def _counted(one: Health, *states: RunState) -> str:
+    """How many runs are in these states; with a plus if there may be more than were counted."""
+    return f"{sum(one.runs[state] for state in states)}{'+' if any(state in one.more for state in states) else ''}"
 
 
 def _advice(one: Health) -> str | None:
@@ -88,4 +85,5 @@ def _as_json(one: Health) -> dict[str, Any]:
         "beat_at": None if one.beat_at is None else one.beat_at.isoformat(),
         "off_since": None if one.off_since is None else one.off_since.isoformat(),
         "runs": {state.value: count for state, count in one.runs.items()},
+        "more": [state.value for state in one.more],
     }

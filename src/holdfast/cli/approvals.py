@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.liveness import is_held, look_around
-from holdfast.cli.opening import existing_store, find_run, where
-from holdfast.cli.outcomes import Outcome, report
-from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, jsonable, one_line, printable
+from holdfast.cli.opening import get_run, reached, where
+from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, one_line, printable
 from holdfast.cli.wording import wrapped as wrapped_words
-from holdfast.client.approvals import Answer, ApprovalInfo, find_approval, form_fields
+from holdfast.client.approvals import Answer, ApprovalInfo, form_fields
 from holdfast.client.client import Client
+from holdfast.client.stories.types import Asked
+from holdfast.client.stories.wiring import as_json
 from holdfast.errors import HoldfastError
-from holdfast.stores.approvals import Approval, ApprovalState, Question
-from holdfast.stores.contract import Store
+from holdfast.stores.approvals import ApprovalState
 
 _LABEL = 11
 _INDENT = 4
@@ -43,8 +45,8 @@ def show_approvals(
     as_json: bool,
 ) -> None:
     """Print what people are asked."""
-    found, now = asyncio.run(_read(url, run_id, workflow, asked_of, all, limit + 1))
-    asked = found[:limit]
+    found = asyncio.run(_read(url, run_id, workflow, asked_of, all, limit + 1))
+    asked, now = found[:limit], time.time()
     if as_json:
         echo_json([approval_as_json(one) for one in asked])
         return
@@ -63,12 +65,11 @@ def show_approvals(
 
 async def _read(
     url: str | None, run_id: str | None, workflow: str | None, asked_of: str | None, all: bool, limit: int
-) -> tuple[list[ApprovalInfo], float]:
-    async with existing_store(url) as store, Client(url) as client:
+) -> list[ApprovalInfo]:
+    async with reached(url) as client:
         if run_id is not None:
-            await find_run(store, run_id)
-        found = await client.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit)
-        return found, store.now()
+            await get_run(client, run_id)
+        return await client.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit)
 
 
 def tell_question(out: Console, asked: ApprovalInfo, now: float, url: str | None = None, indent: int = 0) -> None:
@@ -153,34 +154,7 @@ class _Telling:
 
 def approval_as_json(asked: ApprovalInfo) -> dict[str, Any]:
     """All of it, under stable names."""
-    answer = asked.answer
-    return {
-        "id": asked.id,
-        "run": asked.run_id,
-        "workflow": asked.workflow,
-        "number": asked.number,
-        "state": asked.state.value,
-        "question": asked.question,
-        "choices": list(asked.choices),
-        "form": asked.form,
-        "tool": asked.tool or None,
-        "arguments": asked.arguments,
-        "reason": asked.reason or None,
-        "asked_at": asked.asked_at.isoformat(),
-        "asked_of": asked.asked_of or None,
-        "expires_at": None if asked.expires_at is None else asked.expires_at.isoformat(),
-        "reminders": asked.reminders,
-        "answered_by": asked.answered_by or None,
-        "answered_at": None if asked.answered_at is None else asked.answered_at.isoformat(),
-        "answer": None
-        if answer is None
-        else {
-            "approved": answer.approved,
-            "value": jsonable(answer.value),
-            "arguments": answer.arguments,
-            "reason": answer.reason or None,
-        },
-    }
+    return as_json(Asked.of(asked))
 
 
 # Answering
@@ -205,9 +179,9 @@ def approve(
         raise click.UsageError(f"--arguments is a JSON object with a value for each argument, not {arguments}.")
     given: Any = None if value is None else _json(value, "--value")
 
-    async def answer(client: Client, row: Approval) -> bool:
-        said = given if text is None else _said(text, row.question)
-        return await client.approve(row.id, said, arguments=cast("Mapping[str, Any]", edited), by=by, reason=reason)
+    async def answer(client: Client, asked: ApprovalInfo) -> bool:
+        said = given if text is None else _said(text, asked)
+        return await client.approve(asked.id, said, arguments=cast("Mapping[str, Any]", edited), by=by, reason=reason)
 
     return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
 
@@ -215,8 +189,8 @@ def approve(
 def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool) -> int:
     """Say no, and tell to what."""
 
-    async def answer(client: Client, row: Approval) -> bool:
-        return await client.deny(row.id, by=by, reason=reason)
+    async def answer(client: Client, asked: ApprovalInfo) -> bool:
+        return await client.deny(asked.id, by=by, reason=reason)
 
     return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
 
@@ -228,9 +202,9 @@ def _json(text: str, option: str) -> Any:
         raise click.UsageError(f"{option} is no JSON ({error}): {text}") from None
 
 
-def _said(text: str, question: Question) -> Any:
+def _said(text: str, asked: ApprovalInfo) -> Any:
     """What somebody typed as an answer: a choice as it stands; for a form, JSON, or else a text."""
-    if question.choices:
+    if asked.choices:
         return text
     try:
         return json.loads(text)
@@ -238,28 +212,24 @@ def _said(text: str, question: Question) -> Any:
         return text
 
 
-async def _answer(url: str | None, id: str, answer: Any) -> Outcome:
-    async with existing_store(url) as store, Client(url) as client:
-        reach = _Reach(store)
+async def _answer(url: str | None, id: str, answer: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:
+    async with reached(url) as client:
         try:
-            row = await find_approval(reach, id)
+            asked = await client.approval(id)
         except HoldfastError as error:
             return Outcome("", None, error=error, more={"approval": id})
         try:
-            changed = await answer(client, row)
+            changed = await answer(client, asked)
+            now, run = await client.approval(asked.id), await client.get(asked.run_id)
         except HoldfastError as error:
-            return Outcome(row.run_id, await store.get(row.run_id), error=error, more={"approval": row.id})
-        now = ApprovalInfo.of(await find_approval(reach, row.id))
-        run = await find_run(store, row.run_id)
-        around = await look_around(store, [run])
-        goes_on = "it goes on" if is_held(run, around) else "it goes on when a worker takes it up"
+            return replace(await failure(client, asked.run_id, error), more={"approval": asked.id})
+        goes_on = "it goes on" if run.held else "it goes on when a worker takes it up"
         told = _told(now) if changed else f"{_told(now)}\nyou had said so before: nothing changed"
         return Outcome.of(
             run,
-            around,
             changed=changed,
             message=f"{told}\nrun {run.id!r}: {goes_on}" if changed else told,
-            approval=row.id,
+            approval=asked.id,
             answer=approval_as_json(now)["answer"],
         )
 
@@ -277,13 +247,3 @@ def _told(asked: ApprovalInfo) -> str:
     elif answer.value is not None:
         what += f"\nwith {json.dumps(answer.value, ensure_ascii=False)}"
     return what
-
-
-class _Reach:
-    """Finds approvals in an open store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def store(self) -> Store:
-        return self._store

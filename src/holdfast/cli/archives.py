@@ -1,7 +1,7 @@
 """Many runs in a file, with all that belongs to them: what ``holdfast export --all`` writes, and ``import`` reads.
 
 JSON lines. The first says what the file is, the last how many runs there are, so that a file that was cut off is
-noticed; each of the others is a run, with its fields as in a journal's file (see ``testing.journals``). A run comes
+noticed; each of the others is a run, with its fields as in a journal's file (see ``client.journals``). A run comes
 before those that it has started. **Recorded values are in the file as the store hands them out**: sealed or opened.
 """
 
@@ -12,16 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, replace
 from typing import IO, Any, cast
 
-from holdfast.core.records import Attempt, Record, Signal
-from holdfast.core.usage import Limits, Usage
-from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalState, Question
-from holdfast.stores.archives import Archived, ArchivedLink, Belongings
-from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.notices import STAYING
-from holdfast.stores.operations import Notice, Run
-from holdfast.stores.sealing import check_that_it_is_open
-from holdfast.testing.forms import (
+from holdfast.client.forms import (
     ATTEMPT_FIELDS,
     BYTES,
     FLAG,
@@ -40,7 +31,16 @@ from holdfast.testing.forms import (
     read_fields,
     write_fields,
 )
-from holdfast.testing.journals import to_json
+from holdfast.client.journals import to_json
+from holdfast.core.records import Attempt, Record, Signal
+from holdfast.core.usage import Limits, Usage
+from holdfast.errors import RunNotFound, UsageError
+from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalState, Question
+from holdfast.stores.archives import Archived, ArchivedLink, Belongings
+from holdfast.stores.contract import RunUsage, Store
+from holdfast.stores.notices import STAYING
+from holdfast.stores.operations import Notice, Run
+from holdfast.stores.sealing import check_that_it_is_open
 
 FORMAT = "holdfast-archive"
 VERSION = 1

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
-from holdfast.cli.liveness import look_around, why_stalled
-from holdfast.cli.opening import existing_store, find_run
-from holdfast.client.client import Client
+from holdfast.cli.opening import get_run, reached
+from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.errors import HoldfastError
 
 
-def send_signal(url: str | None, run_id: str, name: str, value: str | None, dedup: str | None) -> None:
+def send_signal(url: str | None, run_id: str, name: str, value: str | None, dedup: str | None, *, as_json: bool) -> int:
     """Send a signal, and say what became of it."""
-    asyncio.run(_send(url, run_id, name, None if value is None else _value(value), dedup))
+    sent = None if value is None else _value(value)
+    outcome = asyncio.run(_send(url, run_id, name, sent, dedup))
+    if outcome.stalled is not None and not as_json:
+        kept = f"{outcome.message}\nit is kept until the run goes on; {outcome.stalled}"
+        outcome = replace(outcome, message=kept, stalled=None)
+    return report([outcome], as_json=as_json)
 
 
 def _value(text: str) -> Any:
@@ -23,13 +29,17 @@ def _value(text: str) -> Any:
         return text
 
 
-async def _send(url: str | None, run_id: str, name: str, value: Any, dedup: str | None) -> None:
-    async with existing_store(url) as store, Client(url) as client:
-        await find_run(store, run_id)
-        if await client.signal(run_id, name, value, id=dedup):
-            print(f"sent signal {name!r} to run {run_id!r}")
-        else:
-            print(f"a signal with id {dedup!r} was sent to run {run_id!r} before: nothing changed")
-        run = await find_run(store, run_id)
-        if note := why_stalled(run, await look_around(store, [run])):
-            print(f"it is kept until the run goes on; {note}")
+async def _send(url: str | None, run_id: str, name: str, value: Any, dedup: str | None) -> Outcome:
+    async with reached(url) as client:
+        try:
+            await get_run(client, run_id)
+            changed = await client.signal(run_id, name, value, id=dedup)
+            run = await client.get(run_id)
+        except HoldfastError as error:
+            return await failure(client, run_id, error)
+    message = (
+        f"sent signal {name!r} to run {run_id!r}"
+        if changed
+        else f"a signal with id {dedup!r} was sent to run {run_id!r} before: nothing changed"
+    )
+    return Outcome.of(run, changed=changed, message=message, signal=name)

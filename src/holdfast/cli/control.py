@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from holdfast.cli.liveness import Surroundings, is_held
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import reached
 from holdfast.cli.outcomes import Outcome, change_each, report
-from holdfast.cli.recorded import error_of
-from holdfast.cli.wording import ago, command, duration
+from holdfast.cli.wording import ago, brief_error, command, duration
 from holdfast.client.client import Client
+from holdfast.client.run_info import RunInfo
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import Store
-from holdfast.stores.operations import Run
-
-_POLL = 0.5
 
 
 def cancel_runs(url: str | None, run_ids: Sequence[str], *, wait: float | None, as_json: bool) -> int:
@@ -27,26 +22,26 @@ def cancel_runs(url: str | None, run_ids: Sequence[str], *, wait: float | None, 
 
 
 async def _cancel(url: str | None, run_ids: Sequence[str], wait: float | None) -> list[Outcome]:
-    async with existing_store(url) as store, Client(url) as client:
+    async with reached(url) as client:
 
-        async def cancel(before: Run):
+        async def cancel(before: RunInfo):
             changed = await client.cancel(before.id)
 
-            def told(run: Run, around: Surroundings) -> str:
-                return _cancelled(before, run, around) if changed else _cancelled_before(run)
+            def told(run: RunInfo) -> str:
+                return _cancelled(before, run) if changed else _cancelled_before(run)
 
             return changed, told
 
-        outcomes = await change_each(store, run_ids, cancel)
-        return outcomes if wait is None else await _ended(store, outcomes, wait)
+        outcomes = await change_each(client, run_ids, cancel)
+        return outcomes if wait is None else await _ended(client, outcomes, wait)
 
 
-def _cancelled(before: Run, run: Run, around: Surroundings) -> str:
-    lifted = "; its pause is lifted" if before.paused_at is not None else ""
+def _cancelled(before: RunInfo, run: RunInfo) -> str:
+    lifted = "; its pause is lifted" if before.paused else ""
     if run.state.is_terminal:
-        untouched = ": nobody had begun it" if before.epoch == 0 else ""
+        untouched = ": nobody had begun it" if not before.begun else ""
         return f"run {run.id!r} is {run.state}{untouched}{lifted}"
-    if is_held(run, around):
+    if run.held:
         how = "its worker carries it out"
     elif run.state is RunState.RUNNING:
         how = "its worker is dead, and the next one carries it out"
@@ -55,24 +50,21 @@ def _cancelled(before: Run, run: Run, around: Surroundings) -> str:
     return f"asked for run {run.id!r} to be cancelled: {how}{lifted}"
 
 
-def _cancelled_before(run: Run) -> str:
+def _cancelled_before(run: RunInfo) -> str:
     what = "is cancelled already" if run.state.is_terminal else "is being cancelled already"
     return f"run {run.id!r} {what}: nothing changed"
 
 
-async def _ended(store: Store, outcomes: Sequence[Outcome], wait: float) -> list[Outcome]:
+async def _ended(client: Client, outcomes: Sequence[Outcome], wait: float) -> list[Outcome]:
     """The same, once the runs have ended."""
-    end = time.monotonic() + wait
     asked = [outcome.id for outcome in outcomes if outcome.error is None]
-    while True:
-        runs = {run.id: run for run in await store.get_many(asked)}
-        left = end - time.monotonic()
-        if left <= 0 or all(run.state.is_terminal for run in runs.values()):
-            return [_end(outcome, runs[outcome.id], wait) if outcome.id in runs else outcome for outcome in outcomes]
-        await store.changed(min(left, _POLL))
+    # Some have no result, or have not ended in time: what has become of each is looked at afterwards.
+    await asyncio.gather(*(client.wait(run_id, wait) for run_id in asked), return_exceptions=True)
+    runs = {run_id: await client.get(run_id) for run_id in asked}
+    return [_end(outcome, runs[outcome.id], wait) if outcome.id in runs else outcome for outcome in outcomes]
 
 
-def _end(outcome: Outcome, run: Run, wait: float) -> Outcome:
+def _end(outcome: Outcome, run: RunInfo, wait: float) -> Outcome:
     if not run.state.is_terminal:
         note = "" if outcome.stalled is None else f" ({outcome.stalled})"
         error = UsageError(
@@ -80,8 +72,7 @@ def _end(outcome: Outcome, run: Run, wait: float) -> Outcome:
             f"{note}."
         )
         return replace(outcome, run=run, error=error)
-    fault = error_of(run.error)
-    why = "" if fault is None else f": {fault.in_short}"
+    why = "" if run.error is None else f": {brief_error(run.error)}"
     return replace(outcome, run=run, message=f"run {run.id!r} is {run.state}{why}", stalled=None)
 
 
@@ -91,16 +82,16 @@ def pause_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int
 
 
 async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
-    async with existing_store(url) as store, Client(url) as client:
+    async with reached(url) as client:
 
-        async def pause(before: Run):
+        async def pause(before: RunInfo):
             changed = await client.pause(before.id)
 
-            def told(run: Run, around: Surroundings) -> str:
+            def told(run: RunInfo) -> str:
                 if not changed:
                     return f"run {run.id!r} is paused already: nothing changed"
                 resume = f"`{command('resume', run.id)}`"
-                if is_held(run, around):
+                if run.held:
                     return (
                         f"run {run.id!r} is being paused: steps in flight may end and are recorded, then it rests "
                         f"until {resume}"
@@ -109,7 +100,7 @@ async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
 
             return changed, told
 
-        return await change_each(store, run_ids, pause)
+        return await change_each(client, run_ids, pause)
 
 
 def resume_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
@@ -118,19 +109,21 @@ def resume_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> in
 
 
 async def _resume(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
-    async with existing_store(url) as store, Client(url) as client:
+    async with reached(url) as client:
 
-        async def resume(before: Run):
+        async def resume(before: RunInfo):
             changed = await client.resume(before.id)
 
-            def told(run: Run, around: Surroundings) -> str:
+            def told(run: RunInfo) -> str:
                 if not changed:
                     return f"run {run.id!r} was not paused: nothing changed"
-                if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > around.now:
-                    return f"run {run.id!r} is no longer paused: it starts {ago(around.now - run.wake_at)}"
-                how = "it goes on" if is_held(run, around) else "it goes on when a worker takes it up"
+                now = datetime.now(UTC)
+                if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
+                    starts = ago((now - run.wake_at).total_seconds())
+                    return f"run {run.id!r} is no longer paused: it starts {starts}"
+                how = "it goes on" if run.held else "it goes on when a worker takes it up"
                 return f"run {run.id!r} is no longer paused: {how}"
 
             return changed, told
 
-        return await change_each(store, run_ids, resume)
+        return await change_each(client, run_ids, resume)

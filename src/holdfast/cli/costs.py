@@ -8,11 +8,11 @@ from datetime import date
 
 from rich.text import Text
 
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import reached
 from holdfast.cli.spending import brief_cost, in_words
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, counted, echo_json, one_line
-from holdfast.client.reports import DaySpending, UsageReport, usage_report
+from holdfast.client.reports import DaySpending, UsageReport
 from holdfast.core.usage import Usage
 
 _HEAD = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tokens out", "cost")
@@ -37,8 +37,8 @@ def show_costs(url: str | None, since: date | None, until: date | None, workflow
 
 
 async def _read(url: str | None, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
-    async with existing_store(url) as store:
-        return await usage_report(store, since, until, workflow)
+    async with reached(url) as client:
+        return await client.usage_report(since, until, workflow=workflow)
 
 
 def _lines(report: UsageReport) -> list[tuple[str, ...]]:

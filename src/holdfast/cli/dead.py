@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.text import Text
 
-from holdfast.cli.opening import existing_store, where
+from holdfast.cli.opening import reached, where
 from holdfast.cli.outcomes import report
 from holdfast.cli.retrying import retry_each
 from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, one_line
-from holdfast.client.dead import DeadRun, dead_runs
+from holdfast.client.dead import DeadRun
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import RunFilter
 
 _PAGE = 500
 
 
 def show_dead(url: str | None, workflow: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
     """Print the dead runs."""
-    found, now = asyncio.run(_read(url, workflow, limit + 1, before))
-    runs = found[:limit]
+    found = asyncio.run(_read(url, workflow, limit + 1, before))
+    runs, now = found[:limit], time.time()
     if as_json:
         echo_json([_as_json(run) for run in runs])
         return
@@ -78,9 +78,9 @@ def _as_json(run: DeadRun) -> dict[str, Any]:
     }
 
 
-async def _read(url: str | None, workflow: str | None, limit: int, before: str | None) -> tuple[list[DeadRun], float]:
-    async with existing_store(url) as store:
-        return await dead_runs(store, workflow, limit, before), store.now()
+async def _read(url: str | None, workflow: str | None, limit: int, before: str | None) -> list[DeadRun]:
+    async with reached(url) as client:
+        return await client.dead(workflow=workflow, limit=limit, before=before)
 
 
 def retry_runs(
@@ -102,11 +102,9 @@ def retry_runs(
 
 async def _all_dead(url: str | None, workflow: str | None) -> list[str]:
     found: list[str] = []
-    async with existing_store(url) as store:
-        key = None
-        while page := await store.list_runs(
-            RunFilter(states=[RunState.DEAD], workflow=workflow), limit=_PAGE, before=key
-        ):
+    async with reached(url) as client:
+        last = None
+        while page := await client.list(state=RunState.DEAD, workflow=workflow, limit=_PAGE, before=last):
+            last = page[-1].id
             found += [run.id for run in page]
-            key = page[-1].key
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -45,8 +46,8 @@ def show_error(error: HoldfastError) -> None:
 
 def database_option(command: F) -> F:
     """For a command that is about all namespaces of a database."""
-    option = click.option("--url", metavar="URL", help="The store; HOLDFAST_URL or ./.holdfast/runs.db unless given.")
-    return option(command)
+    told = "The store, or a server (https://...); HOLDFAST_URL or ./.holdfast/runs.db unless given."
+    return click.option("--url", metavar="URL", help=told)(command)
 
 
 def url_option(command: F) -> F:
@@ -59,12 +60,40 @@ def url_option(command: F) -> F:
     @functools.wraps(command)
     def located(*args: Any, url: str | None, namespace: str | None, **kwargs: Any) -> Any:
         if namespace is not None:
+            from holdfast.client.choosing import is_server, refuse_namespace
             from holdfast.stores.urls import store_url
 
+            if is_server(url):
+                refuse_namespace(namespace, f"--namespace {namespace}")
             url = store_url(url, namespace)
         return command(*args, url=url, **kwargs)
 
     return cast("F", located)
+
+
+def store_option(instead: str, option: Callable[[F], F] = url_option) -> Callable[[F], F]:
+    """For a command that no server can carry out; ``instead`` says what to do in place of asking one."""
+
+    def declare(command: F) -> F:
+        @functools.wraps(command)
+        def checked(*args: Any, url: str | None, **kwargs: Any) -> Any:
+            refuse_server(url, instead)
+            return command(*args, url=url, **kwargs)
+
+        return option(cast("F", checked))
+
+    return declare
+
+
+def refuse_server(url: str | None, instead: str) -> None:
+    """Raises ``UsageError`` if ``url``, or ``HOLDFAST_URL``, is a server's, and the store itself is needed."""
+    from holdfast.client.choosing import is_server
+    from holdfast.errors import UsageError
+    from holdfast.stores.urls import shown_url
+
+    if is_server(url):
+        place, name = shown_url(url or os.environ["HOLDFAST_URL"]), click.get_current_context().command_path
+        raise UsageError(f"{place} is a Holdfast server, and `{name}` needs the store itself: {instead}")
 
 
 def json_option(command: F) -> F:

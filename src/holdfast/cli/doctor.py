@@ -12,8 +12,9 @@ import os
 import platform
 import shutil
 import sqlite3
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +25,8 @@ from rich.text import Text
 
 from holdfast import __version__
 from holdfast.cli.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
-from holdfast.cli.liveness import how_to_switch_on, is_alive, place_of
 from holdfast.cli.namespaces import namespaces_beside
+from holdfast.cli.opening import reached
 from holdfast.cli.providers import installed_providers, mcp_version
 from holdfast.cli.sqlite_file import (
     FileFacts,
@@ -38,15 +39,18 @@ from holdfast.cli.sqlite_file import (
 )
 from holdfast.cli.switching import unfinished
 from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line
+from holdfast.client.choosing import is_server
+from holdfast.client.health import Health
+from holdfast.client.queues import QueueInfo
+from holdfast.client.stalls import how_to_switch_on
+from holdfast.client.workers import WorkerInfo
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import VARIABLE
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.stores.contract import Store, Worker
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.queues import KeptQueue
 from holdfast.stores.sealing import SealedStore, beneath
-from holdfast.stores.serving import why_unserved
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
 
@@ -84,6 +88,9 @@ def _checks(url: str | None) -> Iterator[Check]:
     yield _mcp()
     try:
         yield _origin(url)
+        if is_server(url):
+            yield from _server(url)
+            return
         store = open_store(store_url(url))
     except HoldfastError as error:
         yield Check("store", FAIL, str(error))
@@ -93,9 +100,9 @@ def _checks(url: str | None) -> Iterator[Check]:
     if isinstance(database, MemoryStore):
         yield Check("store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
     elif isinstance(database, SqliteStore):
-        yield from _sqlite(database)
+        yield from _sqlite(database, url)
     elif is_temporal(store_url(url)):
-        yield from _temporal(store_url(url), store)
+        yield from _temporal(store_url(url))
     else:
         yield from _postgres(store_url(url), database)
 
@@ -136,7 +143,7 @@ def _origin(url: str | None) -> Check:
 # The SQLite file
 
 
-def _sqlite(store: SqliteStore) -> Iterator[Check]:
+def _sqlite(store: SqliteStore, url: str | None) -> Iterator[Check]:
     path = store.path
     folder = _nearest_folder(path)
     base = Path(split_namespace(store.url)[0].removeprefix("sqlite:///"))
@@ -164,7 +171,7 @@ def _sqlite(store: SqliteStore) -> Iterator[Check]:
     yield Check("writable", OK, f"{path} and its folder")
     yield _durability(settings)
     yield _commit(folder)
-    yield from _work(store)
+    yield from _work(url)
 
 
 def _nearest_folder(path: Path) -> Path:
@@ -231,79 +238,73 @@ def _postgres(url: str, store: Store) -> Iterator[Check]:
         yield check
         is_ready = (is_ready or check.name == "tables") and check.status != FAIL
     if is_ready:
-        yield from _work(store)
+        yield from _work(url)
 
 
 # The Temporal server
 
 
-def _temporal(url: str, store: Store) -> Iterator[Check]:
+def _temporal(url: str) -> Iterator[Check]:
     from holdfast.cli.temporal_server import server_checks
 
     checks = asyncio.run(server_checks(url))
     yield from checks
     if not any(check.status == FAIL for check in checks):
-        yield from _work(store)
+        yield from _work(url)
+
+
+# A Holdfast server
+
+
+def _server(url: str | None) -> Iterator[Check]:
+    from holdfast.cli.server_checks import server_checks
+
+    checks = asyncio.run(server_checks(url))
+    yield from checks
+    if not any(check.status == FAIL for check in checks):
+        yield from _work(url)
 
 
 # Workers and runs
 
 
-def _work(store: Store) -> Iterator[Check]:
+def _work(url: str | None) -> Iterator[Check]:
     try:
-        found = asyncio.run(_read(store))
+        found = asyncio.run(_read(url))
     except HoldfastError as error:
         yield Check("runs", FAIL, str(error))
         return
-    alive = [worker for worker in found.workers if is_alive(worker, found.now)]
-    yield _workers(found.workers, alive, any(state in UNFINISHED for _, state in found.counts))
-    yield from _listeners(found.workers, alive)
     states: Counter[RunState] = Counter()
-    for (_, state), count in found.counts.items():
-        states[state] += count
-    told = ", ".join(f"{states[state]} {state}" for state in RunState if states[state])
+    for one in found.health:
+        states.update(one.runs)
+    yield _workers(found.workers, any(states[state] for state in UNFINISHED))
+    yield from _listeners(found.workers)
+    more = {state for one in found.health for state in one.more}
+    told = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
     yield Check("runs", OK, told or "none yet")
-    yield from _unserved(found, alive)
-    yield from _switched_off(found.counts, found.off, found.now)
-    yield from _paused_queues(found.queues, found.now)
+    yield from _unserved(found.health)
+    yield from _switched_off(found.health)
+    yield from _paused_queues(found.queues)
     yield from _unsuccessful(states)
 
 
 class _Found(NamedTuple):
-    """What the store tells of workers and runs."""
+    """What is told of workers and runs."""
 
-    counts: Mapping[tuple[str, RunState], int]
-    """Runs, by workflow and state."""
-    versions: Mapping[tuple[str, str], int]
-    """Unfinished runs, by workflow and version."""
-    workers: Sequence[Worker]
-    off: Mapping[str, float]
-    """The workflows that are switched off, and since when."""
-    queues: Sequence[KeptQueue]
-    addresses: Collection[str]
-    """The workflows that have no code."""
-    now: float
+    health: Sequence[Health]
+    workers: Sequence[WorkerInfo]
+    queues: Sequence[QueueInfo]
 
 
-async def _read(store: Store) -> _Found:
-    await store.open()
-    try:
-        return _Found(
-            await store.count_runs(),
-            await store.count_unfinished(),
-            await store.workers(),
-            await store.switched_off(),
-            await store.queues(),
-            {spec.name for spec in (await store.specs()).values() if spec.by_delivery},
-            store.now(),
-        )
-    finally:
-        await store.close()
+async def _read(url: str | None) -> _Found:
+    async with reached(url) as client:
+        return _Found(await client.health(), await client.workers(), await client.queues.list())
 
 
-def _workers(workers: Sequence[Worker], alive: Sequence[Worker], work: bool) -> Check:
-    own = [worker for worker in alive if not worker.by_lease]
-    gone = sum(worker.state == "live" and not worker.by_lease for worker in workers) - len(own)
+def _workers(workers: Sequence[WorkerInfo], work: bool) -> Check:
+    alive = [worker for worker in workers if worker.alive]
+    own = [worker for worker in alive if not worker.listener]
+    gone = sum(worker.state == "live" and not worker.listener for worker in workers) - len(own)
     message = _how_many(own)
     if gone:
         message += f"; {counted(gone, 'dead one')} whose runs the next worker takes over"
@@ -312,47 +313,40 @@ def _workers(workers: Sequence[Worker], alive: Sequence[Worker], work: bool) -> 
     return Check("workers", OK, message)
 
 
-def _listeners(workers: Sequence[Worker], alive: Sequence[Worker]) -> Iterator[Check]:
+def _listeners(workers: Sequence[WorkerInfo]) -> Iterator[Check]:
     """Those that a server speaks for, if there are any."""
-    known = [worker for worker in workers if worker.by_lease and worker.state == "live"]
-    own = [worker for worker in alive if worker.by_lease]
+    known = [worker for worker in workers if worker.listener and worker.state == "live"]
+    own = [worker for worker in known if worker.alive]
     if known:
         gone = len(known) - len(own)
         lost = f"; {counted(gone, 'silent one')} whose runs a server gives to others" if gone else ""
         yield Check("listeners", OK, _how_many(own) + lost)
 
 
-def _how_many(workers: Sequence[Worker]) -> str:
-    places = ", ".join(place_of(worker) for worker in workers[:4]) + (" …" if len(workers) > 4 else "")
+def _how_many(workers: Sequence[WorkerInfo]) -> str:
+    places = ", ".join(worker.place for worker in workers[:4]) + (" …" if len(workers) > 4 else "")
     return f"{len(workers)} alive" + (f" ({places})" if workers else "")
 
 
-def _switched_off(counts: Mapping[tuple[str, RunState], int], off: Mapping[str, float], now: float) -> Iterator[Check]:
-    for workflow, since in sorted(off.items()):
-        message = (
-            f"workflow {workflow!r}, {ago(now - since)} ({counted(unfinished(counts, workflow), 'unfinished run')})"
-        )
-        yield Check("switched off", WARN, message, how_to_switch_on(workflow).partition(": ")[2])
+def _unserved(health: Sequence[Health]) -> Iterator[Check]:
+    for left in sorted((left for one in health for left in one.unserved), key=lambda left: left.fact):
+        yield Check("unserved", WARN, f"{left.fact} ({counted(left.runs, 'unfinished run')})", left.remedy)
 
 
-def _paused_queues(queues: Sequence[KeptQueue], now: float) -> Iterator[Check]:
+def _switched_off(health: Sequence[Health]) -> Iterator[Check]:
+    for one in health:
+        if one.off_since is not None:
+            since = ago(time.time() - one.off_since.timestamp())
+            message = f"workflow {one.name!r}, {since} ({counted(unfinished(one), 'unfinished run')})"
+            yield Check("switched off", WARN, message, how_to_switch_on(one.name).partition(": ")[2])
+
+
+def _paused_queues(queues: Sequence[QueueInfo]) -> Iterator[Check]:
     for queue in queues:
         if queue.paused_at is not None:
             waiting = f"{counted(queue.waiting, 'run')} {'waits' if queue.waiting == 1 else 'wait'} in it"
-            message = f"queue {queue.name!r}, {ago(now - queue.paused_at)} ({waiting})"
+            message = f"queue {queue.name!r}, {ago(time.time() - queue.paused_at.timestamp())} ({waiting})"
             yield Check("paused", WARN, message, f"`{command('queues', 'resume', queue.name)}` lets its runs go on")
-
-
-def _unserved(found: _Found, alive: Sequence[Worker]) -> Iterator[Check]:
-    left: Counter[tuple[str, str]] = Counter()
-    for (workflow, version), count in found.versions.items():
-        unserved = None if workflow in found.off else why_unserved(workflow, version, None, alive)
-        if unserved is not None and workflow in found.addresses:
-            left[f"nobody listens to {workflow!r}", "start the program that does"] += count
-        elif unserved is not None:
-            left[unserved.fact, unserved.remedy] += count
-    for (fact, remedy), count in sorted(left.items()):
-        yield Check("unserved", WARN, f"{fact} ({counted(count, 'unfinished run')})", remedy)
 
 
 def _unsuccessful(states: Mapping[RunState, int]) -> Iterator[Check]:

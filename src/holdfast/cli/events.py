@@ -10,9 +10,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.opening import get_run, reached
 from holdfast.cli.wording import command, console, counted, listed, one_line, printable
-from holdfast.client.client import Client
 from holdfast.client.events import Event
 
 _LONGEST = 200
@@ -33,9 +32,8 @@ def show_events(url: str | None, run_id: str, *, follow: bool, after: str | None
 
 
 async def _read(url: str | None, run_id: str, follow: bool, after: str | None, teller: _Lines | _Story) -> None:
-    async with existing_store(url) as store:
-        await find_run(store, run_id)  # it names runs that are called alike
-    async with Client(url) as client:
+    async with reached(url) as client:
+        await get_run(client, run_id)  # it names runs that are called alike
         async for event in client.events(run_id, after, follow=follow):
             teller.tell(event)
             teller.last = event
@@ -73,8 +71,7 @@ class _Story:
             self._out.file.flush()
             return
         self.close()
-        what = _WORDS.get(event.kind, _in_general)(event, event.data)
-        self._say(event, what, "red" if _is_bad(event) else "")
+        self._say(event, in_words(event), "red" if is_bad(event) else "")
 
     def close(self) -> None:
         """End the open line."""
@@ -90,7 +87,13 @@ class _Story:
         self._out.print(line, soft_wrap=True)
 
 
-def _is_bad(event: Event) -> bool:
+def in_words(event: Event) -> str:
+    """What has happened, behind the name of what it happened to."""
+    return _WORDS.get(event.kind, _in_general)(event, event.data)
+
+
+def is_bad(event: Event) -> bool:
+    """Whether somebody should look."""
     return event.kind == "retracted" or "error" in event.data
 
 

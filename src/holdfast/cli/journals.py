@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from holdfast.authoring.registry import definitions
-from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.opening import get_run, reached
 from holdfast.cli.wording import console, counted, one_line, printable
+from holdfast.client.journals import Journal
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
 from holdfast.stores.operations import Run
 from holdfast.stores.serving import served_name
-from holdfast.testing.journals import Journal, export_run
 from holdfast.testing.replaying import Replayed, replay
 from holdfast.worker.loading import load
 
@@ -38,19 +40,22 @@ def write_journal(url: str | None, run_id: str, output: str | None) -> None:
 
 
 async def _read(url: str | None, run_id: str) -> Journal:
-    async with existing_store(url) as store:
-        await find_run(store, run_id)
-        return await export_run(store, run_id)
+    async with reached(url) as client:
+        await get_run(client, run_id)
+        return await client.export(run_id)
 
 
-def replay_file(file: str, target: str) -> int:
+def replay_file(file: str, target: str, *, as_json: bool) -> int:
     """Replay a journal with the target's code, tell what came of it, and return the exit code."""
     if file == "-":
         journal = Journal.loads(sys.stdin.buffer.read(), "what was read from stdin")
     else:
         journal = Journal.read(file)
     replayed = replay(journal, _code_for(journal.run, target))
-    _tell(console(), replayed, len(journal.records))
+    if as_json:
+        print(json.dumps(_as_json(replayed, len(journal.records))))
+    else:
+        _tell(console(), replayed, len(journal.records))
     return 0 if replayed.fits else 1
 
 
@@ -63,6 +68,21 @@ def _code_for(run: Run, target: str) -> WorkflowDefinition:
         of = f"version {run.version!r} of workflow {run.workflow!r}" if others else f"workflow {run.workflow!r}"
         raise UsageError(f"the journal is that of a run of {of}, which is not in {target} (there: {', '.join(found)}).")
     return exact or others.popitem()[1]
+
+
+def _as_json(replayed: Replayed, records: int) -> dict[str, Any]:
+    fault = replayed.fault
+    return {
+        "run_id": replayed.run_id,
+        "workflow": replayed.workflow,
+        "recorded": str(replayed.recorded),
+        "fits": replayed.fits,
+        "state": replayed.state,
+        "replayed": replayed.replayed if fault is not None else records,
+        "records": records,
+        "waits_for": list(replayed.waits_for),
+        "problem": f"{type(fault).__name__}: {fault}" if fault is not None else replayed.differs or None,
+    }
 
 
 def _tell(out: Console, replayed: Replayed, records: int) -> None:

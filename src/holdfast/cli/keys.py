@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast.cli.opening import existing, existing_store
+from holdfast.cli.opening import existing, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, clock_time, echo_json, iso, one_line, printable
-from holdfast.server.keys import Key, create_key, read_keys, revoke_key
-from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
+from holdfast.client.choosing import is_server
+from holdfast.client.client import Client
+from holdfast.client.keys import Key, MadeKey
+from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.urls import split_namespace, store_url
 
 
@@ -24,12 +25,12 @@ def make_key(
     url: str | None, name: str, scopes: Sequence[str], expires: datetime | None, *, quiet: bool, as_json: bool
 ) -> None:
     """Make a key, and print it."""
-    key, token = asyncio.run(_make(url, name, scopes, expires))
+    key = asyncio.run(_make(url, name, scopes, expires))
     if quiet:
-        print(token)
+        print(key.token)
         return
     if as_json:
-        print(json.dumps({**_as_json(key), "token": token}))
+        print(json.dumps({**_as_json(key), "token": key.token}))
         return
     # What is said goes beside the key, so that the key alone can be piped.
     until = "and does not expire" if key.expires_at is None else f"until {clock_time(key.expires_at.timestamp())}"
@@ -37,18 +38,20 @@ def make_key(
         f"key {key.id} ({printable(key.name)!r}) for namespace {key.namespace}: {', '.join(key.scopes)}, {until}",
         err=True,
     )
-    print(token)
+    print(key.token)
     click.echo("Keep it: it is shown this once. Send it as the header `Authorization: Bearer …`.", err=True)
 
 
-async def _make(url: str | None, name: str, scopes: Sequence[str], expires: datetime | None) -> tuple[Key, str]:
-    namespace = split_namespace(store_url(url))[1] or DEFAULT_NAMESPACE
-    store, _ = existing(_home(url))
-    await store.open()  # which creates it: a key may be the first thing that there is
-    try:
-        return await create_key(store, name, scopes, namespace, expires_at=expires, now=time.time())
+async def _make(url: str | None, name: str, scopes: Sequence[str], expires: datetime | None) -> MadeKey:
+    if is_server(url):
+        async with reached(url) as client:
+            return await client.keys.create(name, scopes, expires_at=expires)
+    existing(url)  # it refuses what lives in this process alone
+    client = Client(store_url(url))
+    try:  # the database is created if need be: a key may be the first thing that there is
+        return await client.keys.create(name, scopes, expires_at=expires)
     finally:
-        await store.close()
+        await client.close()
 
 
 def show_keys(url: str | None, namespace: str | None, *, as_json: bool) -> None:
@@ -98,24 +101,18 @@ def revoke_keys(url: str | None, ids: Sequence[str], *, as_json: bool) -> None:
 
 
 async def _read(url: str | None, namespace: str | None) -> list[Key]:
-    async with _existing_home(url) as store:
-        return await read_keys(store, namespace)
+    async with reached(_home(url)) as client:
+        return await client.keys.list(namespace)
 
 
 async def _revoke(url: str | None, ids: Sequence[str]) -> list[tuple[str, bool]]:
-    async with _existing_home(url) as store:
-        return [(id, await revoke_key(store, id, time.time())) for id in ids]
+    async with reached(_home(url)) as client:
+        return [(id, await client.keys.revoke(id)) for id in ids]
 
 
-@asynccontextmanager
-async def _existing_home(url: str | None) -> AsyncGenerator[Store]:
-    async with existing_store(_home(url)) as store:
-        yield store
-
-
-def _home(url: str | None) -> str:
+def _home(url: str | None) -> str | None:
     """Where keys are, whichever namespace the URL names."""
-    return store_url(split_namespace(store_url(url))[0], DEFAULT_NAMESPACE)
+    return url if is_server(url) else store_url(split_namespace(store_url(url))[0], DEFAULT_NAMESPACE)
 
 
 def _as_json(key: Key) -> dict[str, Any]:

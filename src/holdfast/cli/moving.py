@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import click
 
 from holdfast.cli.archives import lines, read_archive
 from holdfast.cli.opening import existing_store
-from holdfast.cli.wording import counted, listed, printable
+from holdfast.cli.wording import counted, listed
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.stores.archives import HELD_BACK, Archived
@@ -66,7 +67,7 @@ async def _ids(store: Store, where: RunFilter) -> list[str]:
     return found[::-1]
 
 
-def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: bool) -> None:
+def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: bool, as_json: bool) -> None:
     """Put the runs of a file into the store."""
     try:
         if name == "-":
@@ -80,10 +81,19 @@ def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: boo
         raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is no archive of runs: it is not UTF-8 text ({error}).") from error
-    print(printable(told))
+    if as_json:
+        print(json.dumps({"file": name, "dry_run": dry_run, **told._asdict()}))
+    else:
+        print(f"{'would import' if dry_run else 'imported'} {counted(told.runs, 'run')}{_skipped(told.skipped)}")
 
 
-async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> str:
+class _Imported(NamedTuple):
+    runs: int
+    skipped: int
+    """Those that were there already."""
+
+
+async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> _Imported:
     store = open_store(store_url(url))
     if isinstance(beneath(store), MemoryStore):
         raise UsageError("memory:// would be gone with this command: import into another store")
@@ -91,7 +101,7 @@ async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool
     try:
         total, there = await _check(store, file, name, skip_existing)
         if dry_run:
-            return f"would import {counted(total - there, 'run')}{_skipped(there)}"
+            return _Imported(total - there, there)
         added = 0
         file.seek(0)
         for archived in read_archive(file, name):
@@ -100,7 +110,7 @@ async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool
         for archived in read_archive(file, name):
             if await _is_ours(store, archived):
                 await store.set_going(archived)
-        return f"imported {counted(added, 'run')}{_skipped(total - added)}"
+        return _Imported(added, total - added)
     finally:
         await store.close()
 

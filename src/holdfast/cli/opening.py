@@ -1,4 +1,7 @@
-"""Opening the store that a command is about, and finding the run that it names.
+"""Reaching the store or the server that a command is about, and finding the run that it names.
+
+A command is a client: what it tells and changes, it asks a ``Client`` for, and so it works alike on a store and over
+HTTP. What no server can do needs the store itself.
 
 Reading commands never create a database: on a mistyped URL they would leave an empty one behind and report no runs.
 """
@@ -9,17 +12,26 @@ import asyncio
 import difflib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from holdfast.cli.wording import listed
+from holdfast.client.choosing import choose_backend, is_server
+from holdfast.client.client import Client
+from holdfast.client.run_info import RunInfo
+from holdfast.codec import LARGEST
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import Run
 from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
 
+if TYPE_CHECKING:
+    from holdfast.client.http.backend import HttpBackend
+
 _LOOKED_THROUGH = 500
+PATIENCE = 5.0
+"""Seconds that a server is given to answer for the first time: whoever has typed a wrong address is waiting."""
 _HOW_IT_BEGINS = (
     "The first run of a workflow creates it, or `holdfast worker`. To look at another one, pass --url and --namespace, "
     "or set HOLDFAST_URL and HOLDFAST_NAMESPACE."
@@ -46,15 +58,35 @@ def existing(url: str | None) -> tuple[Store, str]:
     return store, target
 
 
+def server_backend(url: str | None) -> HttpBackend:
+    """The way to the server at ``url``."""
+    from holdfast.client.http.backend import HttpBackend
+
+    backend = choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
+    assert isinstance(backend, HttpBackend)
+    return backend
+
+
+@asynccontextmanager
+async def reached(url: str | None) -> AsyncGenerator[Client]:
+    """A client of the store at ``url``, which must be there already, or of a server."""
+    if not is_server(url):
+        store, url = existing(url)
+        await _check_that_it_is_there(store, url)
+    backend = choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
+    client = Client.over(backend)
+    try:
+        await backend.open(PATIENCE)
+        yield client
+    finally:
+        await client.close()
+
+
 @asynccontextmanager
 async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
-    """The open store at ``url``, which must be there already."""
+    """The open store at ``url``, which must be there already: for what no server can do."""
     store, target = existing(url)
-    if isinstance(database := beneath(store), SqliteStore):
-        if not database.path.exists():
-            raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
-    elif not is_temporal(target):  # it says so itself
-        await _check_that_it_is_there(store, target)
+    await _check_that_it_is_there(store, target)
     await store.open()
     try:
         yield store
@@ -63,6 +95,12 @@ async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
 
 
 async def _check_that_it_is_there(store: Store, target: str) -> None:
+    if isinstance(database := beneath(store), SqliteStore):
+        if not database.path.exists():
+            raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
+        return
+    if is_temporal(target):
+        return  # it says so itself
     from holdfast.cli.postgres_database import is_there
 
     found, known = await asyncio.to_thread(is_there, target)
@@ -72,17 +110,14 @@ async def _check_that_it_is_there(store: Store, target: str) -> None:
         raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_HOW_IT_BEGINS}")
 
 
-async def find_run(store: Store, run_id: str) -> Run:
+async def get_run(client: Client, run_id: str) -> RunInfo:
     """The run with this id; if there is none, the error names ids like it."""
-    run = await store.get(run_id)
-    if run is not None:
-        return run
-    near = await _near_ids(store, run_id)
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `holdfast runs` lists those that are there."
-    raise RunNotFound(f"there is no run {run_id!r} in {store.url}.{hint}", run_id)
-
-
-async def _near_ids(store: Store, run_id: str) -> list[str]:
-    begins = [run.id for run in await store.list_runs(RunFilter(id_prefix=run_id), limit=3)] if run_id else []
-    recent = [run.id for run in await store.list_runs(RunFilter(), limit=_LOOKED_THROUGH)]
-    return list(dict.fromkeys([*begins, *difflib.get_close_matches(run_id, recent, 3)]))[:3]
+    try:
+        return await client.get(run_id)
+    except RunNotFound:
+        begins = await client.list(id_prefix=run_id, limit=3) if run_id else []
+        recent = [run.id for run in await client.list(limit=_LOOKED_THROUGH)]
+        alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
+        near = list(dict.fromkeys(alike))[:3]
+        hint = f" Did you mean {' or '.join(near)}?" if near else " `holdfast runs` lists those that are there."
+        raise RunNotFound(f"there is no run {run_id!r} in {client.url}.{hint}", run_id) from None

@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cli.liveness import Surroundings, is_cancelling, is_paused, look_around, why_stalled
-from holdfast.cli.opening import find_run
+from holdfast.cli.opening import get_run
 from holdfast.cli.wording import printable, tell_error
-from holdfast.errors import HoldfastError
-from holdfast.stores.contract import Store
-from holdfast.stores.operations import Run
+from holdfast.client.client import Client
+from holdfast.client.run_info import RunInfo
+from holdfast.errors import HoldfastError, RunNotFound, ServerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,8 @@ class Outcome:
     """What became of one run."""
 
     id: str
-    run: Run | None
-    """Its row afterwards, if it is there."""
+    run: RunInfo | None
+    """As it is afterwards, if it is there."""
     changed: bool = False
     message: str = ""
     """What happened, and what happens next."""
@@ -36,34 +35,37 @@ class Outcome:
     """What only this command has to tell to programs."""
 
     @classmethod
-    def of(cls, run: Run, around: Surroundings, *, changed: bool, message: str, **more: Any) -> Outcome:
+    def of(cls, run: RunInfo, *, changed: bool, message: str, **more: Any) -> Outcome:
         """Of a run that was found."""
-        return cls(run.id, run, changed, message, why_stalled(run, around), None, more)
+        return cls(run.id, run, changed, message, run.stalled, None, more)
 
 
-Action = Callable[[Run], Awaitable[tuple[bool, Callable[[Run, Surroundings], str]]]]
+Action = Callable[[RunInfo], Awaitable[tuple[bool, Callable[[RunInfo], str]]]]
 """Changes a run: whether that is new, and how it is told of the run as it is afterwards."""
 
 
-async def change_each(store: Store, run_ids: Sequence[str], act: Action) -> list[Outcome]:
+async def change_each(client: Client, run_ids: Sequence[str], act: Action) -> list[Outcome]:
     """Do the same to each of these runs."""
-    return [await _change(store, run_id, act) for run_id in run_ids]
+    return [await _change(client, run_id, act) for run_id in run_ids]
 
 
-async def _change(store: Store, run_id: str, act: Action) -> Outcome:
+async def _change(client: Client, run_id: str, act: Action) -> Outcome:
     try:
-        before = await find_run(store, run_id)
+        before = await get_run(client, run_id)
         changed, told = await act(before)
-        run = await find_run(store, run_id)
-        around = await look_around(store, [run])
+        run = await client.get(run_id)
     except HoldfastError as error:
-        return await failure(store, run_id, error)
-    return Outcome.of(run, around, changed=changed, message=told(run, around))
+        return await failure(client, run_id, error)
+    return Outcome.of(run, changed=changed, message=told(run))
 
 
-async def failure(store: Store, run_id: str, error: HoldfastError) -> Outcome:
+async def failure(client: Client, run_id: str, error: HoldfastError) -> Outcome:
     """Of a run that could not be changed."""
-    return Outcome(run_id, await store.get(run_id), error=error)
+    try:
+        run = await client.get(run_id)
+    except (RunNotFound, ServerError):
+        run = None
+    return Outcome(run_id, run, error=error)
 
 
 def report(outcomes: Sequence[Outcome], *, as_json: bool) -> int:
@@ -75,7 +77,7 @@ def report(outcomes: Sequence[Outcome], *, as_json: bool) -> int:
             tell_error(outcome.error)
         else:
             print(printable(outcome.message))
-            if outcome.stalled and not (outcome.run and is_paused(outcome.run)):  # that it is paused was just said
+            if outcome.stalled and not (outcome.run and outcome.run.paused):  # that it is paused was just said
                 print(printable(outcome.stalled))
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 
@@ -87,8 +89,8 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "workflow": None if run is None else run.workflow,
         "state": None if run is None else run.state.value,
         "changed": outcome.changed,
-        "paused": run is not None and is_paused(run),
-        "cancelling": run is not None and is_cancelling(run),
+        "paused": run is not None and run.paused,
+        "cancelling": run is not None and run.cancelling,
         "stalled": outcome.stalled,
         "message": outcome.message or None,
         "error": None if error is None else {"type": type(error).__name__, "message": str(error)},

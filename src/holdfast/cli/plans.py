@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.story import Story
 from holdfast.cli.wording import one_line
-from holdfast.client.plans import Plan, plan_of
+from holdfast.client.plans import Plan
+from holdfast.client.stories.types import Story
 
 _MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
 _STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}
@@ -17,18 +15,13 @@ _STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}
 
 def tell_plan(out: Console, story: Story) -> None:
     """The plan as it was written last, if there is one."""
-    plan = plan_of(story.history.records)
+    plan = Plan(story.plan)
     if not plan:
         return
     out.print(f"\nplan, {_how_far(plan)}", style="bold")
     for item in plan:
         # Each is told in one line: a model may write whatever it likes.
         out.print(Text(f"  {_MARKS[item.status]} {one_line(item.task)}", _STYLES[item.status]), soft_wrap=True)
-
-
-def plan_as_json(story: Story) -> list[dict[str, Any]]:
-    """The same for programs."""
-    return [{"task": item.task, "status": item.status} for item in plan_of(story.history.records)]
 
 
 def _how_far(plan: Plan) -> str:

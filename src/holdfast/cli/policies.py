@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, echo_json, jsonable, one_line, printable
-from holdfast.client.policies import Policy, PolicyInfo, delete_policy, list_policies, put_policy, read_policy
+from holdfast.client.policies import Policy, PolicyInfo
 
 _DOES = {
     "notify": "only tells",
@@ -49,9 +49,8 @@ def _of(used: str, most: object) -> str:
 
 
 async def _read(url: str | None) -> list[PolicyInfo]:
-    async with existing_store(url) as store:
-        found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
-    return [one for one in found if one is not None]
+    async with reached(url) as client:
+        return await client.policies.list()
 
 
 def set_policy(
@@ -68,8 +67,8 @@ def set_policy(
 
 
 async def _set(url: str | None, name: str, policy: Policy) -> None:
-    async with existing_store(url) as store:
-        await put_policy(store, name, policy)
+    async with reached(url) as client:
+        await client.policies.set(name, policy)
 
 
 def forget_policy(url: str | None, name: str, *, as_json: bool) -> None:
@@ -80,5 +79,5 @@ def forget_policy(url: str | None, name: str, *, as_json: bool) -> None:
 
 
 async def _forget(url: str | None, name: str) -> bool:
-    async with existing_store(url) as store:
-        return await delete_policy(store, name)
+    async with reached(url) as client:
+        return await client.policies.delete(name)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import click
 
-from holdfast.cli.opening import existing_store, find_run
+from holdfast.cli.opening import get_run, reached
 from holdfast.cli.wording import bytes_in_words, counted, printable
-from holdfast.client.pruning import PruneReport, pruning
-from holdfast.client.pruning import prune_runs as carry_out
+from holdfast.client.pruning import PruneReport
 from holdfast.errors import UsageError
-from holdfast.stores.pruning import Pruning
 
 _SHOWN = 10
 
@@ -34,47 +33,41 @@ class Asked:
     dry_run: bool = False
     yes: bool = False
 
-    @property
-    def what(self) -> Pruning:
-        """The same, for the store."""
-        now = datetime.now().timestamp()
-        before = now if self.older_than is None else self.older_than.timestamp()
-        return pruning(
-            now,
-            max(0.0, now - before),
-            self.states,
-            workflow=self.workflow,
-            keep=self.keep,
-            unclaimed=self.unclaimed,
-            run_ids=self.run_ids,
-            dry_run=self.dry_run,
-        )
+    async def carry_out(self, url: str | None, report: PruneReport, *, dry_run: bool) -> PruneReport:
+        """Delete them, or only tell which."""
+        async with reached(url) as client:
+            for run_id in self.run_ids or ():
+                await get_run(client, run_id)
+            age = 0.0 if self.older_than is None else time.time() - self.older_than.timestamp()
+            return await client.prune(
+                max(0.0, age),
+                state=self.states,
+                workflow=self.workflow,
+                keep=self.keep,
+                unclaimed=self.unclaimed,
+                run_ids=self.run_ids,
+                dry_run=dry_run,
+                report=report,
+            )
 
 
 def prune_runs(url: str | None, asked: Asked, *, as_json: bool) -> int:
     """Delete runs, and tell what was deleted; 1 if runs that were named are kept."""
-    what, report = asked.what, PruneReport()
+    report = PruneReport()
     if not (asked.dry_run or asked.yes):
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
-        would = asyncio.run(_prune(url, replace(what, dry_run=True), PruneReport()))
+        would = asyncio.run(asked.carry_out(url, PruneReport(), dry_run=True))
         if would.runs and not click.confirm(f"delete {_sum(would)}?", err=True):
             print("nothing was deleted")
             return 1
     try:
-        asyncio.run(_prune(url, what, report))
+        asyncio.run(asked.carry_out(url, report, dry_run=asked.dry_run))
     except KeyboardInterrupt:
         _tell(report, "deleted, before it was interrupted: ", as_json=as_json)
         return 130
     _tell(report, "would delete " if asked.dry_run else "deleted ", as_json=as_json)
     return 1 if asked.run_ids is not None and report.kept else 0
-
-
-async def _prune(url: str | None, what: Pruning, report: PruneReport) -> PruneReport:
-    async with existing_store(url) as store:
-        for run_id in what.run_ids or ():
-            await find_run(store, run_id)
-        return await carry_out(store, what, report)
 
 
 def _sum(report: PruneReport) -> str:

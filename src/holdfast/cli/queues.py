@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 from rich.text import Text
 
-from holdfast.cli.opening import existing_store, where
+from holdfast.cli.opening import reached, where
+from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, iso, one_line, printable
-from holdfast.client.client import Client
-from holdfast.client.queues import QueueInfo, find_queue, names_in_use, read_queues
+from holdfast.client.queues import QueueInfo
 
 # Listing
 
 
 def show_queues(url: str | None, *, as_json: bool) -> None:
     """Print all queues with limits."""
-    found, now = asyncio.run(_read(url))
+    found, now = asyncio.run(_read(url)), time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])
         return
@@ -33,27 +34,20 @@ def show_queues(url: str | None, *, as_json: bool) -> None:
             soft_wrap=True,
         )
         return
-    head = ("queue", "limits", "running", "waiting", "now")
-    rows = [(one_line(one.name), one.limits, f"{one.running:,}", f"{one.waiting:,}", _now(one, now)) for one in found]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for number, row in enumerate((head, *rows)):
-        # Numbers stand under each other.
-        cells = [
-            cell.rjust(width) if column in (2, 3) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        line = Text("  ".join(cells).rstrip(), "" if number else "bold")
-        if number and found[number - 1].held_up:
-            line.stylize("yellow", sum(widths[:4]) + 8)
-        out.print(line, soft_wrap=True)
+    print_table(
+        ("queue", "limits", "running", "waiting", "now"),
+        [(one_line(one.name), one.limits, f"{one.running:,}", f"{one.waiting:,}", _now(one, now)) for one in found],
+        numbers=(2, 3),
+        styles={4: ["yellow" if one.held_up else "" for one in found]},
+    )
     for one in found:
         for note in _notes(one, now, url):
             out.print(Text(printable(f"{one.name!r} {note}")), soft_wrap=True)
 
 
-async def _read(url: str | None) -> tuple[list[QueueInfo], float]:
-    async with existing_store(url) as store:
-        return await read_queues(store), store.now()
+async def _read(url: str | None) -> list[QueueInfo]:
+    async with reached(url) as client:
+        return await client.queues.list()
 
 
 def _now(one: QueueInfo, now: float) -> str:
@@ -91,7 +85,7 @@ def _command(what: str, name: str, url: str | None) -> str:
 
 def show_queue(url: str | None, name: str, *, as_json: bool) -> None:
     """Print all that is known of a queue."""
-    one, now = asyncio.run(_read_one(url, name))
+    one, now = asyncio.run(_read_one(url, name)), time.time()
     if as_json:
         echo_json(_as_json(one))
         return
@@ -108,22 +102,16 @@ def show_queue(url: str | None, name: str, *, as_json: bool) -> None:
 
 def _tell_keys(one: QueueInfo) -> None:
     out = console()
-    head = ("key", "running", "waiting")
     rows = [(one_line(key.key) or "(none)", f"{key.running:,}", f"{key.waiting:,}") for key in one.keys]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
-    for number, (key, *numbers) in enumerate((head, *rows)):
-        cells = [key.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))]
-        out.print(Text("  " + "  ".join(cells), "" if number else "bold"), soft_wrap=True)
+    print_table(("key", "running", "waiting"), rows, numbers=(1, 2), indent=2)
     rest = one.running + one.waiting - sum(key.running + key.waiting for key in one.keys)
     if rest > 0:
         out.print(Text(f"  … {counted(rest, 'run')} of other keys", "dim"), soft_wrap=True)
 
 
-async def _read_one(url: str | None, name: str) -> tuple[QueueInfo, float]:
-    async with existing_store(url) as store:
-        found = await find_queue(store, name)
-        now = store.now()
-        return QueueInfo.of(found, now), now
+async def _read_one(url: str | None, name: str) -> QueueInfo:
+    async with reached(url) as client:
+        return await client.queues.get(name)
 
 
 # Changing
@@ -146,10 +134,10 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
 
 
 async def _set(url: str | None, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-    async with existing_store(url) as store, Client(url) as client:
-        known = await names_in_use(store)
+    async with reached(url) as client:
+        known = await client.queues.names()
         changed = await client.queues.set(name, **limits)
-        [one] = await read_queues(store, [name])
+        one = await client.queues.get(name)
         is_so = "has these limits now" if changed else "had these limits before, set by hand: nothing changed"
         message = (
             f"queue {name!r} {is_so}: {one.limits}; `{_command('reset', name, url)}` lets it have those of the code"
@@ -158,8 +146,8 @@ async def _set(url: str | None, name: str, limits: Mapping[str, Any]) -> dict[st
 
 
 async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
-    async with existing_store(url) as store, Client(url) as client:
-        known, queues = await names_in_use(store), client.queues
+    async with reached(url) as client:
+        known, queues = await client.queues.names(), client.queues
         if change == "pause":
             changed = await queues.pause(name)
             is_so = "is paused" if changed else "was paused before: nothing changed"
@@ -171,15 +159,15 @@ async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
         else:
             changed = await queues.reset(name)
             message = f"queue {name!r} {'is as code says' if changed else 'was as code says before'}"
-        after = await read_queues(store, [name])
-        limits = after[0].limits if after else "no limits"
+        after = next((one for one in await queues.list() if one.name == name), None)
+        limits = "no limits" if after is None else after.limits
         if change != "pause":
-            held_up = f"; {_now(after[0], store.now())}" if after and after[0].held_up else ""
+            held_up = f"; {_now(after, time.time())}" if after is not None and after.held_up else ""
             message += f": {limits}{held_up}"
         return _told(name, changed, message, limits)
 
 
-def _stranger(name: str, known: set[str]) -> str:
+def _stranger(name: str, known: Collection[str]) -> str:
     """That a name may be mistyped: nothing was known of such a queue."""
     return "" if name in known else f"\nnote: no workflow that was announced has a queue {name!r}"
 

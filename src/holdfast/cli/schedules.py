@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 import zoneinfo
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rich.text import Text
 
-from holdfast.cli.opening import existing_store, find_run, where
+from holdfast.cli.opening import reached, where
+from holdfast.cli.tables import print_table
 from holdfast.cli.wording import (
     STATE_STYLES,
     ago,
@@ -24,9 +26,7 @@ from holdfast.cli.wording import (
     one_line,
     printable,
 )
-from holdfast.client.client import Client
-from holdfast.client.schedules import ScheduleInfo, find, read_schedules
-from holdfast.client.stalls import look_around, why_stalled
+from holdfast.client.schedules import ScheduleInfo
 from holdfast.errors import HoldfastError
 from holdfast.stores.schedules import timing_of
 
@@ -39,7 +39,7 @@ _SEVERAL = 3
 
 def show_schedules(url: str | None, *, as_json: bool) -> None:
     """Print all schedules."""
-    found, now = asyncio.run(_read(url))
+    found, now = asyncio.run(_read(url)), time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])
         return
@@ -63,22 +63,16 @@ def show_schedules(url: str | None, *, as_json: bool) -> None:
         )
         for one in found
     ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for number, row in enumerate((head, *rows)):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        line = Text("  ".join(cells).rstrip(), "" if number else "bold")
-        if number and (state := found[number - 1].last_state) is not None:
-            begin = sum(widths[:4]) + 8
-            line.stylize(STATE_STYLES[state], begin, begin + len(row[4]))
-        out.print(line, soft_wrap=True)
+    styles = ["" if one.last_state is None else STATE_STYLES[one.last_state] for one in found]
+    print_table(head, rows, styles={4: styles})
     for one in found:
         for note in _notes(one, now, url):
             out.print(Text(printable(f"{one.name!r} {note}")), soft_wrap=True)
 
 
-async def _read(url: str | None) -> tuple[list[ScheduleInfo], float]:
-    async with existing_store(url) as store:
-        return await read_schedules(store), store.now()
+async def _read(url: str | None) -> list[ScheduleInfo]:
+    async with reached(url) as client:
+        return await client.schedules.list()
 
 
 def in_words(timing: str) -> str:
@@ -131,7 +125,7 @@ def _command(what: str, name: str, url: str | None) -> str:
 
 def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
     """Print all that is known of a schedule."""
-    one, now = asyncio.run(_read_one(url, name))
+    one, now = asyncio.run(_read_one(url, name)), time.time()
     if as_json:
         echo_json(_as_json(one))
         return
@@ -168,11 +162,9 @@ def _missed(one: ScheduleInfo) -> str:
     return f"{told[one.catch_up]} ({one.catch_up})"
 
 
-async def _read_one(url: str | None, name: str) -> tuple[ScheduleInfo, float]:
-    async with existing_store(url) as store:
-        await find(store, name)
-        [one] = await read_schedules(store, [name])
-        return one, store.now()
+async def _read_one(url: str | None, name: str) -> ScheduleInfo:
+    async with reached(url) as client:
+        return await client.schedules.get(name)
 
 
 def _coming(one: ScheduleInfo, now: float) -> list[str]:
@@ -203,25 +195,20 @@ def change_schedule(url: str | None, change: Change, name: str, *, as_json: bool
 
 
 async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
-    async with existing_store(url) as store:
-        await find(store, name)
-        [before] = await read_schedules(store, [name])
-        now = store.now()
-        async with Client(url) as client:
-            schedules = client.schedules
-            if change == "trigger":
-                run = await schedules.trigger(name)
-                show = command("show", run, *[word for option in where(url) for word in option])
-                message = f"schedule {name!r}: run {run!r} is started; `{show}` tells of it"
-                row = await find_run(store, run)
-                stalled = why_stalled(row, await look_around(store, [row]))
-                return _told(name, True, f"{message}\n{stalled}" if stalled else message, run)
-            if change == "delete":
-                changed = await schedules.delete(name)
-                return _told(name, changed, _deleted(before))
-            changed = await (schedules.pause(name) if change == "pause" else schedules.resume(name))
-        [after] = await read_schedules(store, [name])
-        message = _paused(after, changed, url) if change == "pause" else _resumed(before, after, changed, now)
+    async with reached(url) as client:
+        schedules = client.schedules
+        before = await schedules.get(name)
+        if change == "trigger":
+            run = await client.get(await schedules.trigger(name))
+            show = command("show", run.id, *[word for option in where(url) for word in option])
+            message = f"schedule {name!r}: run {run.id!r} is started; `{show}` tells of it"
+            return _told(name, True, f"{message}\n{run.stalled}" if run.stalled else message, run.id)
+        if change == "delete":
+            changed = await schedules.delete(name)
+            return _told(name, changed, _deleted(before))
+        changed = await (schedules.pause(name) if change == "pause" else schedules.resume(name))
+        after = await schedules.get(name)
+        message = _paused(after, changed, url) if change == "pause" else _resumed(before, after, changed, time.time())
         return _told(name, changed, message)
 
 

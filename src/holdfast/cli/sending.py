@@ -7,12 +7,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, duration, echo_json, one_line, printable
-from holdfast.client.addresses import AddressInfo, find_address, list_addresses, put_address, send_to
-from holdfast.client.starting import start_options
-from holdfast.errors import UsageError
+from holdfast.client.addresses import AddressInfo
+from holdfast.client.client import Client
+from holdfast.errors import RunNotFound, UsageError
 
 
 def send(
@@ -29,13 +29,22 @@ def send(
 async def _send(
     url: str | None, address: str, payload: Any, id: str | None, deadline: float | None, as_json: bool
 ) -> None:
-    async with existing_store(url) as store:
-        run, is_new = await send_to(store, address, payload, start_options("", id=id), deadline=deadline)
+    async with reached(url) as client:
+        is_new = id is None or not await _is_there(client, id)
+        run = await client.get((await client.send(address, payload, deadline=deadline, id=id)).run_id)
     if as_json:
         echo_json({"id": run.id, "address": address, "state": run.state.value, "created": is_new})
         return
     said = f"sent to {address!r} as run {run.id!r}" if is_new else f"run {run.id!r} was sent before: it is {run.state}"
     print(printable(said))
+
+
+async def _is_there(client: Client, run_id: str) -> bool:
+    try:
+        await client.get(run_id)
+    except RunNotFound:
+        return False
+    return True
 
 
 def show_addresses(url: str | None, *, as_json: bool) -> None:
@@ -71,8 +80,8 @@ def _delivered(address: AddressInfo) -> str:
 
 
 async def _read(url: str | None) -> list[AddressInfo]:
-    async with existing_store(url) as store:
-        return await list_addresses(store)
+    async with reached(url) as client:
+        return await client.addresses.list()
 
 
 def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json: bool) -> None:
@@ -94,5 +103,6 @@ def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json
 async def _set(url: str | None, name: str, settings: dict[str, Any]) -> tuple[AddressInfo | None, AddressInfo]:
     if not settings:
         raise UsageError(f"what is to be set of address {name!r}? Give --max-deliveries, --deadline or --lease")
-    async with existing_store(url) as store:
-        return await find_address(store, name), await put_address(store, name, **settings)
+    async with reached(url) as client:
+        before = next((one for one in await client.addresses.list() if one.name == name), None)
+        return before, await client.addresses.set(name, **settings)

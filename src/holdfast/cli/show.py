@@ -1,4 +1,4 @@
-"""``holdfast show``: all that is known of one run, for people (the ``Story`` for programs is told beside it)."""
+"""``holdfast show``: a run's story, for people. What is in it is read elsewhere: see ``client.stories``."""
 
 from __future__ import annotations
 
@@ -8,30 +8,16 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.approvals import tell_question
-from holdfast.cli.budgets import how_to_go_on
-from holdfast.cli.liveness import is_held, is_paused, is_short, kind_of, place_of
-from holdfast.cli.opening import existing_store
-from holdfast.cli.plans import plan_as_json, tell_plan
-from holdfast.cli.recorded import (
-    RecordedError,
-    brief,
-    brief_inputs,
-    error_of,
-    failure_of,
-    is_agents,
-    is_large,
-    own_frames,
-    pretty,
-)
-from holdfast.cli.replies import reason_of
+from holdfast.cli.plans import tell_plan
+from holdfast.cli.recorded import brief, brief_inputs, own_frames, pretty
 from holdfast.cli.spending import in_words, tell_shares
-from holdfast.cli.story import Story, read_story, story_as_json
+from holdfast.cli.stories import whole_story
 from holdfast.cli.timeline import tell_family, tell_journal
 from holdfast.cli.wording import (
     STATE_STYLES,
     ago,
+    bytes_in_words,
     clock_time,
-    command,
     console,
     counted,
     duration,
@@ -39,36 +25,32 @@ from holdfast.cli.wording import (
     listed,
     one_line,
     printable,
-    size,
     wrapped,
 )
-from holdfast.core.records import Kind
+from holdfast.client.stories.recorded import LARGE
+from holdfast.client.stories.replies import reason_in
+from holdfast.client.stories.types import Fault, Hand, Story
+from holdfast.client.stories.wiring import as_json as story_as_json
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Worker
+from holdfast.core.usage import Usage
 from holdfast.stores.operations import Cancel
-from holdfast.stores.rules import REOPENABLE
 
 _RESULT_LINES = 12
 _TRACEBACK_LINES = 14
 _LABEL = 11
 _OF_MODEL_CALL = "PassingFault: "
 """So the errors of attempts begin that asked a model: see ``agents.models.calls``."""
-_FORKABLE = (Kind.STEP, Kind.CHILD, Kind.SIGNAL, Kind.APPROVAL)
-"""What ``fork --at`` can name."""
+_AT_THE_HEAD = ("retry", "run_again", "fork", "settle")
+"""What is advised beside how the run has ended; the rest stands at the end, where one looks last."""
 
 
 def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     """Print what is known of a run."""
-    story = asyncio.run(_read(url, run_id))
+    story = asyncio.run(whole_story(url, run_id))
     if as_json:
-        echo_json({**story_as_json(story), "plan": plan_as_json(story)})
+        echo_json(story_as_json(story))
     else:
         _tell(console(), story, url)
-
-
-async def _read(url: str | None, run_id: str) -> Story:
-    async with existing_store(url) as store:
-        return await read_story(store, run_id)
 
 
 # For people
@@ -84,14 +66,9 @@ def _tell(out: Console, story: Story, url: str | None) -> None:
     _tell_usage(out, story)
     _tell_signals(out, story)
     _tell_workers(out, story)
-    if story.refusal is not None:
-        _tell_advice(out, how_to_go_on(story.run.id, story.refusal, story.budgets))
-    elif short := [run.id for run in story.family.values() if is_short(run)]:
-        wait = "waits" if len(short) == 1 else "wait"
-        runs = listed([f"run {run_id!r}" for run_id in short])
-        _tell_advice(out, f"{runs} {wait} for a higher budget: `{command('show', short[0])}` tells for which")
-    if story.stalled:
-        _tell_advice(out, story.stalled)
+    for advice in story.advice:
+        if advice.does not in _AT_THE_HEAD and advice.does != "approve" and story.retry is None:
+            _tell_advice(out, advice.text)
 
 
 def _tell_advice(out: Console, text: str) -> None:
@@ -101,97 +78,109 @@ def _tell_advice(out: Console, text: str) -> None:
 
 
 def _tell_header(out: Console, story: Story) -> None:
-    run, now = story.run, story.now
-    _field(out, "run", printable(run.id), "bold")
-    more = [f"version {run.version}"] * bool(run.version) + [f"queue {run.queue}"] * (run.queue != "default")
-    more += [f"key {run.queue_key}"] * bool(run.queue_key)
-    _field(out, "workflow", printable(run.workflow + (f" ({', '.join(more)})" if more else "")))
-    took = "" if run.finished_at is None else f" in {duration(run.finished_at - run.created_at)}"
-    _field(out, "state", f"{run.state}{took}", STATE_STYLES[run.state])
-    _field(out, "started", f"{ago(now - run.created_at)} ({clock_time(run.created_at)}, Python {run.python})")
-    if inputs := brief_inputs(run.inputs):
+    now = story.at.timestamp()
+    _field(out, "run", printable(story.id), "bold")
+    more = [f"version {story.version}"] * bool(story.version) + [f"queue {story.queue}"] * (story.queue != "default")
+    more += [f"key {story.queue_key}"] * bool(story.queue_key)
+    _field(out, "workflow", printable(story.workflow + (f" ({', '.join(more)})" if more else "")))
+    took = (
+        "" if story.finished_at is None else f" in {duration((story.finished_at - story.created_at).total_seconds())}"
+    )
+    _field(out, "state", f"{story.state}{took}", STATE_STYLES[story.state])
+    _prose(out, "in short", story.told)
+    created = story.created_at.timestamp()
+    _field(out, "started", f"{ago(now - created)} ({clock_time(created)}, Python {story.python})")
+    if inputs := brief_inputs(story.inputs):
         _field(out, "inputs", one_line(inputs))
-    if run.tags:
-        _field(out, "tags", printable(", ".join(run.tags)))
-    if run.deadline is not None and not run.state.is_terminal:
-        _field(out, "deadline", f"{ago(now - run.deadline)} ({clock_time(run.deadline)})")
-    if run.parent:
-        _field(out, "parent", printable(run.parent))
-    if run.forked_from:
-        _field(out, "fork of", printable(run.forked_from))
+    if story.tags:
+        _field(out, "tags", printable(", ".join(story.tags)))
+    if story.deadline is not None and not story.state.is_terminal:
+        deadline = story.deadline.timestamp()
+        _field(out, "deadline", f"{ago(now - deadline)} ({clock_time(deadline)})")
+    if story.parent:
+        _field(out, "parent", printable(story.parent))
+    if story.forked_from:
+        _field(out, "fork of", printable(story.forked_from))
     _tell_whereabouts(out, story)
     _tell_requests(out, story)
-    if run.output is not None and is_agents(run.output) and not is_large(run.output):
-        _field(
-            out,
-            "answer",
-            _cut("\n".join(wrapped(out, pretty(run.output), _LABEL)), _RESULT_LINES, "--conversation --full"),
-        )
-    elif run.output is not None:
-        _field(out, "result", _result(run.output))
-    if error := error_of(run.error):
-        _field(out, "error", printable(error.in_short), "red")
-        for line in _places(story, error)[-_TRACEBACK_LINES:]:
+    _tell_end(out, story)
+
+
+def _tell_end(out: Console, story: Story) -> None:
+    """How the run has ended, and what can be done about it if it has no result."""
+    size = story.output_size
+    if size is not None and story.is_agent and size <= LARGE:
+        answer = "\n".join(wrapped(out, pretty(story.output, of_agent=True), _LABEL))
+        _field(out, "answer", _cut(answer, _RESULT_LINES, "--conversation --full"))
+    elif size is not None:
+        _field(out, "result", _result(story, size))
+    if story.error is not None:
+        _field(out, "error", printable(story.error.in_short), "red")
+        for line in _places(story, story.error)[-_TRACEBACK_LINES:]:
             out.print(Text(" " * _LABEL + printable(line), "dim"), soft_wrap=True)
     if story.retry is not None:
-        _prose(out, "retry", story.retry.in_words)
-    if run.state in REOPENABLE and any(record.kind in _FORKABLE for record in story.history.records):
-        _prose(out, "fork", f"`{command('fork', run.id, '--at', 'STEP')}` goes on from one of its steps in a new run")
+        _prose(out, "retry", story.retry.message)
+    for advice in story.advice:
+        if advice.does == "fork":
+            _prose(out, "fork", advice.text)
 
 
-def _result(output: bytes) -> str:
-    if is_large(output):
-        return f"{size(output)}, see it with --json: {one_line(brief(output))}"
-    return _cut(pretty(output), _RESULT_LINES)
+def _result(story: Story, size: int) -> str:
+    if size > LARGE:
+        return f"{bytes_in_words(size)}, see it with --json: {one_line(brief(story.output))}"
+    return _cut(pretty(story.output), _RESULT_LINES)
 
 
 def _tell_requests(out: Console, story: Story) -> None:
     """What somebody has asked for: a pause, a cancel."""
-    run = story.run
-    if run.paused_at is not None and is_paused(run):
-        since = f"{ago(story.now - run.paused_at)} ({clock_time(run.paused_at)})"
-        rests = "; it rests once its steps in flight have ended" if is_held(run, story.around) else ""
+    if story.paused_at is not None:
+        paused = story.paused_at.timestamp()
+        since = f"{ago(story.at.timestamp() - paused)} ({clock_time(paused)})"
+        rests = "; it rests once its steps in flight have ended" if story.is_held else ""
         _field(out, "paused", f"{since}{rests}", "yellow")
-    if run.cancel is Cancel.NO or run.state is RunState.CANCELLED:
+    if story.cancel is None or story.state is RunState.CANCELLED:
         return
-    if run.state.is_terminal:
-        _field(out, "cancel", f"was asked for; the run ended {run.state} all the same")
-    elif run.cancel is Cancel.RECORDED:
+    if story.state.is_terminal:
+        _field(out, "cancel", f"was asked for; the run ended {story.state} all the same")
+    elif story.cancel == Cancel.RECORDED:
         _field(out, "cancel", "is being carried out", "yellow")
     else:
-        who = "its worker carries it out" if is_held(run, story.around) else "not begun yet"
+        who = "its worker carries it out" if story.is_held else "not begun yet"
         _field(out, "cancel", f"asked for; {who}", "yellow")
 
 
-def _places(story: Story, error: RecordedError) -> list[str]:
+def _places(story: Story, error: Fault) -> list[str]:
     """Where it was raised: in the workflow's code, and below that in the step whose failure ended the run."""
     told = (error.type, error.message)
-    failures = [failure for record in reversed(story.history.records) if (failure := failure_of(record)) is not None]
+    failures = [entry.error for entry in reversed(story.journal) if entry.error is not None]
     step = next((failure for failure in failures if (failure.type, failure.message) == told), None)
     return [*own_frames(error.traceback), *(own_frames(step.traceback) if step is not None else [])]
 
 
 def _tell_whereabouts(out: Console, story: Story) -> None:
-    run, now = story.run, story.now
-    if run.owner is not None and run.state is RunState.RUNNING:
-        worker = story.workers.get(run.owner)
-        who = f"{kind_of(worker)} {run.owner}" + ("" if worker is None else f" ({place_of(worker)})")
-        if story.is_alive(run.owner):
+    now = story.at.timestamp()
+    wake_at = None if story.wake_at is None else story.wake_at.timestamp()
+    if story.held_by is not None and story.state is RunState.RUNNING:
+        hand = story.hand(story.held_by)
+        kind = "worker" if hand is None else hand.kind
+        who = f"{kind} {story.held_by}" + (f" ({hand.place})" if hand is not None and hand.state != "unknown" else "")
+        if story.is_held:
             _field(out, "held by", f"{who}, alive")
         else:
-            _field(out, "held by", f"{who}, which is dead: the next {kind_of(worker)} takes it over", "yellow")
-    if story.refusal is not None:
-        _prose(out, "waits for", f"a higher budget: {reason_of(story.refusal)}", "yellow")
-    elif story.asks_again:
-        _prose(out, "waits for", f"a worker: its budget was changed {ago(now - story.asks_again)}, and it asks again")
-    elif run.state is RunState.WAITING:
-        due = "" if run.wake_at is None else f" (due {ago(now - run.wake_at)})"
-        _field(out, "waits for", printable(run.waits_for) + due)
-    elif run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
-        _field(out, "starts", f"{ago(now - run.wake_at)} ({clock_time(run.wake_at)})")
-    if run.deliveries:
-        label = "deliveries" if run.by_delivery else "deaths"
-        _field(out, label, f"{run.deliveries} of {run.max_deliveries} in a row without a new record")
+            _field(out, "held by", f"{who}, which is dead: the next {kind} takes it over", "yellow")
+    if story.short_of is not None:
+        _prose(out, "waits for", f"a higher budget: {reason_in(story.short_of.message)}", "yellow")
+    elif story.asks_again is not None:
+        changed = ago(now - story.asks_again.timestamp())
+        _prose(out, "waits for", f"a worker: its budget was changed {changed}, and it asks again")
+    elif story.state is RunState.WAITING:
+        due = "" if wake_at is None else f" (due {ago(now - wake_at)})"
+        _field(out, "waits for", printable(story.waits_for or "") + due)
+    elif story.state is RunState.PENDING and wake_at is not None and wake_at > now:
+        _field(out, "starts", f"{ago(now - wake_at)} ({clock_time(wake_at)})")
+    if story.deliveries:
+        label = "deliveries" if story.by_delivery else "deaths"
+        _field(out, label, f"{story.deliveries} of {story.max_deliveries} in a row without a new record")
 
 
 def _field(out: Console, label: str, value: str, style: str = "") -> None:
@@ -217,21 +206,22 @@ def _tell_in_flight(out: Console, story: Story) -> None:
     if not story.in_flight:
         return
     out.print("\nin flight", style="bold")
-    for attempt in story.in_flight:
-        since = ago(story.now - attempt.at)
-        if attempt.intent:
+    for step in story.in_flight:
+        since = ago((story.at - step.at).total_seconds())
+        error = step.error or ""
+        if step.once:
             what = f"`once` step, intent recorded {since}: if its worker dies, nobody runs it again"
-        elif attempt.error:
-            what = f"attempt {attempt.attempt} failed {since}"
+        elif error:
+            what = f"attempt {step.attempt} failed {since}"
         else:
             what = f"last heard of {since}"
-        out.print(Text(f"{attempt.position + 1:>4}  {attempt.name}  {what}"), soft_wrap=True)
+        out.print(Text(f"{step.number:>4}  {step.name}  {what}"), soft_wrap=True)
         # What a model call keeps for its next attempt is its own affair; the error tells who did not answer.
-        asked = attempt.error.startswith(_OF_MODEL_CALL)
-        if attempt.error:
-            out.print(Text(f"      {one_line(attempt.error.removeprefix(_OF_MODEL_CALL))}", "red"), soft_wrap=True)
-        if attempt.progress is not None and not asked:
-            out.print(Text(f"      progress {one_line(brief(attempt.progress))}", "dim"), soft_wrap=True)
+        asked = error.startswith(_OF_MODEL_CALL)
+        if error:
+            out.print(Text(f"      {one_line(error.removeprefix(_OF_MODEL_CALL))}", "red"), soft_wrap=True)
+        if step.progress is not None and not asked:
+            out.print(Text(f"      progress {one_line(brief(step.progress))}", "dim"), soft_wrap=True)
 
 
 def _tell_questions(out: Console, story: Story, url: str | None) -> None:
@@ -240,62 +230,55 @@ def _tell_questions(out: Console, story: Story, url: str | None) -> None:
         return
     out.print("\nwaits for an answer", style="bold yellow")
     for asked in story.questions:
-        tell_question(out, asked, story.now, url, indent=2)
+        tell_question(out, asked.info, story.at.timestamp(), url, indent=2)
 
 
 def _tell_usage(out: Console, story: Story) -> None:
     """What the model calls took, here and in the runs below, and what is left of the budgets for them."""
-    told = story.usage
-    if not told.used.calls and not story.budgets:
+    if story.usage is None and not story.budgets:
         return
-    below = ", with the runs below it" if story.family else ""
-    out.print(f"\nused so far{below}" if not story.run.state.is_terminal else f"\nused{below}", style="bold")
-    out.print(Text(f"      {in_words(told.used)}"), soft_wrap=True)
-    for run_id, budget in story.budgets.items():
-        whose = (
-            "its budget" if run_id == story.run.id else f"the budget of run {printable(run_id)!r}, which is above it"
-        )
-        out.print(f"\n{whose}", style="bold")
-        tell_shares(out, budget)
+    below = ", with the runs below it" if story.children else ""
+    out.print(f"\nused so far{below}" if not story.state.is_terminal else f"\nused{below}", style="bold")
+    out.print(Text(f"      {in_words(Usage() if story.usage is None else story.usage.usage)}"), soft_wrap=True)
+    for account in story.budgets:
+        above = f"the budget of run {printable(account.run)!r}, which is above it"
+        out.print(f"\n{'its budget' if account.run == story.id else above}", style="bold")
+        tell_shares(out, account.usage)
 
 
 def _tell_signals(out: Console, story: Story) -> None:
     if story.ends:
-        waits = listed([f"#{(end.position or 0) + 1} ({end.name})" for end in story.ends])
+        waits = listed([f"#{end.number} ({end.state})" for end in story.ends])
         out.print(Text(f"\nends of runs that are there, and not recorded yet: {waits}"), soft_wrap=True)
     if story.answers:
-        waits = listed([f"#{(answer.position or 0) + 1}" for answer in story.answers])
+        waits = listed([f"#{answer.number}" for answer in story.answers])
         out.print(Text(f"\nanswers that are there, and not recorded yet: {waits}"), soft_wrap=True)
     if not story.signals:
         return
     out.print("\nsignals that nothing has taken yet", style="bold")
     for signal in story.signals:
-        sent = ago(story.now - signal.sent_at)
-        out.print(
-            Text(f"      {one_line(signal.name)} = {one_line(brief(signal.payload))}, sent {sent}"), soft_wrap=True
-        )
+        sent = ago((story.at - signal.sent_at).total_seconds())
+        out.print(Text(f"      {one_line(signal.name)} = {one_line(brief(signal.value))}, sent {sent}"), soft_wrap=True)
 
 
 def _tell_workers(out: Console, story: Story) -> None:
-    concerned = sorted({*(record.worker for record in story.history.records), story.run.owner or 0} - {0})
+    concerned = [hand for hand in story.workers if hand.records or hand.id == story.held_by]
     if not concerned:
         return
     out.print("\nworkers", style="bold")
-    for number in concerned:
-        worker = story.workers.get(number)
-        recorded = sum(record.worker == number for record in story.history.records)
-        alive = ("alive", "green") if story.is_alive(number) else (_end_of(worker), "dim")
-        place = "" if worker is None else f"{_listener(worker)}{place_of(worker)}, "
+    for hand in sorted(concerned, key=lambda hand: hand.id):
+        alive = ("alive", "green") if hand.alive else (_END[hand.state], "dim")
         out.print(
-            Text.assemble(f"{number:>4}  {place}", alive, f", {counted(recorded, 'record')}"), soft_wrap=True
-        )  # fmt: skip
+            Text.assemble(f"{hand.id:>4}  {_place(hand)}", alive, f", {counted(hand.records, 'record')}"),
+            soft_wrap=True,
+        )
 
 
-def _listener(worker: Worker) -> str:
-    return "listener " if worker.by_lease else ""
+_END = {"live": "dead", "dead": "dead", "retired": "retired", "unknown": "not known any more"}
+"""How one is told that is not alive: nobody may have noticed yet that it is dead."""
 
 
-def _end_of(worker: Worker | None) -> str:
-    if worker is None:
-        return "not known any more"
-    return "retired" if worker.state == "retired" else "dead"
+def _place(hand: Hand) -> str:
+    if hand.state == "unknown":
+        return ""
+    return f"{'listener ' if hand.by_lease else ''}{hand.place}, "

@@ -10,26 +10,23 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.conversations import Said, conversation, decided_in_words, said_as_json
-from holdfast.cli.opening import existing_store, find_run
-from holdfast.cli.replies import MODEL_CALL, compacted_in_words, failed_in_words, is_final, is_turn
-from holdfast.cli.spending import tokens_and_cost
+from holdfast.cli.stories import whole_conversation
 from holdfast.cli.wording import (
     STATE_STYLES,
     command,
     console,
     counted,
     echo_json,
-    jsonable,
     one_line,
     printable,
     wrapped,
 )
 from holdfast.client.recorded_reply import PlainReply
+from holdfast.client.stories.conversations import Said, said_as_json
+from holdfast.client.stories.replies import compacted_in_words, failed_in_words, is_final
+from holdfast.client.stories.spending import tokens_and_cost
+from holdfast.client.stories.types import Story
 from holdfast.errors import UsageError
-from holdfast.stores.contract import History
-from holdfast.stores.operations import Run
-from holdfast.stores.serving import served_name
 
 _INDENT = 4
 _WIDEST = 100
@@ -48,35 +45,23 @@ def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool
                 "id": run.id,
                 "workflow": run.workflow,
                 "state": run.state.value,
-                "session": run.session or None,
-                "previous": run.previous or None,
-                "messages": jsonable([said_as_json(one) for one in said]),
+                "session": run.session,
+                "previous": run.previous,
+                "messages": [said_as_json(one) for one in said],
             }
         )
         return
     _Telling(console(), full).tell(run, said)
 
 
-async def _read(url: str | None, run_id: str) -> tuple[Run, list[Said]]:
-    async with existing_store(url) as store:
-        run = await find_run(store, run_id)
-        [history] = await store.histories([run.key])
-        spec = (await store.specs()).get(served_name(run.workflow, run.version))
-    if not (spec is not None and spec.is_agent) and not any(is_turn(record) for record in history.records):
+async def _read(url: str | None, run_id: str) -> tuple[Story, list[Said]]:
+    story, said = await whole_conversation(url, run_id)
+    if not said:
         raise UsageError(
-            f"run {run_id!r} of workflow {run.workflow!r} is no agent's: there is no conversation in it. "
+            f"run {run_id!r} of workflow {story.workflow!r} is no agent's: there is no conversation in it. "
             f"`{command('show', run_id)}` tells its steps."
         )
-    return run, [*conversation(run.inputs, history.records), *_in_flight(run, history)]
-
-
-def _in_flight(run: Run, history: History) -> list[Said]:
-    """The model call that has no outcome yet, if one was begun."""
-    begun = [] if run.state.is_terminal else [one for one in history.attempts.values() if one.name == MODEL_CALL]
-    return [
-        Said("note", f"the model is being asked: {counted(one.attempt, 'attempt')} so far", one.position + 1)
-        for one in begun
-    ]
+    return story, said
 
 
 class _Telling:
@@ -87,7 +72,7 @@ class _Telling:
         self._full = full
         self._is_cut = False
 
-    def tell(self, run: Run, said: Sequence[Said]) -> None:
+    def tell(self, run: Story, said: Sequence[Said]) -> None:
         """Print all of it."""
         head = Text.assemble((one_line(run.id), "bold"), f" ({one_line(run.workflow)}), ")
         self._line(head.append(run.state, STATE_STYLES[run.state]))
@@ -114,8 +99,8 @@ class _Telling:
             self._line(_head(one))
         else:
             self._tell_reply(_head(one), one.reply)
-        if one.changed is not None:
-            self._call(one.name, one.changed)
+        if one.decision is not None and one.decision.changed_arguments is not None:
+            self._call(one.name, one.decision.changed_arguments)
         if one.text:
             self._body(one.text, "" if one.ok else "red")
         for name, arguments in one.calls:
@@ -195,7 +180,7 @@ def _head(one: Said) -> Text:
         run = f"  run {printable(one.run)!r}" if one.run else ""
         was_denied = one.decision is not None and not one.decision.approved
         failed = ("" if one.ok or was_denied else "  failed", "red")
-        decided = "" if one.decision is None else f"  {one_line(decided_in_words(one.decision, one.changed))}"
+        decided = "" if one.decision is None else f"  {one_line(one.decision.in_words)}"
         return Text.assemble(
             (f"{_number(one)}{one_line(one.name)}", "bold blue"),
             failed,

@@ -5,38 +5,32 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Sequence
 
 from rich.text import Text
 
-from holdfast.cli.liveness import Surroundings, look_around, why_unserved
-from holdfast.cli.opening import existing_store
-from holdfast.cli.wording import ago, command, console, counted, echo_json, iso, one_line, printable
+from holdfast.cli.opening import reached
+from holdfast.cli.tables import print_table
+from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
+from holdfast.client.health import Health
+from holdfast.client.stalls import why_unserved
 from holdfast.core.states import UNFINISHED, RunState
 from holdfast.errors import UnknownWorkflow
-from holdfast.stores.contract import Store
-
-Counts = Mapping[tuple[str, RunState], int]
-
-
-def unfinished(counts: Counts, workflow: str) -> int:
-    """How many runs of a workflow have not ended."""
-    return sum(count for (name, state), count in counts.items() if name == workflow and state in UNFINISHED)
-
 
 # Switching
 
 
 def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
     """Switch a workflow off, or on again, and say what that means for its runs."""
-    changed, counts, around = asyncio.run(_switch(url, workflow, on))
-    runs = unfinished(counts, workflow)
+    changed, one = asyncio.run(_switch(url, workflow, on))
+    runs = unfinished(one)
     if on:
         message = _switched_on(workflow, runs, changed)
     else:
-        message = _switched_off(workflow, runs, counts.get((workflow, RunState.RUNNING), 0), changed)
-    stalled = why_unserved(workflow, around.workers, around.now) if on and runs and changed else None
+        message = _switched_off(workflow, runs, one.runs.get(RunState.RUNNING, 0), changed)
+    nobody = why_unserved(workflow, [], 0.0) if not one.workers else None
+    stalled = nobody if on and runs and changed else None
     if as_json:
         told = {"workflow": workflow, "switched_off": not on, "changed": changed, "runs": runs}
         print(json.dumps({**told, "stalled": stalled, "message": message}))
@@ -46,23 +40,26 @@ def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
         print(printable(stalled))
 
 
-async def _switch(url: str | None, workflow: str, on: bool) -> tuple[bool, Counts, Surroundings]:
-    async with existing_store(url) as store:
-        await _check_known(store, workflow)
-        changed = await (store.switch_on(workflow) if on else store.switch_off(workflow))
-        return changed, await store.count_runs(), await look_around(store)
+def unfinished(one: Health) -> int:
+    """How many runs of a workflow have not ended."""
+    return sum(count for state, count in one.runs.items() if state in UNFINISHED)
 
 
-async def _check_known(store: Store, workflow: str) -> None:
+async def _switch(url: str | None, workflow: str, on: bool) -> tuple[bool, Health]:
+    async with reached(url) as client:
+        _check_known(client.url, workflow, [one.name for one in await client.health()])
+        changed = await (client.switch_on(workflow) if on else client.switch_off(workflow))
+        [one] = [one for one in await client.health() if one.name == workflow]
+        return changed, one
+
+
+def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
     """A mistyped name must not look as if something had been stopped."""
-    counted_names = {name for name, _ in await store.count_runs()}
-    specs = await store.specs()
-    known = {*(spec.name for spec in specs.values()), *await store.switched_off(), *counted_names}
     if workflow in known:
         return
-    near = difflib.get_close_matches(workflow, sorted(known), 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none yet'}."
-    raise UnknownWorkflow(f"there is no workflow {workflow!r} in {store.url}, so nothing was switched: {hint}")
+    near = difflib.get_close_matches(workflow, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none yet'}."
+    raise UnknownWorkflow(f"there is no workflow {workflow!r} in {url}, so nothing was switched: {hint}")
 
 
 def _switched_on(workflow: str, runs: int, changed: bool) -> str:
@@ -86,30 +83,20 @@ def _switched_off(workflow: str, runs: int, running: int, changed: bool) -> str:
 
 def show_switched_off(url: str | None, *, as_json: bool) -> None:
     """Print which workflows are switched off."""
-    off, counts, now = asyncio.run(_read(url))
+    off = [(one, one.off_since) for one in asyncio.run(_read(url)) if one.off_since is not None]
     if as_json:
-        echo_json([_as_json(name, since, counts) for name, since in sorted(off.items())])
+        echo_json([{"workflow": one.name, "since": since.isoformat(), "runs": unfinished(one)} for one, since in off])
         return
     out = console()
     if not off:
         out.print("no workflow is switched off")
         return
-    rows = [
-        (one_line(name), ago(now - since), counted(unfinished(counts, name), "run"))
-        for name, since in sorted(off.items())
-    ]
-    head = ("workflow", "switched off", "standing still")
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for number, row in enumerate((head, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        out.print(Text(line, "" if number else "bold"), soft_wrap=True)
+    now = time.time()
+    rows = [(one_line(one.name), ago(now - since.timestamp()), counted(unfinished(one), "run")) for one, since in off]
+    print_table(("workflow", "switched off", "standing still"), rows)
     out.print(Text(f"{command('kill', 'WORKFLOW', '--lift')} switches one on again", "dim"), soft_wrap=True)
 
 
-async def _read(url: str | None) -> tuple[Mapping[str, float], Counts, float]:
-    async with existing_store(url) as store:
-        return await store.switched_off(), await store.count_runs(), store.now()
-
-
-def _as_json(workflow: str, since: float, counts: Counts) -> dict[str, Any]:
-    return {"workflow": workflow, "since": iso(since), "runs": unfinished(counts, workflow)}
+async def _read(url: str | None) -> list[Health]:
+    async with reached(url) as client:
+        return await client.health()

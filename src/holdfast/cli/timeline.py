@@ -10,48 +10,38 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.agents.calling import is_cleared, required_by
-from holdfast.agents.output import ANSWER
 from holdfast.cli.approvals import answer_in_words
-from holdfast.cli.liveness import is_short
-from holdfast.cli.recorded import RecordedError, failure_of, is_large
-from holdfast.cli.replies import (
-    answer_in,
-    compacted_in_words,
-    failed_in_words,
-    fullness_of,
-    is_final,
-    is_turn,
-    reason_of,
-    refusal_of,
-    reply_of,
-)
-from holdfast.cli.spending import brief_cost, tokens_and_cost
-from holdfast.cli.story import MANY, MOST, TIMED, Story
-from holdfast.cli.wording import command, counted, duration, listed, one_line, size, wrapped
+from holdfast.cli.wording import bytes_in_words, command, counted, duration, listed, one_line, wrapped
 from holdfast.client.approvals import Answer
-from holdfast.client.recorded_reply import PlainReply
-from holdfast.core.records import Kind, Record
+from holdfast.client.recorded_reply import ANSWER, MODEL_CALL, PlainReply
+from holdfast.client.stories.reading import MANY
+from holdfast.client.stories.recorded import LARGE
+from holdfast.client.stories.replies import answer_in, compacted_in_words, failed_in_words, is_final
+from holdfast.client.stories.spending import brief_cost, tokens_and_cost
+from holdfast.client.stories.types import Entry, Fault, Relative, Story
+from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
-from holdfast.stores.operations import Run
 
 _SAID = 120
 """So many characters of what a model said are told below its call; ``--conversation`` tells the rest."""
 
 
+_STEP = Kind.STEP.label
+
+
 class _Line(NamedTuple):
-    record: Record
+    entry: Entry
     number: str
     name: str
     time: str
-    alike: Sequence[Record] = ()
+    alike: Sequence[Entry] = ()
     """All that this line stands for, if it stands for several."""
 
 
 def tell_journal(out: Console, story: Story) -> None:
     """Print what is recorded, a line for each record, with what it was given and how it failed below it."""
-    if not story.history.records:
+    if not story.journal:
         out.print("\nnothing is recorded yet", style="dim")
         return
     lines = _lines(story)
@@ -64,50 +54,47 @@ def tell_journal(out: Console, story: Story) -> None:
     head = f"{'#':>{numbered}}  {'step'.ljust(width)}  {'at':>{broad}}  {'took':>8}  {'worker':>6}  outcome"
     out.print(f"\n{head}", style="bold", soft_wrap=True)
     for line in lines:
-        record = line.record
-        took = duration(record.at - record.started_at) if record.kind in TIMED and record.worker else ""
+        entry = line.entry
+        took = duration(entry.seconds) if entry.seconds is not None and entry.worker else ""
         told = Text.assemble(
             f"{line.number:>{numbered}}  ",
-            (one_line(line.name, width if narrow else None).ljust(width), _style(record.kind)),
-            f"  {line.time:>{broad}}  {took:>8}  {record.worker or '–':>6}  ",
-            *(_outcomes(line.alike, story.run) if line.alike else _outcome(record, story)),
+            (one_line(line.name, width if narrow else None).ljust(width), _style(entry.kind)),
+            f"  {line.time:>{broad}}  {took:>8}  {entry.worker or '–':>6}  ",
+            *(_outcomes(line.alike, story) if line.alike else _outcome(entry)),
         )
         out.print(told, soft_wrap=True)
         if not line.alike:
-            _tell_below(out, story, record, limit)
+            _tell_below(out, story, entry, limit)
 
 
-def _tell_below(out: Console, story: Story, record: Record, limit: int | None) -> None:
-    reply = reply_of(record)
+def _tell_below(out: Console, story: Story, entry: Entry, limit: int | None) -> None:
+    reply = None if entry.model_call is None else entry.model_call.reply
     is_compaction = reply is not None and reply.compaction is not None
-    below = "" if is_turn(record) or is_compaction else record.preview
-    if below and record.kind in (Kind.CHILD, Kind.START):
-        below = _run_in_words(record, story.family.get(below))
-    if record.kind is Kind.APPROVAL:
-        _tell_answer(out, story, record)
+    is_turn = entry.kind == _STEP and entry.name == MODEL_CALL
+    below = "" if is_turn or is_compaction else entry.arguments
+    if entry.run is not None:
+        below = _run_in_words(entry, entry.run, story.kin.get(entry.run))
+    if entry.kind == Kind.APPROVAL.label:
+        _tell_answer(out, story, entry)
     elif below:
         out.print(Text("      " + one_line(below, limit), "dim"), soft_wrap=True)
     if reply is not None:
         _tell_reply(out, reply, limit)
-    elif refusal := refusal_of(record):
-        _tell_in_lines(out, reason_of(refusal), "yellow")
-    elif full := fullness_of(record):
-        _tell_in_lines(out, str(full), "yellow")
-    elif required := required_by(record):
-        _tell_in_lines(out, required.reason, "yellow")
-    elif not is_cleared(record) and (error := failure_of(record)):
-        out.print(Text("      " + one_line(_failed_with(error), limit), "red"), soft_wrap=True)
+    elif entry.reason is not None:
+        _tell_in_lines(out, entry.reason, "yellow")
+    elif entry.outcome in ("failed", "unknown") and entry.error is not None:
+        out.print(Text("      " + one_line(_failed_with(entry.error), limit), "red"), soft_wrap=True)
 
 
-def _tell_answer(out: Console, story: Story, record: Record) -> None:
+def _tell_answer(out: Console, story: Story, entry: Entry) -> None:
     """What people were asked, and who answered what."""
-    if (asked := story.asked(record)) is not None:
+    if (asked := story.asked(entry)) is not None:
         _tell_in_lines(out, f"“{asked.question}”", "dim")
         if asked.arguments is not None:
             _tell_in_lines(out, f"{asked.tool}({json.dumps(asked.arguments, ensure_ascii=False)})", "dim")
-    if record.ok and record.payload is not None:
-        answer = Answer.of(record.payload)
-        _tell_in_lines(out, answer_in_words(answer, story.now), "green" if answer.approved else "yellow")
+    if entry.ok and not isinstance(entry.output, str):  # which would say why it cannot be read
+        answer = Answer.of(json.dumps(entry.output).encode())
+        _tell_in_lines(out, answer_in_words(answer, story.at.timestamp()), "green" if answer.approved else "yellow")
 
 
 def _tell_reply(out: Console, reply: PlainReply, limit: int | None) -> None:
@@ -133,7 +120,7 @@ def _tell_reply(out: Console, reply: PlainReply, limit: int | None) -> None:
         out.print(Text(f"      {told}", "yellow"), soft_wrap=True)
 
 
-def _failed_with(error: RecordedError) -> str:
+def _failed_with(error: Fault) -> str:
     """An error in short; of refused arguments, what was wrong with which, without what else the model is told."""
     faults = [line.removeprefix("- ") for line in error.message.splitlines() if line.startswith("- ")]
     if error.type == "holdfast.errors.ArgumentsRefused" and faults:
@@ -147,92 +134,91 @@ def _tell_in_lines(out: Console, text: str, style: str) -> None:
         out.print(Text(f"      {line}", style), soft_wrap=True)
 
 
-def _run_in_words(record: Record, run: Run | None) -> str:
+def _run_in_words(entry: Entry, run_id: str, run: Relative | None) -> str:
     """Which run it is, and its state, unless the line above tells how it has ended."""
-    ended = record.kind is Kind.CHILD and run is not None and run.state.is_terminal
-    as_told = ended and run is not None and (run.state is RunState.COMPLETED) == record.ok
-    return f"run {record.preview!r}" if run is None or as_told else f"run {record.preview!r}, now {run.state}"
+    ended = entry.kind == Kind.CHILD.label and run is not None and run.state.is_terminal
+    as_told = ended and run is not None and (run.state is RunState.COMPLETED) == entry.ok
+    return f"run {run_id!r}" if run is None or as_told else f"run {run_id!r}, now {run.state}"
 
 
 def _lines(story: Story) -> list[_Line]:
     """What to print, where many runs of one workflow that are well are one line."""
-    groups: dict[tuple[Kind, str], list[Record]] = {}
-    for record in story.history.records:
-        if record.ok and record.kind in (Kind.CHILD, Kind.START):
-            groups.setdefault((record.kind, record.name), []).append(record)
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in story.journal:
+        if entry.ok and entry.kind in (Kind.CHILD.label, Kind.START.label):
+            groups.setdefault((entry.kind, entry.name), []).append(entry)
     many = {key: group for key, group in groups.items() if len(group) > MANY}
     lines: list[_Line] = []
-    for record in story.history.records:
-        group = many.get((record.kind, record.name)) if record.ok else None
+    for entry in story.journal:
+        group = many.get((entry.kind, entry.name)) if entry.ok else None
         if group is None:
-            lines.append(_Line(record, _number(record), _what(record), _offset(record, story.run)))
-        elif group[0] is record:
-            what = f"{_what(record)} ×{len(group):,}"
-            number = f"{min(group, key=_position).position + 1}…{max(group, key=_position).position + 1}"
-            lines.append(_Line(record, number, what, _offset(record, story.run), group))
+            lines.append(_Line(entry, _number(entry), _what(entry), _offset(entry, story)))
+        elif group[0] is entry:
+            what = f"{_what(entry)} ×{len(group):,}"
+            numbers = [one.number or 0 for one in group]
+            lines.append(_Line(entry, f"{min(numbers)}…{max(numbers)}", what, _offset(entry, story), group))
     return lines
 
 
-def _position(record: Record) -> int:
-    return record.position
-
-
-def _number(record: Record) -> str:
+def _number(entry: Entry) -> str:
     """All that has a position is counted together, timers on their own; nobody asked for the rest."""
-    if record.kind is Kind.TIMER:
-        return f"t{record.position + 1}"
-    return str(record.position + 1) if record.kind.has_position else "–"
+    if entry.kind == Kind.TIMER.label:
+        return f"t{entry.number}"
+    return str(entry.number) if Kind[entry.kind.upper()].has_position else "–"
 
 
-def _offset(record: Record, run: Run) -> str:
+def _offset(entry: Entry, story: Story) -> str:
     """How long after the run's start it began; for what only happens, when it did. A fork shares the older clock."""
-    at = record.started_at if record.kind in TIMED else record.at
-    return f"+{duration(at - run.began_at)}"
+    at = entry.at if entry.seconds is None else entry.started_at
+    return f"+{duration((at - story.began_at).total_seconds())}"
 
 
-def _what(record: Record) -> str:
-    if record.kind in (Kind.DEADLINE, Kind.CANCEL):
-        return record.kind.label
-    if record.kind is Kind.APPROVAL:
-        return one_line(record.name)
-    if record.kind is Kind.SIGNAL and record.name == BUDGET_SIGNAL:
+def _what(entry: Entry) -> str:
+    if entry.kind in (Kind.DEADLINE.label, Kind.CANCEL.label):
+        return entry.kind
+    if entry.kind == Kind.APPROVAL.label:
+        return one_line(entry.name)
+    if entry.kind == Kind.SIGNAL.label and entry.name == BUDGET_SIGNAL:
         return "another budget"
-    if record.kind is Kind.COMPENSATION:
-        return one_line(f"undoing: {record.name}")
-    if record.kind is Kind.STEP or record.name.startswith(f"{record.kind.label} "):  # "approval of #3"
-        return one_line(record.name)
-    return one_line(f"{record.kind.label} {record.name}")
+    if entry.kind == Kind.COMPENSATION.label:
+        return one_line(f"undoing: {entry.name}")
+    if entry.kind == _STEP or entry.name.startswith(f"{entry.kind} "):  # "approval of #3"
+        return one_line(entry.name)
+    return one_line(f"{entry.kind} {entry.name}")
 
 
-def _style(kind: Kind) -> str:
-    return {Kind.STEP: "", Kind.COMPENSATION: "magenta", Kind.CANCEL: "magenta"}.get(kind, "blue")
+def _style(kind: str) -> str:
+    return {_STEP: "", Kind.COMPENSATION.label: "magenta", Kind.CANCEL.label: "magenta"}.get(kind, "blue")
 
 
-def _failure(record: Record) -> tuple[str, str]:
-    if refusal_of(record) is not None:
-        return "refused", "yellow"
-    if required_by(record) is not None:
-        return "needs an approval", "yellow"
-    if is_cleared(record):
-        return "needs no approval", "green"
-    return ("context full", "yellow") if fullness_of(record) is not None else ("failed", "red")
+_OUTCOMES = {
+    "ok": ("ok", "green"),
+    "failed": ("failed", "red"),
+    "unknown": ("failed: outcome unknown", "red"),
+    "refused": ("refused", "yellow"),
+    "needs_approval": ("needs an approval", "yellow"),
+    "cleared": ("needs no approval", "green"),
+    "context_full": ("context full", "yellow"),
+}
 
 
-def _outcome(record: Record, story: Story) -> list[tuple[str, str]]:
-    parts = [("ok", "green") if record.ok else _failure(record)]
-    if not record.worker and not record.epoch:  # Temporal does not tell who has recorded what
+def _outcome(entry: Entry) -> list[tuple[str, str]]:
+    parts = [_OUTCOMES.get(entry.outcome, _OUTCOMES["ok" if entry.ok else "failed"])]
+    if entry.is_settled:
+        parts.append((", settled by a person", ""))
+    elif not entry.worker and not entry.epoch:  # Temporal does not tell who has recorded what
         parts.append((", given to the fork", ""))
-    if record.attempts > 1:
-        parts.append((f" after {record.attempts} attempts", ""))
-    if record.ok and record.payload is not None and is_large(record.payload) and reply_of(record) is None:
-        parts.append((f", {size(record.payload)}", ""))
-    if (replays := story.replays(record)) > 0:
-        parts.append((f", replayed ×{replays}", "dim"))
+    if entry.attempts > 1:
+        parts.append((f" after {entry.attempts} attempts", ""))
+    if entry.ok and entry.size > LARGE and entry.model_call is None:
+        parts.append((f", {bytes_in_words(entry.size)}", ""))
+    if entry.replays > 0:
+        parts.append((f", replayed ×{entry.replays}", "dim"))
     return parts
 
 
-def _outcomes(records: Sequence[Record], run: Run) -> list[tuple[str, str]]:
-    return [("ok", "green"), (f", the last at {_offset(records[-1], run)}", "")]
+def _outcomes(entries: Sequence[Entry], story: Story) -> list[tuple[str, str]]:
+    return [("ok", "green"), (f", the last at {_offset(entries[-1], story)}", "")]
 
 
 # The family
@@ -240,23 +226,23 @@ def _outcomes(records: Sequence[Record], run: Run) -> list[tuple[str, str]]:
 
 def tell_family(out: Console, story: Story) -> None:
     """Print the runs that the run has started or waited for, or how many of them are in which state."""
-    family = list(story.family.values())
+    family = story.children
     if not family:
         return
     out.print("\nruns it started or waited for", style="bold")
     if len(family) > MANY:
-        least = "at least " if len(family) >= MOST else ""
-        out.print(Text(f"      {least}{summed_up(story.family_states)}"), soft_wrap=True)
-        see = f"see those it started with `{command('runs', '--parent', story.run.id)}`"
+        least = "at least " if story.more_children else ""
+        out.print(Text(f"      {least}{summed_up(Counter(run.state for run in family))}"), soft_wrap=True)
+        see = f"see those it started with `{command('runs', '--parent', story.id)}`"
         out.print(Text(f"      {see}", "dim"), soft_wrap=True)
         return
     ids = max(len(one_line(run.id)) for run in family)
     names = max(len(one_line(run.workflow)) for run in family)
     for run in family:
         line = f"      {one_line(run.id).ljust(ids)}  {one_line(run.workflow).ljust(names)}  {run.state}"
-        line += " for a higher budget" if is_short(run) else ""
-        own = "" if run.parent == story.run.id else "  (not started by it)"
-        paid = brief_cost(story.usages[run.id].used)
+        line += " for a higher budget" if run.short else ""
+        own = "" if run.parent == story.id else "  (not started by it)"
+        paid = "" if run.usage is None else brief_cost(run.usage.usage)
         out.print(Text(line + (f"  {paid}" if paid else "") + own), soft_wrap=True)
 
 

@@ -105,6 +105,29 @@ def retry(run_id: str, run_again: bool, version: str | None, as_json: bool, url:
 
 @click.command(
     epilog=example(
+        'holdfast settle pay-17 charge --output \'{"receipt": "r-42"}\'', "holdfast settle pay-17 2 --did-not-happen"
+    )
+)
+@click.argument("run_id", metavar="ID")
+@click.argument("step")
+@click.option("--output", metavar="JSON", help="It happened, and this is what it returned (null, if nothing).")
+@click.option("--did-not-happen", is_flag=True, help="It did not happen: run it again.")
+@json_option
+@url_option
+def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_json: bool, url: str | None) -> None:
+    """Say what came of a `once` step whose worker died in it.
+
+    Nobody but you can find out: look whether it happened. Then the run, which has failed because of that, goes on: with
+    the output that you give, or by running STEP (its number in `show`, or its name) again. No other `once` step is run
+    again. If it is a run started by another one that has failed, `holdfast retry` the other one afterwards.
+    """
+    from holdfast.cli.settling import settle_step
+
+    sys.exit(settle_step(url, run_id, step, output=output, did_not_happen=did_not_happen, as_json=as_json))
+
+
+@click.command(
+    epilog=example(
         "holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b"
     )
 )

@@ -91,13 +91,47 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
     show_events(url, run_id, follow=follow, after=after, as_json=as_json)
 
 
+@click.command(
+    epilog=example(
+        "holdfast tail",
+        "holdfast tail --state failed --state dead",
+        "holdfast tail --workflow research --since 1h --json",
+    )
+)
+@click.option("--workflow", metavar="W", help="Only of runs of this workflow.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only of runs in this state; may be repeated."
+)
+@click.option("--tag", metavar="T", help="Only of runs with this tag.")
+@click.option(
+    "--since", type=moment, metavar="WHEN", help="Also what has happened since then: 10m, 2h, or 2026-11-15T08:30."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object for each, one to a line: at, run_id, workflow, state, kind, step, name, worker, usd, data.",
+)
+@url_option
+def tail(as_json: bool, url: str | None, **wanted: Any) -> None:
+    """Follow what happens in all runs, a line for each thing, until Ctrl-C.
+
+    Runs that begin, steps that end, answers with what they cost, questions, failures, takeovers and ends; of one run,
+    `holdfast events` tells more. Over HTTP it goes on where it was when the server was away.
+    """
+    from holdfast.cli.tail import Wanted, follow_runs
+
+    follow_runs(url, Wanted(**wanted), as_json=as_json)
+
+
 @click.command(epilog=example("holdfast agents", "holdfast agents --all --json"))
 @click.option("--all", "everything", is_flag=True, help="Workflows as well.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="An array of objects: name, is_agent, state, workers, beat_at, off_since, runs (a number for each state).",
+    help="An array of objects: name, is_agent, state, workers, beat_at, off_since, runs (a number for each state), "
+    "more (states with more runs than were counted).",
 )
 @url_option
 def agents(everything: bool, as_json: bool, url: str | None) -> None:

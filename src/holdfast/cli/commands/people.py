@@ -12,7 +12,11 @@ from holdfast.cli.declaring import F, example, json_option, url_option
 def _answering(command: F) -> F:
     """The options of a command that answers."""
     for option in (
-        click.option("--by", metavar="WHO", help="Who answers; the user of this machine unless given."),
+        click.option(
+            "--by",
+            metavar="WHO",
+            help="Who answers; unless given, the user of this machine, or of a server, the name of the key.",
+        ),
         click.option("--reason", metavar="TEXT", default="", help="Why, for people to read, and for the run."),
     ):
         command = option(command)
@@ -28,8 +32,9 @@ def _answering(command: F) -> F:
 @click.argument("name")
 @click.argument("value", required=False)
 @click.option("--id", "dedup", metavar="DEDUP", help="Sending again under the same DEDUP changes nothing.")
+@json_option
 @url_option
-def signal(run_id: str, name: str, value: str | None, dedup: str | None, url: str | None) -> None:
+def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json: bool, url: str | None) -> None:
     """Send a value into a run, to its `wait_for_signal(NAME)`.
 
     VALUE is read as JSON (`true`, `3`, `{"by": "ann"}`); what is not JSON is sent as a string. Without a VALUE, None is
@@ -37,7 +42,7 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, url: st
     """
     from holdfast.cli.changes import send_signal
 
-    send_signal(url, run_id, name, value, dedup)
+    sys.exit(send_signal(url, run_id, name, value, dedup, as_json=as_json))
 
 
 @click.command(

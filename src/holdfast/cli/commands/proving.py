@@ -6,7 +6,15 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import STATES, database_option, example, show_error, url_option
+from holdfast.cli.declaring import (
+    STATES,
+    database_option,
+    example,
+    refuse_server,
+    show_error,
+    store_option,
+    url_option,
+)
 from holdfast.errors import HoldfastError
 
 
@@ -46,6 +54,7 @@ def export(
     if run_id is None:
         from holdfast.cli.moving import export_runs
 
+        refuse_server(url, "a server exports one run, by its ID; all of them are exported where the store is.")
         export_runs(url, states, workflow, output, opened=opened)
         return
     if states or workflow is not None or opened:
@@ -65,8 +74,9 @@ def export(
 @click.argument("file")
 @click.option("--skip-existing", is_flag=True, help="Leave runs as they are whose ids are there already.")
 @click.option("--dry-run", is_flag=True, help="Only check the file, and tell.")
-@url_option
-def import_(file: str, skip_existing: bool, dry_run: bool, url: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON object: file, dry_run, runs, skipped.")
+@store_option("run it where the store can be reached, with the URL that the server was given.")
+def import_(file: str, skip_existing: bool, dry_run: bool, as_json: bool, url: str | None) -> None:
     """Put runs into a store that were exported from another one.
 
     FILE is what `holdfast export --all` wrote (`-`: stdin). Runs keep their ids and all that belongs to them; those
@@ -76,7 +86,7 @@ def import_(file: str, skip_existing: bool, dry_run: bool, url: str | None) -> N
     """
     from holdfast.cli.moving import import_runs
 
-    import_runs(url, file, skip_existing=skip_existing, dry_run=dry_run)
+    import_runs(url, file, skip_existing=skip_existing, dry_run=dry_run, as_json=as_json)
 
 
 @click.command(
@@ -84,7 +94,13 @@ def import_(file: str, skip_existing: bool, dry_run: bool, url: str | None) -> N
 )
 @click.argument("file")
 @click.argument("target")
-def replay(file: str, target: str) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object: run_id, workflow, recorded (its state), fits, state, replayed, records, waits_for, problem.",
+)
+def replay(file: str, target: str, as_json: bool) -> None:
     """Try the code in TARGET against a recorded run.
 
     FILE is what `holdfast export` wrote (`-`: stdin). TARGET is `module`, `module:workflow`, `path/to/app.py` or
@@ -95,7 +111,7 @@ def replay(file: str, target: str) -> None:
     from holdfast.cli.journals import replay_file
 
     try:
-        code = replay_file(file, target)
+        code = replay_file(file, target, as_json=as_json)
     except HoldfastError as error:
         show_error(error)
         code = 2
@@ -125,7 +141,10 @@ def check(targets: tuple[str, ...], as_json: bool) -> None:
 
 @click.command(epilog=example("holdfast namespaces", "holdfast namespaces --json"))
 @click.option("--json", "as_json", is_flag=True, help="An array of names, for programs.")
-@database_option
+@store_option(
+    "a server knows by the key whose runs are meant, and `holdfast doctor` tells which namespace that is.",
+    database_option,
+)
 def namespaces(as_json: bool, url: str | None) -> None:
     """List the namespaces of a database.
 

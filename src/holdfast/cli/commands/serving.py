@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import database_option, example, url_option
+from holdfast.cli.declaring import database_option, example, store_option, url_option
 from holdfast.cli.moments import coming, span
 
 
@@ -77,7 +77,7 @@ from holdfast.cli.moments import coming, span
     show_default=True,
     help="Seconds that requests in flight get to end when the server is told to stop.",
 )
-@url_option
+@store_option("a server serves a store, give its URL.")
 def serve(
     host: str,
     port: int,

@@ -6,13 +6,14 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import example, url_option
+from holdfast.cli.declaring import example, store_option
 
 
-@click.command(epilog=example("holdfast demo", "holdfast demo --model openai:gpt-4o-mini"))
+@click.command(epilog=example("holdfast demo", "holdfast demo --open", "holdfast demo --model openai:gpt-4o-mini"))
 @click.option("--fast", is_flag=True, help="The model thinks less: about three seconds in all.")
 @click.option("--model", metavar="PROVIDER:NAME", help="Ask a real model, which needs its package and a key.")
-def demo(fast: bool, model: str | None) -> None:
+@click.option("--open", "on_page", is_flag=True, help="Show it on the dashboard in a browser, slowly enough to watch.")
+def demo(fast: bool, model: str | None, on_page: bool) -> None:
     """See an agent survive kill -9.
 
     Starts two worker processes and an agent of 12 turns, kills the worker that executes it in the middle of turn 9, and
@@ -21,7 +22,7 @@ def demo(fast: bool, model: str | None) -> None:
     """
     from holdfast.cli.demo import run_demo
 
-    sys.exit(run_demo(fast=fast, model=model))
+    sys.exit(run_demo(fast=fast, model=model, on_page=on_page))
 
 
 @click.command(
@@ -48,7 +49,10 @@ def demo(fast: bool, model: str | None) -> None:
     show_default=True,
     help="Seconds that steps in flight get to end when the worker is told to stop.",
 )
-@url_option
+@store_option(
+    "give the URL that the server was given. A process that can reach only the server listens on an address: see "
+    "`Client.listen`."
+)
 def worker(target: str, queues: tuple[str, ...], concurrency: int, lease: float, grace: float, url: str | None) -> None:
     """Execute runs of the workflows and agents in TARGET.
 

@@ -6,6 +6,9 @@ model was asked, and how often each tool was called, is then counted in a file t
 compared with the journal and with what Holdfast promises: a count that is not as promised is shown, and is an error.
 
 The model answers by a script and needs neither key nor network, unless a real one is asked for.
+
+With ``--open``, all of it can be watched in a browser: the dashboard is served as well, the run begins when the page is
+there, and goes slowly enough for people to see it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from rich.console import Console
 
 from holdfast.agents.models.choosing import model_for, name_of
 from holdfast.cli.demo.effects import FILE, Trace, read_traces
+from holdfast.cli.demo.page import Page
 from holdfast.cli.demo.plan import AGENT, PRICED_LIKE, PROMPT, Plan
 from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, until_serving
 from holdfast.cli.demo.progress import Progress
@@ -33,9 +37,11 @@ from holdfast.stores.urls import open_store, store_url
 RUN_ID = "demo"
 QUICKSTART = "README.md, then examples/README.md and docs/guide.md"
 _LOOK_EVERY = 0.01
+_FAST, _USUAL, _TO_BE_WATCHED = 0.03, 0.15, 0.7
+"""Seconds that the scripted model thinks about a turn."""
 
 
-def run_demo(*, fast: bool, model: str | None = None) -> int:
+def run_demo(*, fast: bool, model: str | None = None, on_page: bool = False) -> int:
     """Show it, check it, and return the exit code."""
     if model is not None:
         asyncio.run(_check_model(model))
@@ -43,7 +49,8 @@ def run_demo(*, fast: bool, model: str | None = None) -> int:
     out = console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        return asyncio.run(_demo(out, folder, Plan(pace=0.03 if fast else 0.15, model=model)))
+        pace = _FAST if fast else _TO_BE_WATCHED if on_page else _USUAL
+        return asyncio.run(_demo(out, folder, Plan(pace, model), on_page=on_page))
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         out.print("\nstopped; the workers are ended and the folder is removed")
@@ -58,8 +65,9 @@ async def _check_model(name: str) -> None:
     model_for(name)
 
 
-async def _demo(out: Console, folder: Path, plan: Plan) -> int:
+async def _demo(out: Console, folder: Path, plan: Plan, *, on_page: bool) -> int:
     url = store_url(f"sqlite:///{folder / 'runs.db'}")
+    page = Page(url) if on_page else None
     who = f"{plan.turns} turns" if plan.model is None else plan.model
     out.print(
         f"One agent ({who}), two worker processes, one SIGKILL in the middle of turn {plan.victim}.", style="bold"
@@ -74,6 +82,8 @@ async def _demo(out: Console, folder: Path, plan: Plan) -> int:
     try:
         workers += [WorkerProcess(folder, url, plan, f"worker-{n}") for n in (1, 2)]
         await until_serving(store, workers)
+        if page is not None:
+            await _open(out, page)
         async with Client(url) as client:
             progress = await _watch(out, folder, client, workers, plan)
         journal = await read_journal(store, RUN_ID)
@@ -86,7 +96,28 @@ async def _demo(out: Console, folder: Path, plan: Plan) -> int:
             if not worker.is_gone():
                 worker.kill()
         await store.close()
-    return conclude(out, folder, url, count(progress.traces), journal, plan.victim)
+    code = conclude(out, folder, url, count(progress.traces), journal, plan.victim)
+    if page is not None:
+        await _stay(out, page)
+    return code
+
+
+async def _open(out: Console, page: Page) -> None:
+    page.start()
+    out.print(f"Watch it on {page.of_run(RUN_ID)}", style="bold", soft_wrap=True)
+    if not await page.shown(RUN_ID):
+        out.print("No browser came, so it begins without one: the page can be opened at any time.", style="dim")
+
+
+async def _stay(out: Console, page: Page) -> None:
+    """Leave the page there to be looked at."""
+    out.print(f"\nThe page stays until Ctrl-C: {page.of_run(RUN_ID)}", soft_wrap=True)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        out.print("\nthe page is closed; the run is kept")
+    finally:
+        page.stop()
 
 
 async def _watch(out: Console, folder: Path, client: Client, workers: list[WorkerProcess], plan: Plan) -> Progress:

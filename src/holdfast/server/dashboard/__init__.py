@@ -1,0 +1,89 @@
+"""The dashboard: pages for people, which ask the same API as everybody else.
+
+All of it is in ``site``: one HTML file, style sheets, and modules that browsers load as they are. Nothing is built, and
+nothing comes from elsewhere. The pages know no more than their reader's key opens: what they show they have asked
+``/v1`` for, with that key, so scopes, namespaces, limits and the audit log hold for them as for any program.
+
+**What payloads cannot do.** What agents, tools and models say ends up on these pages. It is put there as text, never as
+markup; and should some of it ever get past that, the policy below lets a browser run nothing that is not a file of this
+folder, load nothing from elsewhere, send nothing elsewhere, and make no markup of texts (trusted types).
+
+**Addresses** are behind the ``#``: ids of runs are told to no server on the way, and stand in no log. ``/`` is the
+page, ``/ui/...`` its files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""What a browser may do with the pages: load files of this server, and ask it."""
+
+_PREFIX = "/ui/"
+_MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    # A file may be kept, but is asked for each time whether it is still the same: a server that was replaced must not
+    # meet the pages of the one before.
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    media_type: str
+    tag: str
+    """Tells this content from others."""
+
+
+def page_for(method: str, path: str, headers: Headers) -> Response | None:
+    """The page or the file at a path; ``None``: there is none, and the API may have something."""
+    if method not in ("GET", "HEAD"):
+        return None
+    found = _site().get("index.html" if path == "/" else path.removeprefix(_PREFIX))
+    if found is None or (path != "/" and not path.startswith(_PREFIX)):
+        return None
+    more = {**_HEADERS, "ETag": found.tag}
+    if found.tag in headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=more)
+    response = Response(found.content, headers={**more, "Content-Type": found.media_type})
+    if method == "HEAD":
+        response.body = b""  # the length that it says stays
+    return response
+
+
+@functools.cache
+def _site() -> dict[str, _File]:
+    """All files by their paths: only what is listed here is ever served, whatever a path says."""
+    return dict(_found(files("holdfast.server.dashboard") / "site", ""))
+
+
+def _found(folder: Traversable, prefix: str) -> list[tuple[str, _File]]:
+    found: list[tuple[str, _File]] = []
+    for entry in folder.iterdir():
+        path = prefix + entry.name
+        if entry.is_dir():
+            found += _found(entry, f"{path}/")
+        elif media_type := _MEDIA_TYPES.get(entry.name.rpartition(".")[2]):
+            content = entry.read_bytes()
+            found.append((path, _File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:20]}"')))
+    return found

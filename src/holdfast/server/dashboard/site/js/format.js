@@ -1,0 +1,57 @@
+// Numbers, times and sums of money in words. Pure: tests run it without a browser.
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const s = Math.round(seconds); // rounded once, so that there is never a 60th second
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  const minutes = Math.round(s / 60);
+  if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const hours = Math.round(s / 3600);
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+// How long ago, or in how long; `now` in milliseconds.
+export function ago(at, now = Date.now()) {
+  if (!at) return "";
+  const seconds = (now - Date.parse(at)) / 1000;
+  const span = (s) => (s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`);
+  if (seconds < -1) return `in ${span(-seconds)}`;
+  return seconds < 1 ? "now" : `${span(seconds)} ago`;
+}
+
+export function clock(at) {
+  if (!at) return "";
+  return new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+export const count = (number) => Number(number ?? 0).toLocaleString("en-GB");
+
+export function short(number) {
+  const n = Number(number ?? 0);
+  if (n < 1000) return String(n);
+  if (n < 1e6) return `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)}k`;
+  return `${(n / 1e6).toFixed(n < 1e7 ? 1 : 0)}M`;
+}
+
+// Dollars, from a text with a decimal number; as many digits as tell something.
+export function money(text) {
+  if (text === null || text === undefined) return "";
+  const dollars = Number(text);
+  if (dollars === 0) return "$0";
+  if (Math.abs(dollars) >= 1) return `$${dollars.toLocaleString("en-GB", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${dollars.toFixed(Math.min(6, Math.max(2, 1 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
+}
+
+export function bytes(number) {
+  if (number < 1024) return `${number} B`;
+  if (number < 1048576) return `${(number / 1024).toFixed(1)} KiB`;
+  return `${(number / 1048576).toFixed(1)} MiB`;
+}
+
+export const plural = (number, word) => `${count(number)} ${word}${Number(number) === 1 ? "" : "s"}`;
+
+// A value as text: texts as they are, everything else as JSON.
+export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");

@@ -1,0 +1,187 @@
+// Agents, workflows and addresses: whether somebody serves them, what they cost, what they may, and the switch that stops them.
+
+import { html, useState } from "../html.js";
+import { part, post, put, remove } from "../api.js";
+import { useGet } from "../data.js";
+import { count, money, plural } from "../format.js";
+import { Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, State, toast } from "../parts.js";
+import { go, href, refine } from "../router.js";
+import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
+import { daysBack, dayOf, NANO, summed } from "../spending.js";
+
+const HEALTH = {
+  serving: { tone: "good", words: (one) => `${plural(one.workers, "live worker")}` },
+  silent: { tone: "bad", words: () => "its workers have fallen silent: they are dead, cut off or stand still" },
+  unserved: { tone: "warn", words: () => "no worker serves it: its runs wait until one does" },
+  off: { tone: "bad", words: () => "switched off: nothing of it starts or goes on" },
+};
+const SLOWLY = 3000;
+const UNFINISHED = ["pending", "running", "waiting"];
+const unfinished = (runs) => UNFINISHED.reduce((sum, state) => sum + (runs[state] ?? 0), 0);
+
+export function AgentsPage({ query, who }) {
+  const all = query.all === "1";
+  const today = dayOf(Date.now());
+  const agents = useGet("/v1/agents");
+  const usage = useGet("/v1/usage", { since: daysBack(30), until: today }, { pace: SLOWLY });
+  const policies = useGet("/v1/policies", {}, { pace: SLOWLY });
+  const addresses = useGet("/v1/addresses", {}, { pace: SLOWLY });
+  const workers = useGet("/v1/workers", {}, { pace: SLOWLY });
+  const [dialog, setDialog] = useState(null);
+  const close = () => setDialog(null);
+  const again = () => [agents, policies].forEach((one) => one.again());
+
+  const names = new Set((addresses.data?.items ?? []).map((one) => one.name));
+  const known = agents.data?.items ?? [];
+  const listed = known.filter((one) => !names.has(one.name) && (one.is_agent || all));
+  const hidden = known.filter((one) => !names.has(one.name) && !one.is_agent).length;
+  const items = usage.data?.items ?? [];
+  const spent = (from) => new Map(summed(items.filter((one) => one.day >= from), "workflow").map((one) => [one.name, one]));
+  const sums = { today: spent(today), month: spent(daysBack(30)) };
+  const policyOf = new Map((policies.data?.items ?? []).map((one) => [one.name, one]));
+  const columns = [
+    { name: "Name", tone: "wide", of: (one) => html`<strong>${one.name}</strong>${one.is_agent ? null : html` <${Badge}>workflow<//>`}${one.versions.length ? html`<div class="faint">version ${one.versions.join(", ")}</div>` : null}` },
+    { name: "Health", tone: "wide", of: (one) => html`<${HealthOf} one=${one} />` },
+    { name: "Runs", tone: "wide", of: (one) => html`<${Runs} one=${one} />` },
+    { name: "Today", tone: "number", of: (one) => html`<${Spent} sum=${sums.today.get(one.name)} />` },
+    { name: "30 days", tone: "number", of: (one) => html`<a href=${href("costs", "", { agent: one.name })} aria-label="costs of ${one.name}"><${Spent} sum=${sums.month.get(one.name)} /></a>` },
+    { name: "Policy", tone: "wide", of: (one) => html`<${PolicyOf} info=${policyOf.get(one.name)} />` },
+    { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
+      <a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>
+      <${ScopedButton} who=${who} scope="admin" aria-label="policy of ${one.name}" onClick=${() => setDialog({ what: "policy", one, info: policyOf.get(one.name) })}>Policy<//>
+      ${one.state === "off"
+        ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
+        : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => setDialog({ what: "kill", one })}>Stop<//>`}
+    </div>` },
+  ];
+  const problem = agents.problem ?? usage.problem ?? policies.problem;
+  return html`<header>
+      <h1>Agents</h1>
+      <div class="right"><label class="line"><input type="checkbox" checked=${all} onChange=${(event) => refine({ all: event.target.checked ? "1" : "" })} />workflows, too</label></div>
+    </header>
+    <${ProblemNote} problem=${problem} again=${again} />
+    <${ScopeNote} who=${who} scope="operate" what="You can look, but stop nothing." />
+    ${agents.data ? html`<${List} label="agents" rows=${listed} keyOf=${(one) => one.name} open=${(one) => go("runs", "", { workflow: one.name })} columns=${columns}
+      empty=${html`<p>${all ? "No worker has announced an agent or a workflow yet." : "No worker has announced an agent yet."}${!all && hidden ? html` There ${hidden === 1 ? "is" : "are"} <a href=${href("agents", "", { all: "1" })}>${plural(hidden, "workflow")}</a>.` : null}</p>
+        <p>A worker announces what it serves when it starts: <code>holdfast worker app:my_agent</code>. An agent of another framework is announced by its first heartbeat: <code>POST /v1/agents/NAME/heartbeat</code>.</p>`} />` : null}
+    <${Addresses} addresses=${addresses} workers=${workers.data?.items ?? []} health=${known} who=${who} onKill=${(one) => setDialog({ what: "kill", one })} again=${again} />
+    ${dialog?.what === "kill" ? html`<${Kill} one=${dialog.one} onClose=${close} again=${again} />` : null}
+    ${dialog?.what === "policy" ? html`<${PolicyForm} one=${dialog.one} info=${dialog.info} onClose=${close} again=${again} />` : null}`;
+}
+
+function HealthOf({ one }) {
+  const { tone, words } = HEALTH[one.state];
+  return html`<${Badge} tone=${tone}>${one.state}<//> <span>${words(one)}</span>
+    ${one.state === "off" && one.off_since ? html`<div class="faint">since <${Ago} at=${one.off_since} /></div>` : null}
+    ${one.beat_at ? html`<div class="faint">last heartbeat <${Ago} at=${one.beat_at} /></div>` : null}`;
+}
+
+function Runs({ one }) {
+  const states = Object.entries(one.runs).filter(([, number]) => number);
+  if (!states.length) return html`<span class="faint">none yet</span>`;
+  return html`<div class="states">${states.map(([state, number]) => html`<a key=${state} href=${href("runs", "", { workflow: one.name, state })}>${count(number)}${one.more?.includes(state) ? "+" : ""} <${State} state=${state} /></a>`)}</div>`;
+}
+
+function Spent({ sum }) {
+  if (!sum) return html`<span class="faint">–</span>`;
+  return html`<span title="${plural(sum.calls, "call")}, ${count(sum.input + sum.output)} tokens">${sum.calls > sum.unpriced ? money(sum.nano / NANO) : "price not known"}</span>`;
+}
+
+const BREACH = { notify: "only told", refuse: "no more runs begin that day", pause: "switched off until the day is over", kill: "switched off until somebody lifts that" };
+
+function PolicyOf({ info }) {
+  if (!info) return html`<span class="faint">no limits</span>`;
+  const { policy } = info;
+  return html`<div>
+    ${policy.runs_per_day !== null ? html`<div>${count(info.runs)} of ${plural(policy.runs_per_day, "run")} today</div>` : null}
+    ${policy.usd_per_day !== null ? html`<div>${money(info.usd)} of ${money(policy.usd_per_day)} today</div>` : null}
+    <div class="faint">then: ${BREACH[policy.on_breach]}</div>
+    ${info.breach ? html`<${Badge} tone="bad">reached<//> <span class="faint"><${Ago} at=${info.breach.at} /></span>` : null}
+  </div>`;
+}
+
+function Kill({ one, onClose, again }) {
+  const concerned = unfinished(one.runs);
+  return html`<${Confirm} title="Stop ${one.name}?" yes="Stop it everywhere" onClose=${onClose}
+    words=${html`${concerned ? html`<strong>${plural(concerned, "unfinished run")}</strong> ${concerned === 1 ? "is" : "are"} concerned: ${concerned === 1 ? "it stops" : "they stop"} at the next recorded point, on every worker.` : "It has no unfinished runs."} No run of it starts until somebody lifts this. Nothing is lost: what is recorded stays, and runs go on from there when it is lifted.`}
+    act=${async () => {
+      await post(`/v1/agents/${part(one.name)}/kill`, {});
+      toast(`${one.name} is switched off.`, "good");
+      again();
+    }} />`;
+}
+
+function PolicyForm({ one, info, onClose, again }) {
+  const policy = info?.policy ?? { runs_per_day: null, usd_per_day: null, on_breach: "refuse" };
+  const [runs, setRuns] = useState(policy.runs_per_day ?? "");
+  const [usd, setUsd] = useState(policy.usd_per_day ?? "");
+  const [breach, setBreach] = useState(policy.on_breach);
+  const [faults, setFaults] = useState({});
+  const [problem, setProblem] = useState(null);
+  const save = async (event) => {
+    event.preventDefault();
+    const found = {};
+    if (String(runs).trim() && !/^\d+$/.test(String(runs).trim())) found.runs = "A whole number, or nothing for no limit.";
+    if (String(usd).trim() && !(Number(usd) >= 0)) found.usd = "A number of dollars, or nothing for no limit.";
+    if (!String(runs).trim() && !String(usd).trim()) found.runs = "A policy limits something: give at least one of the two.";
+    setFaults(found);
+    if (Object.keys(found).length) return;
+    try {
+      const number = (text) => (String(text).trim() ? Number(text) : null);
+      await put(`/v1/agents/${part(one.name)}/policy`, { runs_per_day: number(runs), usd_per_day: number(usd), on_breach: breach });
+      again();
+      onClose();
+    } catch (told) {
+      setProblem(told);
+    }
+  };
+  const field = (name, words, value, set) => html`<label class="field">${words}
+    <input inputmode="decimal" value=${value} class=${faults[name] ? "invalid" : ""} aria-invalid=${faults[name] ? "true" : undefined} onInput=${(event) => set(event.target.value)} />
+    ${faults[name] ? html`<span class="fault" role="alert">${faults[name]}</span>` : html`<span class="hint">nothing: no limit</span>`}
+  </label>`;
+  return html`<${Dialog} title="Policy of ${one.name}" onClose=${onClose}>
+    <form onSubmit=${save} novalidate>
+      <p class="faint">Days are those of UTC. Servers look about once a second: what is in flight when a limit is reached is paid for as well. For a limit that holds to the cent, give the runs budgets.</p>
+      ${field("runs", "Runs a day", runs, setRuns)}
+      ${field("usd", "Dollars a day", usd, setUsd)}
+      <label class="field">When a limit is reached
+        <select value=${breach} onChange=${(event) => setBreach(event.target.value)}>${Object.entries(BREACH).map(([value, words]) => html`<option key=${value} value=${value} selected=${value === breach}>${value}: ${words}</option>`)}</select>
+      </label>
+      <${ProblemNote} problem=${problem} />
+      <div class="does">
+        ${info ? html`<${ScopedAct} tone="danger" act=${async () => { await remove(`/v1/agents/${part(one.name)}/policy`); again(); onClose(); }} done="It has no policy any more.">Remove it<//>` : null}
+        <button type="button" onClick=${onClose}>Leave it</button>
+        <button class="main">Save</button>
+      </div>
+    </form>
+  <//>`;
+}
+
+function Addresses({ addresses, workers, health, who, onKill, again }) {
+  const rows = addresses.data?.items ?? [];
+  if (!addresses.data && !addresses.problem) return null;
+  const healthOf = new Map(health.map((one) => [one.name, one]));
+  const listeners = (name) => workers.filter((one) => one.listener && one.alive && one.workflows.includes(name));
+  return html`<section class="below-list"><h2>Addresses</h2>
+    <p class="faint">Work is sent to them over HTTP, and taken by programs that listen: in any language, or by a webhook.</p>
+    <${ProblemNote} problem=${addresses.problem} again=${addresses.again} />
+    ${rows.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="addresses"><table class="list">
+      <thead><tr>${["Address", "Listeners", "Runs", "Settings"].map((one) => html`<th scope="col">${one}</th>`)}<th scope="col"><span class="out-of-sight">acts</span></th></tr></thead>
+      <tbody>${rows.map((one) => {
+        const there = listeners(one.name);
+        const told = healthOf.get(one.name);
+        return html`<tr key=${one.name}>
+          <td data-name="Address" class="wide"><div class="cell"><strong>${one.name}</strong>${told?.state === "off" ? html` <${Badge} tone="bad">off<//>` : null}</div></td>
+          <td data-name="Listeners" class="wide"><div class="cell">${there.map((two) => html`<div key=${two.id}>${two.name || `listener ${two.id}`} <span class="faint">at ${two.host}, heard of <${Ago} at=${two.beat_at} /></span></div>`)}
+            ${one.webhook ? html`<div>webhook <code>${one.webhook}</code>${one.webhook_off ? html` <${Badge} tone="bad">stopped<//> ${one.webhook_off}` : null}</div>` : null}
+            ${!there.length && !one.webhook ? html`<span class="faint">nobody listens: what is sent waits</span>` : null}</div></td>
+          <td data-name="Runs" class="wide">${told ? html`<${Runs} one=${told} />` : null}</td>
+          <td data-name="Settings" class="wide faint">${plural(one.max_deliveries, "delivery").replace("deliverys", "deliveries")} at most, silent after ${one.lease} s${one.deadline ? `, ${one.deadline} s in all` : ""}</td>
+          <td data-name="">${told ? html`<div class="row-acts"><a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>${told.state === "off"
+            ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
+            : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => onKill(told)}>Stop<//>`}</div>` : null}</td>
+        </tr>`;
+      })}</tbody>
+    </table></div>` : addresses.data ? html`<${Empty}>Nobody has sent to an address yet. <code>holdfast send NAME '{"…": 1}'</code> sends work to one, and whoever calls <code>POST /v1/addresses/NAME/take</code> takes it.<//>` : null}
+  </section>`;
+}

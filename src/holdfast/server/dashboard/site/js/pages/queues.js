@@ -1,0 +1,101 @@
+// Queues with limits: what runs, what waits and why, and the limits set by hand.
+
+import { html, useState } from "../html.js";
+import { part, patch, post } from "../api.js";
+import { useGet } from "../data.js";
+import { count } from "../format.js";
+import { Ago, Badge, Dialog, List, ProblemNote } from "../parts.js";
+import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
+
+export function QueuesPage({ who }) {
+  const { data, problem, again } = useGet("/v1/queues");
+  const [dialog, setDialog] = useState(null);
+  const act = (one, word) => () => post(`/v1/queues/${part(one.name)}/${word}`, {}).then(again);
+  return html`<header><h1>Queues</h1>
+      <div class="right"><${ScopedButton} who=${who} scope="operate" onClick=${() => setDialog({ name: "" })}>Limit a queue<//></div>
+    </header>
+    <${ProblemNote} problem=${problem} again=${again} />
+    <${ScopeNote} who=${who} scope="operate" what="You can look, but change nothing." />
+    ${data ? html`<${List} label="queues" rows=${data.items} keyOf=${(one) => one.name}
+      empty=${html`<p>No queue has limits.</p><p>Every run is in a queue; one with limits is made in code, <code>@workflow(queue=Queue("api", concurrency=10))</code>, or here, by hand. Its limits hold for all workers together.</p>`}
+      columns=${[
+        { name: "Queue", tone: "wide", of: (one) => html`<strong>${one.name}</strong>${one.paused_at ? html` <${Badge} tone="warn">paused<//> <span class="faint"><${Ago} at=${one.paused_at} /></span>` : null}` },
+        { name: "Limits", tone: "wide", of: (one) => html`${one.limits || "none"}${one.by_hand ? html`<div class="faint">set by hand; code says: ${one.declared ?? "nothing"}</div>` : null}` },
+        { name: "Running", tone: "number", of: (one) => html`${count(one.running)}${one.concurrency ? ` of ${count(one.concurrency)}` : ""}` },
+        { name: "Waiting", tone: "number", of: (one) => count(one.waiting) },
+        { name: "Why it waits", tone: "wide", of: (one) => html`${one.waiting || one.paused_at ? one.held_up ?? (one.waiting ? "it does not: workers take what waits" : "") : ""}${one.next_at ? html`<div class="faint">the next may begin <${Ago} at=${one.next_at} /></div>` : null}` },
+        { name: "Keys", tone: "wide", of: (one) => html`<${Keys} one=${one} />` },
+        { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
+          ${one.paused_at
+            ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${act(one, "resume")} done="${one.name} goes on.">Resume<//>`
+            : html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "pause")} done="${one.name} is paused: what runs is left alone, nothing else begins.">Pause<//>`}
+          <${ScopedButton} who=${who} scope="operate" aria-label="limits of ${one.name}" onClick=${() => setDialog(one)}>Limits<//>
+          ${one.by_hand ? html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "reset")} done="${one.name} has the limits that code says.">Reset<//>` : null}
+        </div>` },
+      ]} />` : null}
+    ${dialog ? html`<${Limits} one=${dialog} onClose=${() => setDialog(null)} again=${again} />` : null}`;
+}
+
+function Keys({ one }) {
+  if (!one.keys.length) return null;
+  return html`<ul class="of-keys" aria-label="runs by key">${one.keys.slice(0, 8).map((each) => html`<li key=${each.key}><strong>${each.key || "(no key)"}</strong> ${count(each.running)} running, ${count(each.waiting)} waiting</li>`)}</ul>
+    ${one.keys.length > 8 ? html`<span class="faint">and ${one.keys.length - 8} more</span>` : null}`;
+}
+
+const FIELDS = [
+  { name: "concurrency", words: "Runs at once", hint: "a whole number; nothing: any number" },
+  { name: "rate", words: "Rate", hint: "as in 100/min or 50000 tokens/min; several, with commas, all count" },
+  { name: "key_concurrency", words: "Runs at once of each key", hint: "a whole number; nothing: any number" },
+  { name: "key_rate", words: "Rate of each key", hint: "as above" },
+];
+const isRate = (name) => name.endsWith("rate");
+const textOf = (one, name) => (isRate(name) ? (one[name] ?? []).join(", ") : String(one[name] ?? ""));
+
+function Limits({ one, onClose, again }) {
+  const [name, setName] = useState(one.name);
+  const [typed, setTyped] = useState(() => Object.fromEntries(FIELDS.map((field) => [field.name, textOf(one, field.name)])));
+  const [faults, setFaults] = useState({});
+  const [problem, setProblem] = useState(null);
+  const save = async (event) => {
+    event.preventDefault();
+    const found = {};
+    const limits = {};
+    for (const field of FIELDS) {
+      const text = typed[field.name].trim();
+      if (text === textOf(one, field.name)) continue;
+      if (!text) limits[field.name] = null;
+      else if (isRate(field.name)) limits[field.name] = text.split(",").map((rate) => rate.trim()).filter(Boolean);
+      else if (!/^[1-9]\d*$/.test(text)) found[field.name] = "A whole number from 1 on.";
+      else limits[field.name] = Number(text);
+    }
+    if (!name.trim()) found.queue = "Which queue?";
+    else if (!Object.keys(found).length && !Object.keys(limits).length) {
+      if (one.name) return onClose();
+      found.concurrency = "Give at least one limit.";
+    }
+    setFaults(found);
+    setProblem(null);
+    if (Object.keys(found).length) return;
+    try {
+      await patch(`/v1/queues/${part(name.trim())}`, limits);
+      again();
+      onClose();
+    } catch (told) {
+      const at = (told.told?.faults ?? []).map((fault) => [fault.where.split(".")[1], fault.why]);
+      if (at.length) setFaults(Object.fromEntries(at));
+      setProblem(told);
+    }
+  };
+  const field = (id, words, hint, value, set, disabled = false) => html`<label key=${id} class="field">${words}
+    <input value=${value} disabled=${disabled} class=${faults[id] ? "invalid" : ""} aria-invalid=${faults[id] ? "true" : undefined} onInput=${(event) => set(event.target.value)} />
+    ${faults[id] ? html`<span class="fault" role="alert">${faults[id]}</span>` : hint ? html`<span class="hint">${hint}</span>` : null}</label>`;
+  return html`<${Dialog} title=${one.name ? `Limits of ${one.name}` : "Limit a queue"} onClose=${onClose}>
+    <form onSubmit=${save} novalidate>
+      <p class="faint">They hold for all workers at once, and stay until they are reset, whatever code says.</p>
+      ${field("queue", "Queue", "", name, setName, Boolean(one.name))}
+      ${FIELDS.map((each) => field(each.name, each.words, each.hint, typed[each.name], (text) => setTyped((before) => ({ ...before, [each.name]: text }))))}
+      <${ProblemNote} problem=${problem} />
+      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main">Set</button></div>
+    </form>
+  <//>`;
+}

@@ -1,0 +1,16 @@
+// What a run asks people, to be answered in place.
+
+import { html } from "../../html.js";
+import { useGet } from "../../data.js";
+import { Empty, ProblemNote } from "../../parts.js";
+import { Question } from "../../question.js";
+
+export function Questions({ story, who, onlyOpen = false }) {
+  const { data, problem, again } = useGet("/v1/approvals", { run_id: story.id, all: !onlyOpen, limit: 200 });
+  if (!data) return html`<${ProblemNote} problem=${problem} again=${again} />`;
+  const open = data.items.filter((one) => one.state === "open");
+  const closed = data.items.filter((one) => one.state !== "open");
+  return html`<h2 class="out-of-sight">Questions</h2>
+    ${[...open, ...closed.reverse()].map((one) => html`<section key=${one.id} class="panel" aria-label="question"><${Question} approval=${one} who=${who} onAnswered=${again} /></section>`)}
+    ${data.items.length || onlyOpen ? null : html`<${Empty}>This run has asked nobody anything.<//>`}`;
+}

@@ -1,0 +1,173 @@
+// What is started at set times.
+
+import { html, useEffect, useState } from "../html.js";
+import { get, part, post, put, remove } from "../api.js";
+import { useGet, useNow } from "../data.js";
+import { ago, clock } from "../format.js";
+import { Ago, Badge, Confirm, Dialog, List, ProblemNote, State, toast, Value } from "../parts.js";
+import { go, href } from "../router.js";
+import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
+
+const LATE = 60; // seconds: as long as a tick counts as being on time
+const CATCH_UP = { skip: "skip: none of them", last: "last: the newest one, once", all: "all: each of them" };
+const OVERLAP = { allow: "allow: start it beside the run before", skip: "skip: start nothing while the run before is under way" };
+
+export function SchedulesPage({ who }) {
+  const { data, problem, again } = useGet("/v1/schedules");
+  const [dialog, setDialog] = useState(null);
+  const close = () => setDialog(null);
+  const act = (one, word) => () => post(`/v1/schedules/${part(one.name)}/${word}`, {}).then(again);
+  return html`<header><h1>Schedules</h1>
+      <div class="right"><${ScopedButton} who=${who} scope="operate" tone="main" onClick=${() => setDialog({ what: "edit", one: null })}>New schedule<//></div>
+    </header>
+    <${ProblemNote} problem=${problem} again=${again} />
+    <${ScopeNote} who=${who} scope="operate" what="You can look, but change nothing." />
+    ${data ? html`<${List} label="schedules" rows=${data.items} keyOf=${(one) => one.name} open=${(one) => setDialog({ what: "show", one })}
+      empty=${html`<p>Nothing is started at set times.</p><p>Here, or in code: <code>@workflow(schedule=Schedule(cron="0 6 * * 1-5", zone="Europe/Berlin"))</code>. Each tick fires once, however many workers there are, and what was missed is made up for as the schedule says.</p>`}
+      columns=${[
+        { name: "Schedule", tone: "wide", of: (one) => html`<button class="plain link" onClick=${() => setDialog({ what: "show", one })}>${one.name}</button>
+          <div class="faint">starts ${one.workflow}${one.by_code ? ", declared in code" : ""}</div>${one.by_code && !one.announced ? html`<${Badge} tone="warn">no worker has its code<//>` : null}` },
+        { name: "When", tone: "wide", of: (one) => html`<code>${one.timing}</code>` },
+        { name: "Next", tone: "wide", of: (one) => html`<${Next} one=${one} />` },
+        { name: "Last run", tone: "wide", of: (one) => html`<${Last} one=${one} />` },
+        { name: "Missed", tone: "wide", of: (one) => html`<${Missed} one=${one} />` },
+        { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
+          <${ScopedAct} who=${who} scope="submit" act=${async () => {
+            const { run_id } = await post(`/v1/schedules/${part(one.name)}/trigger`, {});
+            toast(html`Started <a href=${href("runs", run_id)}>${run_id}</a>.`, "good");
+            again();
+          }}>Trigger<//>
+          ${one.paused_at
+            ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${act(one, "resume")} done="${one.name} fires again.">Resume<//>`
+            : html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "pause")} done="${one.name} is paused, over restarts and deploys.">Pause<//>`}
+          <${ScopedButton} who=${who} scope="operate" disabled=${one.by_code} title=${one.by_code ? "It is declared in code: change it there." : undefined} aria-label="edit ${one.name}" onClick=${() => setDialog({ what: "edit", one })}>Edit<//>
+          <${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="delete ${one.name}" onClick=${() => setDialog({ what: "delete", one })}>Delete<//>
+        </div>` },
+      ]} />` : null}
+    ${dialog?.what === "show" ? html`<${Shown} one=${dialog.one} onClose=${close} />` : null}
+    ${dialog?.what === "edit" ? html`<${Editor} one=${dialog.one} onClose=${close} again=${again} />` : null}
+    ${dialog?.what === "delete" ? html`<${Confirm} title="Delete ${dialog.one.name}?" yes="Delete it" onClose=${close}
+      words=${`It fires no more. Its runs stay.${dialog.one.by_code ? " It is declared in code, and is back when a worker with that code starts." : ""}`}
+      act=${async () => { await remove(`/v1/schedules/${part(dialog.one.name)}`); toast(`${dialog.one.name} is deleted.`, "good"); again(); }} />` : null}`;
+}
+
+function Next({ one }) {
+  const now = useNow();
+  if (one.paused_at) return html`<${Badge} tone="warn">paused<//> <span class="faint"><${Ago} at=${one.paused_at} /></span>`;
+  if (!one.next_at) return html`<span class="faint">never again</span>`;
+  const late = (now - Date.parse(one.next_at)) / 1000;
+  if (late > LATE) return html`<${Badge} tone="bad">overdue<//> since <${Ago} at=${one.next_at} /><div class="faint">no worker that serves ${one.workflow} is there to fire it</div>`;
+  return html`${late >= 0 ? "now" : ago(one.next_at, now)}<div class="faint">${clock(one.next_at)}</div>`;
+}
+
+function Last({ one }) {
+  if (!one.last_run) return html`<span class="faint">none yet</span>`;
+  return html`<a href=${href("runs", one.last_run)}>${one.last_run}</a> ${one.last_state ? html`<${State} state=${one.last_state} />` : html`<span class="faint">deleted</span>`}
+    <div><a href=${href("runs", "", { tag: `schedule:${one.name}` })}>all its runs</a></div>`;
+}
+
+function Missed({ one }) {
+  return html`${one.skipped_at ? html`<div>left out <${Ago} at=${one.skipped_at} />: the run before was under way</div>` : null}
+    <div class="faint">${{ skip: "what is missed is left out", last: "what is missed is made up for once", all: "all that is missed is made up for" }[one.catch_up]}</div>`;
+}
+
+// The next firings of a timing, as the server tells; what is wrong with the timing is told instead.
+function useTicks(timing) {
+  const [told, setTold] = useState({ ticks: null, problem: null });
+  useEffect(() => {
+    if (!timing.trim()) return setTold({ ticks: null, problem: null });
+    const mine = new AbortController();
+    const timer = setTimeout(() => get("/v1/ticks", { timing, limit: 5 }, mine.signal).then(
+      (ticks) => setTold({ ticks, problem: null }),
+      (problem) => problem.name === "AbortError" || setTold({ ticks: null, problem }),
+    ), 250);
+    return () => { clearTimeout(timer); mine.abort(); };
+  }, [timing]);
+  return told;
+}
+
+function Ticks({ ticks }) {
+  if (!ticks) return null;
+  return html`<div class="ticks"><div>${ticks.words}. By your clock (${Intl.DateTimeFormat().resolvedOptions().timeZone}):</div><ol aria-label="next firings">${ticks.items.map((at) => html`<li key=${at}>${clock(at)} <span class="faint"><${Ago} at=${at} /></span></li>`)}</ol></div>`;
+}
+
+function Shown({ one, onClose }) {
+  const { ticks, problem } = useTicks(one.timing);
+  return html`<${Dialog} title=${one.name} onClose=${onClose}>
+    <dl>
+      <dt>starts</dt><dd>${one.workflow}${one.queue ? ` in queue ${one.queue}` : ""}${one.key ? `, key ${one.key}` : ""}${one.priority ? `, priority ${one.priority}` : ""}</dd>
+      <dt>when</dt><dd><code>${one.timing}</code></dd>
+      <dt>missed</dt><dd>${CATCH_UP[one.catch_up]}, ${one.most} at once at most</dd>
+      <dt>overlap</dt><dd>${OVERLAP[one.overlap]}</dd>
+      <dt>made</dt><dd>${one.by_code ? "in code" : "by hand"}, <${Ago} at=${one.created_at} /></dd>
+      ${one.budget ? html`<dt>budget</dt><dd>${Object.entries(one.budget).filter(([, most]) => most !== null).map(([limit, most]) => `${most} ${limit}`).join(", ")} for each run</dd>` : null}
+      ${one.tags.length ? html`<dt>tags</dt><dd>${one.tags.join(", ")}</dd>` : null}
+    </dl>
+    <h3>Inputs</h3><${Value} of=${one.inputs} label="inputs" />
+    <h3>Next</h3><${ProblemNote} problem=${problem} /><${Ticks} ticks=${ticks} />
+    <div class="does"><a class="button" href=${href("runs", "", { tag: `schedule:${one.name}` })} onClick=${onClose}>Its runs</a><button onClick=${onClose}>Close</button></div>
+  <//>`;
+}
+
+function Editor({ one, onClose, again }) {
+  const agents = useGet("/v1/agents", {}, { live: false });
+  const [form, setForm] = useState(() => ({
+    name: one?.name ?? "", workflow: one?.workflow ?? "", timing: one?.timing ?? "", inputs: one ? JSON.stringify(one.inputs ?? {}, null, 2) : "{}",
+    catch_up: one?.catch_up ?? "last", overlap: one?.overlap ?? "allow", most: String(one?.most ?? 100), queue: one?.queue ?? "", tags: (one?.tags ?? []).join(", "),
+  }));
+  const [faults, setFaults] = useState({});
+  const [problem, setProblem] = useState(null);
+  const { ticks, problem: unfit } = useTicks(form.timing);
+  const set = (name) => (event) => setForm((before) => ({ ...before, [name]: event.target.value }));
+  const save = async (event) => {
+    event.preventDefault();
+    const found = {};
+    let kwargs = {};
+    if (!form.name.trim()) found.name = "A schedule needs a name: the ids of its runs begin with it.";
+    if (!form.workflow.trim()) found.workflow = "Which workflow or agent is started?";
+    if (!form.timing.trim()) found.timing = "When does it fire?";
+    else if (unfit) found.timing = unfit.message;
+    if (!/^[1-9]\d*$/.test(form.most.trim())) found.most = "A whole number from 1 on.";
+    try {
+      kwargs = form.inputs.trim() ? JSON.parse(form.inputs) : {};
+      if (kwargs === null || typeof kwargs !== "object" || Array.isArray(kwargs)) found.inputs = "An object: a value for each parameter, by its name.";
+    } catch (error) {
+      found.inputs = `That is no JSON: ${error.message}`;
+    }
+    setFaults(found);
+    setProblem(null);
+    if (Object.keys(found).length) return;
+    const tags = form.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
+    try {
+      await put(`/v1/schedules/${part(form.name.trim())}`, {
+        workflow: form.workflow.trim(), cron: form.timing.trim(), kwargs, catch_up: form.catch_up, overlap: form.overlap, most: Number(form.most), tags,
+        ...(form.queue.trim() ? { queue: form.queue.trim() } : {}), ...(one ? { replace: true, key: one.key, priority: one.priority, budget: one.budget, max_deliveries: one.max_deliveries } : {}),
+      });
+      toast(`${form.name.trim()} is set.`, "good");
+      again();
+      onClose();
+    } catch (told) {
+      setProblem(told);
+    }
+  };
+  const told = (name, hint) => (faults[name] ? html`<span class="fault" role="alert">${faults[name]}</span>` : hint ? html`<span class="hint">${hint}</span>` : null);
+  const common = (name) => ({ value: form[name], onInput: set(name), class: faults[name] ? "invalid" : "", "aria-invalid": faults[name] ? "true" : undefined });
+  const choice = (name, words, choices) => html`<label class="field">${words}<select value=${form[name]} onChange=${set(name)}>${Object.entries(choices).map(([value, text]) => html`<option key=${value} value=${value} selected=${value === form[name]}>${text}</option>`)}</select></label>`;
+  return html`<${Dialog} title=${one ? `Change ${one.name}` : "New schedule"} onClose=${onClose}>
+    <form onSubmit=${save} novalidate>
+      <label class="field">Name<input ...${common("name")} disabled=${Boolean(one)} />${told("name")}</label>
+      <label class="field">Starts<input ...${common("workflow")} list="served" />${told("workflow", "a workflow or an agent that a worker has announced")}</label>
+      <datalist id="served">${(agents.data?.items ?? []).map((each) => html`<option key=${each.name} value=${each.name} />`)}</datalist>
+      <label class="field">When<input ...${common("timing")} placeholder="0 6 * * 1-5 in Europe/Berlin" spellcheck=${false} />${told("timing", "a cron expression, with a time zone behind “in” (UTC without), or as in: every 15 min")}</label>
+      ${unfit && !faults.timing ? html`<p class="fault" role="status">${unfit.message}</p>` : html`<${Ticks} ticks=${ticks} />`}
+      <label class="field">Inputs<textarea ...${common("inputs")} spellcheck=${false}></textarea>${told("inputs", "JSON: a value for each parameter, by its name")}</label>
+      ${choice("catch_up", "Of ticks that were missed, fire", CATCH_UP)}
+      ${choice("overlap", "While the run before is under way", OVERLAP)}
+      <label class="field">Missed ticks at once, at most<input ...${common("most")} inputmode="numeric" />${told("most")}</label>
+      <label class="field">Queue<input ...${common("queue")} />${told("queue", "nothing: the workflow's own")}</label>
+      <label class="field">Tags<input ...${common("tags")} />${told("tags", "with commas between them")}</label>
+      <${ProblemNote} problem=${problem} />
+      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main">${one ? "Change it" : "Make it"}</button></div>
+    </form>
+  <//>`;
+}

@@ -1,0 +1,95 @@
+// What forms make of JSON schemas, and of what was typed into them.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import { draftOf, faultAt, fieldOf, fieldsOfNames, read } from "../../../src/holdfast/server/dashboard/site/js/schema.js";
+
+const typed = (schema, draft) => read(fieldOf(schema), draft);
+const kept = (schema, value) => read(fieldOf(schema), draftOf(fieldOf(schema), value));
+const object = (properties, required = []) => ({ type: "object", properties, required });
+
+test("a value that stands in a form comes out of it unchanged", () => {
+  const schema = object(
+    {
+      name: { type: "string" }, amount: { type: "number" }, tries: { type: "integer" }, sure: { type: "boolean" },
+      size: { enum: ["S", "M", 3, null] }, tags: { type: "array", items: { type: "string" } },
+      address: object({ street: { type: "string" } }, ["street"]), rest: { type: "object", additionalProperties: true }, anything: {},
+    },
+    ["name", "amount"],
+  );
+  const value = {
+    name: "", amount: 1.5, tries: 0, sure: false, size: 3, tags: ["a", ""], address: { street: "x" }, rest: { a: [1, null] }, anything: "12",
+  };
+  assert.deepEqual(kept(schema, value), { value, faults: [] });
+  assert.deepEqual(kept(schema, { name: "A", amount: 2 }).value, { name: "A", amount: 2 });
+});
+
+test("what is missing or does not fit is told at its place", () => {
+  const schema = object({ lines: { type: "array", items: object({ amount: { type: "integer", minimum: 1 } }, ["amount"]) } }, ["lines"]);
+  const field = fieldOf(schema);
+  const draft = { given: true, fields: { lines: [{ given: true, fields: { amount: "0" } }, { given: true, fields: { amount: "" } }] } };
+  const { value, faults } = read(field, draft);
+  assert.equal(value, undefined);
+  assert.equal(faultAt(faults, ["lines", 0, "amount"]), "At least 1.");
+  assert.equal(faultAt(faults, ["lines", 1, "amount"]), "A number must stand here.");
+  assert.equal(faultAt(faults, ["lines"]), "");
+});
+
+test("numbers are read as JSON has them, and never rounded", () => {
+  const words = (text, schema = { type: "integer" }) => typed(schema, text).faults[0]?.message ?? typed(schema, text).value;
+  assert.equal(words("12"), 12);
+  assert.equal(words(" 1e3 "), 1000);
+  assert.match(words("0x10"), /no number/);
+  assert.match(words("1.5"), /whole/);
+  assert.match(words("9007199254740993"), /too large/);
+  assert.match(words("5", { type: "number", exclusiveMaximum: 5 }), /Less than 5/);
+});
+
+test("references, optional types and single alternatives are looked through", () => {
+  const schema = {
+    $defs: { Size: { enum: ["S", "M"], title: "Size" } },
+    ...object({ size: { $ref: "#/$defs/Size" }, note: { anyOf: [{ type: "string" }, { type: "null" }], default: null }, more: { allOf: [{ $ref: "#/$defs/Size" }] } }, ["size"]),
+  };
+  const kinds = Object.fromEntries(fieldOf(schema).fields.map(([name, one]) => [name, one.kind]));
+  assert.deepEqual(kinds, { size: "choice", note: "text", more: "choice" });
+  assert.deepEqual(kept(schema, { size: "M" }).value, { size: "M", note: null });
+});
+
+test("what no field fits is written as JSON, and checked", () => {
+  const schema = { anyOf: [{ type: "string" }, { type: "integer" }] };
+  assert.equal(fieldOf(schema).kind, "json");
+  assert.deepEqual(typed(schema, "[1").value, undefined);
+  assert.match(typed(schema, "[1").faults[0].message, /no JSON/);
+  assert.equal(typed(schema, '"a"').value, "a");
+  const endless = { $defs: { Node: object({ next: { $ref: "#/$defs/Node" } }, ["next"]) }, $ref: "#/$defs/Node" };
+  let at = fieldOf(endless);
+  for (let depth = 0; at.kind === "object"; depth++, at = at.fields[0][1]) assert.ok(depth < 20);
+  assert.equal(at.kind, "json");
+  assert.equal(fieldOf({ $ref: "#/$defs/Gone" }).kind, "json");
+  assert.equal(fieldOf({ $ref: "https://elsewhere.example/schema" }).kind, "json");
+});
+
+test("an optional group is left out until somebody fills it in", () => {
+  const schema = object({ address: object({ street: { type: "string", minLength: 1 } }, ["street"]) });
+  const field = fieldOf(schema);
+  assert.deepEqual(read(field, draftOf(field)), { value: {}, faults: [] });
+  const draft = draftOf(field);
+  draft.fields.address.given = true;
+  assert.equal(faultAt(read(field, draft).faults, ["address", "street"]), "Something must stand here.");
+});
+
+test("a text with a default can be emptied, and a switch may be left open", () => {
+  const schema = object({ greeting: { type: "string", default: "Hello" }, loud: { type: "boolean" } });
+  const field = fieldOf(schema);
+  const draft = draftOf(field);
+  assert.equal(draft.fields.greeting, "Hello");
+  assert.equal(draft.fields.loud, null);
+  draft.fields.greeting = "";
+  assert.deepEqual(read(field, draft).value, { greeting: "" });
+});
+
+test("parameters of which only the names are known take JSON or else a text", () => {
+  const field = fieldsOfNames(["a", "b", "c", "d"]);
+  const draft = { given: true, fields: { a: "hello there", b: "[1, 2]", c: '"7"', d: "" } };
+  assert.deepEqual(read(field, draft).value, { a: "hello there", b: [1, 2], c: "7" });
+});

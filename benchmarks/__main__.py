@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import agents, composition, drivers, measures, platform, postgres, temporal  # noqa: E402
+from benchmarks import agents, composition, dashboard, drivers, measures, platform, postgres, temporal  # noqa: E402
 from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
@@ -31,6 +31,7 @@ MEASURES = {
     **postgres.MEASURES,
     **platform.MEASURES,
     **temporal.MEASURES,
+    **dashboard.MEASURES,
 }
 
 

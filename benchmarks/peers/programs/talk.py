@@ -1,0 +1,111 @@
+"""What all programs have in common: the talk with the measuring process, and the steps.
+
+A program is started as ``python programs/NAME.py STORE [VARIANT]`` in an environment that knows nothing of Holdfast, so
+this is the standard library only. It says ``ready`` when it could take work, and then does as it is told, line by line:
+
+``many RUNS STEPS``  carries out so many runs at once, and answers with the seconds that took
+``begin LEDGER``     starts the run that will be killed, and answers before that has ended
+``name LEDGER``      goes on with that run by naming it; asked only of those that do not go on by themselves
+``end``              leaves
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+WIDTH = 200
+"""Bytes of a step's output."""
+LENGTH = 12
+"""Steps of the run that will be killed."""
+HELD = 9
+"""The step in which it is."""
+PATIENCE = 600
+"""Seconds that this step takes when it is first tried: longer than anybody waits."""
+
+
+class Peer(Protocol):
+    """What a program provides."""
+
+    async def open(self, store: str, variant: str) -> None:
+        """Take up work, as a process does in production: including that of processes that are gone."""
+
+    async def many(self, runs: int, steps: int) -> None:
+        """Carry out so many runs at once, of so many steps one after the other."""
+
+    async def begin(self, ledger: str) -> None:
+        """Start the run that will be killed, without waiting for its end."""
+
+    async def name(self, ledger: str) -> None:
+        """Go on with it."""
+
+
+def output(number: int) -> str:
+    """What a step returns."""
+    return f"{number:0{WIDTH}d}"
+
+
+async def noted(ledger: str, number: int) -> str:
+    """A step that leaves a line in a file outside the database; the one that is held takes long when first tried."""
+    is_new = not any(line.split()[0] == str(number) for line in _lines(ledger))
+    with open(ledger, "a") as file:
+        file.write(f"{number} {os.getpid()} {time.time()}\n")
+    if number == HELD and is_new:
+        await asyncio.sleep(PATIENCE)
+    return output(number)
+
+
+async def one(ledger: str, number: int) -> str:
+    """A step of either kind: without a ledger it only returns its output."""
+    return await noted(ledger, number) if ledger else output(number)
+
+
+def _lines(ledger: str) -> list[str]:
+    path = Path(ledger)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def serve(peer: Peer) -> None:
+    """Be that program, until told to leave. What the peer itself prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    failed = 0
+    try:
+        asyncio.run(_serve(peer, answers))
+    except BaseException:
+        failed = 1
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(failed)  # threads of the peer may still wait for something
+
+
+async def _serve(peer: Peer, answers: TextIO) -> None:
+    store, variant, *_ = [*sys.argv[1:], ""]
+    await peer.open(store, variant)
+    answers.write("ready\n")
+    while line := await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
+        answer = await _answer(peer, line.split())
+        if answer is None:
+            return
+        answers.write(f"{answer}\n")
+
+
+async def _answer(peer: Any, words: list[str]) -> str | None:
+    match words:
+        case ["many", runs, steps]:
+            started = time.perf_counter()
+            await peer.many(int(runs), int(steps))
+            return str(time.perf_counter() - started)
+        case ["begin", ledger]:
+            await peer.begin(ledger)
+            return "begun"
+        case ["name", ledger]:
+            await peer.name(ledger)
+            return "named"
+    return None

@@ -43,6 +43,8 @@ _SETTINGS = {
     "history.timerProcessorMaxTimeShift": '"5ms"',
     # Nor for the second that lies between executions which continue each other.
     "history.workflowIdReuseMinimalInterval": '"10ms"',
+    # Each namespace has workers of the server's own, for schedules and batches of Temporal's, which nobody uses.
+    "worker.perNamespaceWorkerCount": "0",
 }
 
 

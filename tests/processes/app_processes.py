@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ledger import ENDED, Journal, Line, Moment, read_journals, read_ledger, read_workers
 
 import holdfast
+import quick_python
 from holdfast import Client
 
 T = TypeVar("T")
@@ -32,8 +33,15 @@ def until(condition: Callable[[], T], what: str, *, seen: Callable[[], Any]) -> 
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {PATIENCE} s. Seen:\n{seen()}")
-        time.sleep(0.005)
+        time.sleep(0.01)  # to look may mean to read all journals, which takes a processor for milliseconds
     return value
+
+
+def _library(command: list[str], environment: dict[str, str]) -> tuple[str, ...]:
+    """What a process needs of the library."""
+    if environment.get("HOLDFAST_URL", "").startswith("postgresql:"):
+        return quick_python.POSTGRES
+    return quick_python.SERVER if "serve" in command or "server.py" in command[-1] else quick_python.LIBRARY
 
 
 class App:
@@ -44,8 +52,14 @@ class App:
         # Files and not pipes: a tool's child that outlives its worker inherits them, and nobody must wait for it.
         self._out, self._err = folder / f"{self.name}.out", folder / f"{self.name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(
-                command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            self._process = quick_python.start(
+                command,
+                library=_library(command, environment),
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
             )
         self.pid = self._process.pid
 

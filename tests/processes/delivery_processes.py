@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 
+import quick_python
 from holdfast import Client
 
 APPS = Path(__file__).parent / "apps"
@@ -50,8 +51,13 @@ class Platform:
         given = {**os.environ, "HOLDFAST_URL": self.url, "LEDGER": str(self.ledger), **environment}
         given.pop("HOLDFAST_API_KEY", None)
         with (self.folder / "output").open("ab") as output:
-            process = subprocess.Popen(
-                [str(part) for part in command], env=given, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT
+            process = quick_python.start(
+                [str(part) for part in command],
+                library=quick_python.SERVER,
+                env=given,
+                cwd=self.folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
         self._processes.append(process)
         return process

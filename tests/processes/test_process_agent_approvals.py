@@ -17,6 +17,7 @@ from agent_processes import RUN, Asked, ForkServer, Life, Scene, call, turn
 from app_processes import until
 from ledger import read_journals
 
+import quick_python
 from holdfast import ApprovalInfo
 
 AGENT = "killed-cashier"
@@ -34,7 +35,7 @@ def holdfast(scene: Scene, *arguments: str) -> subprocess.Popen[str]:
     """What a person does."""
     command = [sys.executable, "-m", "holdfast.cli", *arguments, "--by", "ana"]
     environment = {**os.environ, "HOLDFAST_URL": scene.url}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return quick_python.start(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_answers_from_the_command_line_reach_a_run_whose_process_is_dead(folder: Path, agent_forks: ForkServer):

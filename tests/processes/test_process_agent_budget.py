@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from agent_processes import MODEL_CALL, RUN, Asked, ForkServer, Life, Scene, cal
 from app_processes import until
 from ledger import STEP, Journal, Moment, check_end, read_journals
 
+import quick_python
 from holdfast import Budget
 
 DIGGERS = 4
@@ -51,7 +51,7 @@ def give_more(scene: Scene, limit: str, amount: int) -> None:
     """What a person does."""
     command = [sys.executable, "-m", "holdfast.cli", "budget", RUN, f"--{limit}", str(amount)]
     environment = {**os.environ, "HOLDFAST_URL": scene.url}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = quick_python.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
 
 

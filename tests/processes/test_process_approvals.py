@@ -12,6 +12,7 @@ import pytest
 from app_processes import PATIENCE, World, until
 from ledger import Journal, check_crash, check_end
 
+import quick_python
 from holdfast import ApprovalClosed
 from holdfast.core.records import Kind
 
@@ -20,7 +21,7 @@ SILENT = ("approval begins", "approval reminder", "approval time-out")
 
 def command(world: World, *args: str) -> subprocess.Popen[str]:
     """``holdfast ...``, in a process of its own."""
-    return subprocess.Popen(
+    return quick_python.start(
         [sys.executable, "-m", "holdfast.cli", *args, "--json"],
         env={**os.environ, "HOLDFAST_URL": world.url},
         stdout=subprocess.PIPE,

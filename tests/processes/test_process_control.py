@@ -185,3 +185,27 @@ def test_a_pause_outlives_the_worker(world: World):
     assert not world.lines("hold", "finish")
     assert world.client.resume_sync(run)
     assert world.wait_for_end(run).output == ["x first", "x second", "x"]
+
+
+def test_a_payment_of_unknown_outcome_that_a_person_settles_happens_once_and_stays_settled(world: World):
+    victim = world.worker()
+    run = world.client.start_sync("settled_payment", "x")
+    world.wait_for_line("pay_slowly", "start", run=run, pid=victim.pid)
+    victim.kill()
+    second = world.worker()
+    assert "may or may not have happened" in (world.wait_for_end(run, "failed").error or "")
+    world.client.settle_sync(run, 1, "paid by hand", by="ada")
+    world.wait_for_run(run, lambda journal: journal.state == "waiting", "has gone on, to where it waits")
+    before = world.moment()
+    second.kill()
+    world.open_gate("x")  # of the payment, if anybody made it again
+    world.worker()
+    world.client.signal_sync(run, "go", "on")
+    journal = world.wait_for_end(run)
+    assert journal.output == ["paid by hand", "on"]
+    check_crash(before, world.moment())
+    check_end(world.moment(), killed=[victim.pid, second.pid])
+    assert [line.phase for line in world.lines("pay_slowly")] == ["start"]
+    assert [(record.ok, record.payload, record.attempts) for record in journal.records[:1]] == [
+        (True, b'"paid by hand"', 0)
+    ]

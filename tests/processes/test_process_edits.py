@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from app_processes import HERE
+
+import quick_python
 
 DONE = "Replaced it in 'file.txt'."
 
@@ -30,7 +31,7 @@ class Editor:
     def run(self, kill: str) -> tuple[int, str]:
         """How it ended, and what it says the tool answered."""
         program = [sys.executable, str(HERE / "apps" / "edit_and_die.py"), str(self.work), kill]
-        done = subprocess.run(program, env=self._environment, capture_output=True, text=True, timeout=60, check=False)
+        done = quick_python.run(program, env=self._environment, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout.strip() or done.stderr
 
 

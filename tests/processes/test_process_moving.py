@@ -11,9 +11,11 @@ from app_processes import World
 from ledger import check_end, read_journals
 from postgres_processes import PgWorld
 
+import quick_python
+
 
 def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "holdfast.cli", *words], capture_output=True, text=True, timeout=60)
+    done = quick_python.run([sys.executable, "-m", "holdfast.cli", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from app_processes import App, until
+
+import quick_python
 
 CLI = [sys.executable, "-m", "holdfast.cli"]
 
@@ -30,7 +31,7 @@ class Site:
         self.port = 0
         self.servers: list[App] = []
         made = [*CLI, "keys", "create", "all", "--scope", "admin", "--scope", "listen:*", "--quiet", "--url", self.url]
-        self.token = subprocess.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        self.token = quick_python.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     def serve(self) -> App:
         """Start a server, on the port of the one before, and wait until it listens."""
@@ -121,5 +122,5 @@ def test_a_server_that_was_killed_is_followed_at_once_by_another_on_the_same_por
         entries = http.get("/v1/audit").json()["items"]
         assert [entry["action"] for entry in entries] == ["send"] * 3
         assert httpx2.get(f"http://127.0.0.1:{site.port}/v1/whoami").status_code == 401
-    kept = subprocess.run([*CLI, "audit", "--json", "--url", site.url], capture_output=True, text=True, check=True)
+    kept = quick_python.run([*CLI, "audit", "--json", "--url", site.url], capture_output=True, text=True, check=True)
     assert [entry["target"] for entry in json.loads(kept.stdout)] == ["jobs/job-2", "jobs/job-1", "jobs/job-0"]

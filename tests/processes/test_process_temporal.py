@@ -49,13 +49,16 @@ def phases(lines: list[Line]) -> list[str]:
 
 def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(temporal_world: TemporalWorld):
     world = temporal_world
-    names = "held held_plain slow_payment stumbling crunched signalled"
+    names = "held held_plain slow_payment settled_payment stumbling crunched signalled"
     victim = world.worker(names, STUCK=1)
     held, held_plain = world.client.start_sync("held", "x"), world.client.start_sync("held_plain", "y")
     stumbling, payment = world.client.start_sync("stumbling", "z"), world.client.start_sync("slow_payment", "p")
     crunched, signalled = world.client.start_sync("crunched", "c"), world.client.start_sync("signalled")
-    for step in ("hold", "hold_plain", "pay_slowly"):
+    settled = world.client.start_sync("settled_payment", "s")
+    for step in ("hold", "hold_plain"):
         world.wait_for_line(step, "start")
+    for run in (payment, settled):
+        world.wait_for_line("pay_slowly", "start", run=run)
     until(lambda: len(world.lines("stumble", "start")) == 2, "the second attempt is made", seen=world.describe)
     world.wait_for_run(crunched, lambda journal: noted(journal, 1) == b"98000", "tells how far it is")
     world.wait_for_run(signalled, lambda journal: journal.records, "waits for a signal")
@@ -67,6 +70,7 @@ def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(t
         world.open_gate(gate)
     for word in ("one", "two"):
         world.client.signal_sync(signalled, "go", word)
+    world.wait_for_end(settled, "failed")
     expected = {
         held: ["x before", "x", "x after"],
         held_plain: ["y before", "y", "y after"],
@@ -77,12 +81,17 @@ def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(t
     }
     assert {run: world.wait_for_end(run).output for run in expected} == expected
     end = world.moment()
-    check_crash(before, end, at_once=5)
+    check_crash(before, end, at_once=6)
     check_steps(end, killed=[victim.pid])
-    assert phases(world.lines("pay_slowly")) == ["start"], "what may happen once is not begun again"
+    assert phases(world.lines("pay_slowly")) == ["start", "start"], "what may happen once is not begun again"
     assert [line.attempt for line in world.lines("stumble", "start")] == [1, 2, 2, 3, 4], "a death is no failure"
     assert [line.label for line in world.lines("crunch", "start")] == ["from 0", "from 98000"]
     assert len(world.lines("hold", "start", run=held)) == 2
+
+    world.client.settle_sync(settled, "pay_slowly", "paid by hand")
+    world.client.signal_sync(settled, "go", "on")
+    assert world.wait_for_end(settled).output == ["paid by hand", "on"]
+    assert phases(world.lines("pay_slowly")) == ["start", "start"], "nor when a person has said what came of it"
 
 
 def test_a_worker_with_other_code_does_nothing_in_the_name_of_a_step_and_that_counts_for_nothing(

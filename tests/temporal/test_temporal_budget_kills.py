@@ -12,6 +12,7 @@ import pytest
 from budgeted_app import LEASE, make
 from temporalio.client import Client as TemporalClient
 
+import quick_python
 from holdfast import Client, Handle, Runtime
 from holdfast.stores.temporal import naming
 
@@ -24,7 +25,8 @@ pytestmark = [
 
 
 def start_worker(url: str, ledger: Path, gate: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, APP, url, ledger, gate], stdin=subprocess.DEVNULL)
+    command = [sys.executable, APP, url, ledger, gate]
+    return quick_python.start(command, library=quick_python.TEMPORAL, stdin=subprocess.DEVNULL)
 
 
 async def written(ledger: Path, lines: list[str]) -> None:

@@ -13,7 +13,7 @@ from temporalio.client import Client as TemporalClient
 
 from holdfast import Agent, Budget, Client, RunFailed, Runtime, step, tool, wait_for_signal, workflow
 from holdfast.core.usage import Limits, Usage
-from holdfast.engine.steps import current
+from holdfast.engine.step_context import current
 from holdfast.errors import RunCancelled, RunEnded, UsageError
 from holdfast.stores.temporal import budgets, naming
 from holdfast.stores.temporal.budgets import Asker, BudgetAccount

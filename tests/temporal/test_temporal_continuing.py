@@ -31,6 +31,7 @@ from continuing_flows import (
 from temporal_engines import client_of, serving
 from temporalio.api.enums.v1 import EventType
 
+import quick_python
 import temporal_server
 from holdfast import RunFailed
 from holdfast.core.records import Kind, Record, Signal
@@ -195,7 +196,8 @@ def _worker(url: str, ledger: Path) -> subprocess.Popen[bytes]:
     )
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "LEDGER": str(ledger), "PYTHONPATH": path}
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-c", code]
+    return quick_python.start(command, library=quick_python.TEMPORAL, env=environment, stderr=subprocess.DEVNULL)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

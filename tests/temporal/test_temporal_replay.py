@@ -27,6 +27,7 @@ from holdfast.stores.temporal import happenings, naming
 from holdfast.stores.temporal.carrying import unpack
 from holdfast.stores.temporal.happenings import Batch, StepEnded, ended_with, read_batches, unseen
 from holdfast.stores.temporal.payloads import data_of
+from holdfast.stores.temporal.rows import rewind_of
 from holdfast.temporal import fed, feeding, holding
 from holdfast.temporal.recalling import written
 
@@ -96,8 +97,7 @@ def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
         mine = json.loads(run.end.error or b"{}")
         assert {**told, "traceback": ""} == {**mine, "traceback": ""}
         short = json.loads(zlib.decompress(failure.application_failure_info.details.payloads[1].data))
-        rewind = None if run.end.rewind is None else json.loads(json.dumps(run.end.rewind._asdict()))
-        assert short["rewind"] == rewind
+        assert rewind_of(short["rewind"]) == run.end.rewind
         before = len(unpack(history.events[0].workflow_execution_started_event_attributes.input.payloads)[1])
         records = unpack(run.packing.chunks())[1][before:]
         assert [[int(one.kind), one.position, one.name, one.at] for one in records] == [

@@ -1,32 +1,22 @@
 """What Temporal's Web UI shows of an agent's run, in a real browser: names and values that people can read.
 
-``--screenshots`` keeps the picture for docs/temporal.md. Without Chromium and Playwright there is nothing to look with.
+``--screenshots`` keeps the picture for docs/temporal.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsers import PICTURES, chromium
 from holdfast import Agent, Runtime, tool
 from holdfast.testing import ScriptedModel, call
 from temporal_server import TemporalServer
 
 pytestmark = pytest.mark.asyncio
-
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "temporal-ui.png"
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 @tool
@@ -58,23 +48,18 @@ def server() -> Iterator[TemporalServer]:
 
 
 async def test_people_can_read_what_an_agent_did(server: TemporalServer, request: pytest.FixtureRequest) -> None:
-    playwright = pytest.importorskip("playwright.async_api", reason="needs Playwright")
-    chromium = shutil.which("chromium") or pytest.skip("needs Chromium")
     async with Runtime(server.url, workflows=["ui-researcher", "ui-writer"]) as runtime:
         handle = await runtime.start(writer.options(id="explain-entanglement"), "Explain quantum entanglement.")
         assert (await handle.result()).output == "Entangled particles share one state."
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=chromium, args=list(FLAGS))
+    async with chromium() as browser:
         page: Any = await browser.new_page(viewport={"width": 1400, "height": 1000})
         workflows = f"http://127.0.0.1:{server.ui_port}/namespaces/default/workflows"
         await page.goto(f"{workflows}/explain-entanglement")
         await page.get_by_text("Relationships").wait_for()
         await page.wait_for_timeout(1500)
         if request.config.getoption("--screenshots"):
-            PICTURE.parent.mkdir(exist_ok=True)
-            await page.screenshot(path=PICTURE)
+            await page.screenshot(path=PICTURES / "temporal-ui.png")
         seen = await page.inner_text("body")
-        await browser.close()
     assert "Explain quantum entanglement." in seen
     assert "Entangled particles share one state." in seen
     assert "ui-writer/ui-writer" in seen

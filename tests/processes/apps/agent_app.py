@@ -20,6 +20,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import ssl
 import sys
 import threading
@@ -178,6 +179,8 @@ def fork(order: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         live(order)
         os._exit(0)
@@ -202,9 +205,16 @@ def serve() -> None:
     """Fork for every order; end when there can be no more, and take everybody along."""
     living: set[int] = set()
     pending = b""
+    ended, wake = socket.socketpair()
+    for one in (ended, wake):
+        one.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     while True:
-        readable, _, _ = select.select([0], [], [], GLANCE)
-        if readable:
+        readable, _, _ = select.select([0, ended], [], [])
+        if ended in readable:
+            ended.recv(1 << 16)
+        if 0 in readable:
             read = os.read(0, 1 << 16)
             if not read:
                 break

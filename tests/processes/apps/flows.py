@@ -328,6 +328,12 @@ async def slow_payment(name: str) -> list[str]:
         return ["unknown", await call("look into it")]
 
 
+@workflow(id="settled-payment-{name}")
+async def settled_payment(name: str) -> list[str]:
+    """Fails when the outcome of its payment is unknown."""
+    return [await pay_slowly(name), await wait_for_signal("go")]
+
+
 @step(effect="once")
 async def pay_slowly(gate: str) -> str:
     """Tells of its progress while it is held back."""

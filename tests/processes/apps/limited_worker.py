@@ -7,21 +7,35 @@ import json
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from ledger import effect
 
 from holdfast import Queue, Runtime, step, workflow
 
+PLACES = 3
+
 
 @step
 async def visit(customer: str) -> str:
     with effect(customer):
+        await all_places_taken()
         await asyncio.sleep(0.1)
     return customer
 
 
-@workflow(queue=Queue("visits", concurrency=3, per_key=1, key="{customer}"), max_deliveries=99)
+async def all_places_taken() -> None:
+    """The first visits wait for each other: however slow the machine is, all places are taken at once one time."""
+    begun = Path(f"{os.environ['CLAIMS']}.begun")
+    with begun.open("a") as file:
+        file.write("x")
+    patience = time.monotonic() + 20
+    while begun.stat().st_size < PLACES and time.monotonic() < patience:  # noqa: ASYNC110 - other processes write
+        await asyncio.sleep(0.02)
+
+
+@workflow(queue=Queue("visits", concurrency=PLACES, per_key=1, key="{customer}"), max_deliveries=99)
 async def visits(customer: str, number: int) -> str:
     return await visit(customer)
 

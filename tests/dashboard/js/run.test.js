@@ -197,6 +197,11 @@ test("what has begun is in flight until its outcome is told, or read", () => {
   assert.deepEqual(flights, {});
 });
 
+test("what a person has settled took no worker's time", () => {
+  const [row] = rowsOf(story([record(1, 0, 9, { attempts: 0, worker: 0, epoch: 0 })]), at(10));
+  assert.deepEqual([row.begin, row.end], [at(9), at(9)]);
+});
+
 test("a takeover is where the next worker began, whatever has ended since", () => {
   const flights = [{ number: 2, name: "b", at: moment(3), ended: moment(5) }, { number: 3, name: "c", at: moment(5) }];
   const [told] = takeoversOf(story([record(1, 0, 1)], { state: "running", epoch: 2, held_by: 2, in_flight: flights }));

@@ -6,7 +6,7 @@ import { bytes, clock, count, duration, plural } from "../../format.js";
 import { Badge, ProblemNote, Value } from "../../parts.js";
 import { href } from "../../router.js";
 import { isForkable, may } from "./may.js";
-import { nameOf, numberOf, replaysOf, titleOfRow, workersOf } from "./rows.js";
+import { isSettled, nameOf, numberOf, replaysOf, titleOfRow, workersOf } from "./rows.js";
 import { costOf } from "./spent.js";
 import { Copy, Fault, Folded, Named } from "./values.js";
 
@@ -60,9 +60,9 @@ function RecordDetail({ record, story, who, open }) {
       <div><dt>Outcome</dt><dd>${record.unknown ? html`<${Badge} tone="bad">nobody knows<//>` : record.ok ? html`<${Badge} tone="good">ok<//>` : html`<${Badge} tone="bad">${(record.outcome ?? "failed").replace("_", " ")}<//>`}</dd></div>
       <div><dt>Kind</dt><dd>${call ? "model call" : record.kind}</dd></div>
       <div><dt>When</dt><dd>${clock(record.at)}</dd></div>
-      ${record.seconds !== null ? html`<div><dt>Took</dt><dd>${duration(record.seconds)}</dd></div>` : null}
+      ${record.seconds !== null && !isSettled(record) ? html`<div><dt>Took</dt><dd>${duration(record.seconds)}</dd></div>` : null}
       ${record.attempts > 1 ? html`<div><dt>Attempts</dt><dd>${record.attempts}</dd></div>` : null}
-      <div><dt>Recorded by</dt><dd>${record.worker ? nameOf(record.worker, workers) : "given to the fork"}</dd></div>
+      <div><dt>Recorded by</dt><dd>${isSettled(record) ? "a person, who settled it" : record.worker ? nameOf(record.worker, workers) : "given to the fork"}</dd></div>
       ${replays ? html`<div><dt>Replayed</dt><dd>${replays === 1 ? "once" : `${replays} times`}, not run again</dd></div>` : null}
       ${record.run ? html`<div><dt>Run</dt><dd><a href=${href("runs", record.run)}>${record.run}</a></dd></div>` : null}
     </dl>

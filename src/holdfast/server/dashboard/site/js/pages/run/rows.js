@@ -10,6 +10,9 @@ const time = (at) => (at ? Date.parse(at) : NaN);
 // How many later holders have replayed a record.
 export const replaysOf = (story, record) => Math.max(0, story.epoch - record.epoch);
 
+// Whether a person has said what came of it, and no attempt: its outcome was unknown.
+export const isSettled = (record) => record.attempts === 0;
+
 export const nameOf = (worker, workers) => workers.get(worker)?.name || `worker ${worker}`;
 export const workersOf = (story) => new Map(story.workers.map((one) => [one.id, one]));
 
@@ -72,6 +75,7 @@ function beginsOf(story) {
   const origin = time(story.created_at);
   return journal.map((record) => {
     const end = time(record.at);
+    if (isSettled(record)) return end;
     if (WORK.has(record.kind)) return time(record.started_at) || end;
     if (!WAITS.has(record.kind)) return end;
     if (children.has(record.run)) return Math.min(end, children.get(record.run));

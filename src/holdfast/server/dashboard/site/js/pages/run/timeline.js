@@ -10,7 +10,7 @@ import { Empty } from "../../parts.js";
 import { refine } from "../../router.js";
 import { axisOf, marksOf, place } from "./axis.js";
 import { Detail } from "./detail.js";
-import { inView, isEnded, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
+import { inView, isEnded, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
 import { costOf } from "./spent.js";
 
 const HEIGHT = 34;
@@ -228,7 +228,7 @@ function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
   </div>`;
 }
 
-const tookOf = (row) => (row.record && row.record.seconds === null && row.work === "" && row.end <= row.begin ? "" : duration((row.end - row.begin) / 1000));
+const tookOf = (row) => (row.record && isSettled(row.record) ? "" : row.record && row.record.seconds === null && row.work === "" && row.end <= row.begin ? "" : duration((row.end - row.begin) / 1000));
 
 // What is out of the ordinary with a step.
 function Marks({ row }) {
@@ -242,6 +242,7 @@ function Marks({ row }) {
   const odd = record.ok ? "" : { refused: "refused", needs_approval: "asks first", cleared: "cleared", context_full: "context full", unknown: "unknown" }[record.outcome] ?? "failed";
   return html`<span class="marks">
     ${odd ? html`<b class="badge ${odd === "failed" || odd === "unknown" ? "bad" : "warn"}">${odd}</b>` : null}
+    ${isSettled(record) ? html`<b class="badge calm">settled by a person</b>` : null}
     ${record.attempts > 1 ? html`<b class="badge warn">${record.attempts} attempts</b>` : null}
     ${replays ? html`<b class="faint" title="taken from the journal by ${plural(replays, "later holder")}, not run again">replayed ×${replays}</b>` : null}
     ${record.model_call?.failed.length ? html`<b class="badge warn">fallback</b>` : null}

@@ -7,7 +7,7 @@ import { useChanges, useLoaded, useNow } from "../../data.js";
 import { clock, count, duration, plural } from "../../format.js";
 import { useKeys } from "../../keys.js";
 import { Empty } from "../../parts.js";
-import { refine } from "../../router.js";
+import { parse, refine } from "../../router.js";
 import { axisOf, marksOf, place } from "./axis.js";
 import { Detail } from "./detail.js";
 import { inView, isEnded, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
@@ -158,21 +158,25 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, moves }) {
     box.scrollTop = Math.max(0, index * height - box.clientHeight / 3);
     look();
   }, [selected?.key]);
+  // Keys may come faster than the page is drawn: they go by what is kept, and by the address, and not by what was drawn.
+  const kept = useRef(-1);
+  const openKey = () => parse(location.hash).query.row;
+  const here = () => rows[kept.current];
   const move = (by) => {
-    const here = at >= 0 && rows[at] ? at : selected ? rows.indexOf(selected) : -1;
-    let next = Math.max(0, Math.min(rows.length - 1, here + by));
+    const from = here() ? kept.current : rows.findIndex((row) => row.key === openKey());
+    let next = Math.max(0, Math.min(rows.length - 1, from + by));
     while (rows[next]?.what === "takeover" && next + Math.sign(by) >= 0 && next + Math.sign(by) < rows.length) next += Math.sign(by);
     moved.current = true;
+    kept.current = next;
     setAt(next);
-    if (selected && rows[next].what !== "takeover") refine({ row: rows[next].key });
+    if (openKey() && rows[next].what !== "takeover") refine({ row: rows[next].key });
   };
-  const here = rows[at];
   useKeys({
     j: ["next step", () => move(1)],
     k: ["step before", () => move(-1)],
-    Enter: ["open the step", () => here && refine({ row: here.key })],
-    x: ["open a child in place", () => runOf(here) && toggle(runOf(here))],
-    ...(selected ? { Escape: ["close the step", () => close(selected.key)] } : {}),
+    Enter: ["open the step", () => here() && refine({ row: here().key })],
+    x: ["open a child in place", () => runOf(here()) && toggle(runOf(here()))],
+    ...(selected ? { Escape: ["close the step", () => openKey() && close(openKey())] } : {}),
   });
   const { first, last, above, below } = inView(rows.length, height, view.top, view.room);
   return html`<div class="rows" ref=${place} onScroll=${look} tabindex="0" role="region" aria-label="timeline">

@@ -23,6 +23,20 @@ async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any
         assert await violations(page) == []
 
 
+async def test_a_key_that_is_not_known_is_told_so_and_one_that_is_opens_the_pages(page: Any) -> None:
+    page.allowed += ["401"]
+    async with live() as server, httpx2.AsyncClient(base_url=server.address) as client:
+        token = (await client.post("/v1/keys", json={"name": "ada", "scopes": ["read"]})).json()["token"]
+        await page.goto(server.address)
+        await page.get_by_label("API key").fill("hf_no_such")
+        await page.get_by_role("button", name="Open").click()
+        await page.get_by_role("alert").get_by_text("was revoked, or has expired").wait_for()
+        assert await violations(page) == []
+        await page.get_by_label("API key").fill(token)
+        await page.get_by_role("button", name="Open").click()
+        await page.get_by_text("live", exact=True).wait_for()
+
+
 async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() -> None:
     async with live() as server, httpx2.AsyncClient(base_url=server.address) as client:
         first = await client.get("/ui/js/main.js")

@@ -46,15 +46,19 @@ function useReader() {
 
 function SignIn() {
   const [typed, setTyped] = useState("");
+  // A key that was good until now is good no more.
+  const [problem, setProblem] = useState(key.get() ? new Error("The key is not known here, was revoked, or has expired.") : null);
   const submit = (event) => {
     event.preventDefault();
+    setProblem(null);
     key.set(typed.trim());
+    get("/v1/whoami").catch(setProblem); // one that is known opens the page
   };
   return html`<main class="sign-in">
     <img src="/ui/icon.svg" alt="" width="44" height="44" />
     <h1>Holdfast</h1>
     <p>This server needs an API key. <code>holdfast keys create</code> makes one, for whoever may open its store.</p>
-    ${key.get() ? html`<div class="note bad" role="alert">The key is not known here, was revoked, or has expired.</div>` : null}
+    ${problem ? html`<div class="note bad" role="alert">${problem.message}</div>` : null}
     <form onSubmit=${submit}>
       <label class="field">API key
         <input type="password" autocomplete="off" required value=${typed} onInput=${(event) => setTyped(event.target.value)} placeholder="hf_…" />

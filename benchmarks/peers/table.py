@@ -33,7 +33,7 @@ def brief(report: Report) -> str:
         f"{report.steps} steps of one run, a second",
         f"{report.runs} runs × {EACH} steps, steps a second",
         "killed in step 9 of 12: runs again",
-        "goes on by itself",
+        "goes on",
         "a second process beside a living one repeats",
     ]
     rows = [
@@ -42,7 +42,7 @@ def brief(report: Report) -> str:
             _failed(one, "rates") if one.sequential is None else f"{one.sequential.value:,.0f}",
             _failed(one, "rates") if one.together is None else f"{one.together.value:,.0f}",
             _again(one),
-            "no: the run is named" if one.is_named else _by_itself(one),
+            _goes_on(one),
             _failed(one, "beside") if one.beside is None else _steps(one.beside),
         ]
         for one in report.peers
@@ -121,7 +121,11 @@ def _missing(report: Report) -> str:
 
 
 def _rate(one: Figures, rate: Rate | None) -> str:
-    return _failed(one, "rates") if rate is None else f"{rate.value:,.0f} ({rate.of_bare:.2f} of bare)"
+    return _failed(one, "rates") if rate is None else f"{rate.value:,.0f} ({_share(rate.of_bare)} of bare)"
+
+
+def _share(of_bare: float) -> str:
+    return f"{of_bare:.2f}" if of_bare >= 0.01 else "less than 0.01"
 
 
 def _bytes(one: Figures) -> str:
@@ -150,6 +154,16 @@ def _by_itself(one: Figures) -> str:
     if one.restart is None:
         return _failed(one, "restart")
     return "yes" if one.restart.seconds is not None else "no"
+
+
+def _goes_on(one: Figures) -> str:
+    """What has to happen for it, and how long that took."""
+    if one.is_named:
+        return "when somebody names the run"
+    if one.no_takeover:
+        return "when a process starts" if _by_itself(one) == "yes" else _by_itself(one)
+    took = _seconds(one, "takeover", one.takeover)
+    return took if one.takeover is None or one.takeover.seconds is None else f"by itself, {took} s"
 
 
 def _seconds(one: Figures, job: str, crash: Crash | None) -> str:

@@ -5,11 +5,15 @@ No peer is run here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from benchmarks.peers import ledger
 from benchmarks.peers.figures import Crash, Figures, Rate, Report, read
-from benchmarks.peers.table import render
+from benchmarks.peers.table import brief, into, render
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def figures(**fields: object) -> Figures:
@@ -48,6 +52,30 @@ def test_a_crash_is_told_by_what_ran_again_and_by_who_went_on() -> None:
     assert "| Other, SQLite | the one in flight (9) | yes | 1.2 | 0.04 | none |" in told
     assert "| Named | 7 to 9 | no: the run is named | 2.0 | – | – |" in told
     assert "| Lost | none | no | never | never | 9, 10 |" in told
+
+
+def test_in_brief_a_crash_is_told_by_what_it_takes_to_go_on() -> None:
+    lucky = figures(restart=Crash([9], 1.24), takeover=Crash([9], 0.04), beside=[])
+    started = figures(title="Started", no_takeover="only at start", restart=Crash([9], 0.5), beside=[9])
+    named = figures(title="Named", is_named=True, no_takeover="no workers", restart=Crash([7, 8, 9], 2.0))
+    lost = figures(title="Lost", restart=Crash([], None), takeover=Crash([], None), beside=[])
+    told = brief(report(lucky, started, named, lost))
+    assert "| Other, SQLite | – | – | the one in flight (9) | by itself, 0.04 s | none |" in told
+    assert "| Started | – | – | the one in flight (9) | when a process starts | the one in flight (9) |" in told
+    assert "| Named | – | – | 7 to 9 | when somebody names the run | – |" in told
+    assert "| Lost | – | – | none | never | none |" in told
+
+
+def test_a_rate_that_is_nearly_nothing_beside_the_bare_database_is_not_told_as_nothing() -> None:
+    assert "| Other, SQLite | 20 (less than 0.01 of bare) |" in render(report(figures(sequential=Rate(20, 0.004))))
+
+
+@pytest.mark.parametrize(("page", "told"), [("docs/benchmarks.md", render), ("README.md", brief)])
+def test_the_pages_hold_the_peers_as_they_were_measured(page: str, told: Callable[[Report], str]) -> None:
+    text = (ROOT / page).read_text()
+    tables = told(read(ROOT / "benchmarks" / "peers" / "figures.json"))
+    assert tables in text
+    assert into(text, tables) == text
 
 
 def test_what_could_not_be_measured_is_told_with_the_reason() -> None:

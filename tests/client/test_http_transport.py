@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -234,6 +235,34 @@ async def test_events_are_read_wherever_the_bytes_are_cut() -> None:
         reader = EventReader()
         found = [one for at in range(0, len(data), size) for one in reader.feed(data[at : at + size])]
         assert found == expected, size
+
+
+async def test_an_event_that_comes_in_many_pieces_is_looked_through_once() -> None:
+    """A delivery may bring many megabytes: a reader that began anew with each piece would never be done."""
+    reader, piece = EventReader(), b"x" * 512
+    assert list(reader.feed(b"data: ")) == []
+    for _ in range(64_000):
+        assert list(reader.feed(piece)) == []
+    [found] = reader.feed(b"\n\n")
+    assert len(found.data) == 64_000 * 512
+
+
+async def test_a_listener_is_told_when_the_server_sends_what_it_cannot_read() -> None:
+    hello = 'event: listener\ndata: {"listener": "1.box", "lease": 30}\n\n'
+    odd = 'event: delivery\ndata: {"id": "d1", "kind": "of another version"}\n\n'
+    answer = httpx2.Response(200, content=(hello + odd).encode(), headers={"content-type": "text/event-stream"})
+    client = script(answer, told({}, 200)).client()
+    with pytest.raises(ServerError, match=r"cannot read, as 'delivery' of address 'box'.*Are both of the same version"):
+        async with asyncio.timeout(10):
+            await anext(client.listen("box"))
+    await client.close()
+
+
+async def test_what_no_request_can_be_made_of_is_an_error_of_holdfast() -> None:
+    with pytest.raises(ServerError, match="cannot be asked: URL too long"):
+        await script(told(RUN)).client().get("r" * 70_000)
+    with pytest.raises(ServerError, match="cannot be asked: Invalid IDNA hostname"):
+        await script(told(RUN)).client("http://\u200b.localhost").get("r")
 
 
 # The key

@@ -29,6 +29,7 @@ from typing import Any
 from holdfast.client.deliveries import FAREWELL, Delivery
 from holdfast.client.http.patience import Patience
 from holdfast.client.http.runs import part
+from holdfast.client.http.sse import Received
 from holdfast.client.http.transport import Passing, Transport
 from holdfast.client.listening import LONGEST_NAME, Listener
 from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
@@ -206,15 +207,24 @@ class HttpListener(Listener):
         }
         async with self._transport.stream(f"{self._path}/listen", query=query) as stream:
             async for event in stream:
-                if event.event == "listener":
-                    told = json.loads(event.data)
-                    self._id, self._lease = str(told["listener"]), float(told["lease"])
-                    self._is_connected = True
-                    patience.renew()
-                elif event.event == "delivery":
-                    self._take(json.loads(event.data))
-                elif event.event == "over" and json.loads(event.data)["id"] in self._held:
-                    self._beat_now.set()  # which tells why
+                try:
+                    self._hear(event, patience)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ServerError(
+                        f"{self._transport.place.url} has sent what this version of Holdfast cannot read, as "
+                        f"{event.event!r} of address {self._address!r}: {error!r}. Are both of the same version?"
+                    ) from error
+
+    def _hear(self, event: Received, patience: Patience) -> None:
+        if event.event == "listener":
+            told = json.loads(event.data)
+            self._id, self._lease = str(told["listener"]), float(told["lease"])
+            self._is_connected = True
+            patience.renew()
+        elif event.event == "delivery":
+            self._take(json.loads(event.data))
+        elif event.event == "over" and json.loads(event.data)["id"] in self._held:
+            self._beat_now.set()  # which tells why
 
     def _take(self, told: Mapping[str, Any]) -> None:
         if str(told["id"]) in self._held:

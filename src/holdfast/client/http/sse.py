@@ -23,18 +23,26 @@ class EventReader:
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
-        self._rest = ""
+        self._rest: list[str] = []
+        """Pieces of a line that has not come to its end."""
+        self._is_cr_held = False
         self._data: list[str] = []
         self._event = ""
         self._id = ""
 
     def feed(self, data: bytes) -> Iterator[Received]:
         """The events that are complete with these bytes."""
-        text = self._rest + self._decode(data)
+        text = self._decode(data)
+        if self._is_cr_held:
+            text = f"\r{text}"
         # A CR at the end may be the first half of a line's end: what follows tells.
-        held = "\r" if text.endswith("\r") else ""
-        lines = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._rest = lines.pop() + held
+        self._is_cr_held = text.endswith("\r")
+        *lines, rest = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines:
+            # A line may be many megabytes long: its pieces are put together once, and looked through once.
+            lines[0] = "".join([*self._rest, lines[0]])
+            self._rest.clear()
+        self._rest.append(rest)
         for line in lines:
             event = self._take(line)
             if event is not None:

@@ -41,6 +41,8 @@ SILENCE = 45.0
 PASSING = frozenset({429, 502, 503, 504})
 """Statuses that may pass."""
 
+_FAULTS = (httpx2.HTTPError, httpx2.InvalidURL)
+"""What a request may come to without an answer."""
 _NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts no certificate, for ways that have none."""
 
@@ -177,7 +179,7 @@ class Transport:
         times = httpx2.Timeout(connect=CONNECT, read=read, write=ANSWER, pool=None)
         try:
             response = await self._here().request(method, address, content=content, headers=headers, timeout=times)
-        except httpx2.HTTPError as error:
+        except _FAULTS as error:
             raise self._broken(error) from None
         return self._read(response, asked)
 
@@ -193,7 +195,7 @@ class Transport:
             raise Passing(str(error), error, sent=response.status_code != 429, wait=_retry_after(response))
         return Answer(response.status_code, data, error)
 
-    def _broken(self, error: httpx2.HTTPError) -> Passing:
+    def _broken(self, error: Exception) -> Passing:
         """What may pass. Raises what will not."""
         cause: BaseException | None = error
         while cause is not None:
@@ -233,7 +235,7 @@ class Transport:
                         f"{self.place.url} has answered GET {path} with no stream of events. Is it a Holdfast server?"
                     )
                 yield Stream(response)
-        except httpx2.HTTPError as error:
+        except _FAULTS as error:
             raise self._broken(error) from None
 
 

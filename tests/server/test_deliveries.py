@@ -329,3 +329,14 @@ async def test_whoever_goes_away_while_waiting_leaves_nothing_behind(world: Worl
     await world.send("pipeline")
     delivery = await world.take("pipeline")
     assert (delivery["number"], delivery["failures"]) in ((1, 0), (2, 0))
+
+
+async def test_what_is_sent_again_is_answered_with_its_run_also_when_that_has_failed(world: World):
+    path, name = "/v1/addresses/frail/send", {"Idempotency-Key": "once"}
+    sent = (await world.http.post(path, json={"payload": 1}, headers=name)).json()
+    failure = {"error": {"type": "Error", "message": "no"}, "retry": False}
+    await world.on(await world.take("frail"), "fail", failure)
+    again = await world.http.post(path, json={"payload": 1}, headers=name)
+    assert (again.status_code, again.json()["id"], again.json()["state"]) == (200, sent["id"], "failed")
+    by_id = await world.http.post(path, json={"payload": 1, "id": sent["id"]})
+    assert (by_id.status_code, by_id.json()["type"]) == (409, "run-unsuccessful")

@@ -145,6 +145,7 @@ async def send_to(
     *,
     deadline: float | None = None,
     max_value: int = LARGEST,
+    unsuccessful_too: bool = False,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
 
@@ -155,6 +156,7 @@ async def send_to(
         options: of the run, as for a workflow.
         deadline: seconds that it has; what the address says unless given.
         max_value: the largest payload, in bytes.
+        unsuccessful_too: a run that is there is joined also if it has ended without a result.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
@@ -163,7 +165,8 @@ async def send_to(
     inputs = bind_by_name(name, spec.parameters, (payload,), {})
     new = new_run(spec, inputs, options, now=store.now(), max_value=max_value)
     [answer] = await store.commit([StartRun(new)])
-    return accept(answer, new), isinstance(answer, Started) and answer.created
+    run = accept(answer, new, unsuccessful_too=unsuccessful_too)
+    return run, isinstance(answer, Started) and answer.created
 
 
 async def delete_address(store: Store, name: str) -> bool:

@@ -57,7 +57,7 @@ from holdfast.client.workers import WorkerInfo
 from holdfast.codec import LARGEST, check_size
 from holdfast.core.spans import LONGEST
 from holdfast.core.states import RunState
-from holdfast.errors import NotAllowed, RetryRefused, RunConflict, RunUnsuccessful, SettleRefused, UsageError
+from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
 from holdfast.stores.contract import RunFilter
 
 T = TypeVar("T")
@@ -183,8 +183,6 @@ class HttpBackend(HttpRuns, Backend):
         body["payload"] = self._wire(payload, f"what is sent to address {address!r}")
         path = f"/v1/addresses/{part(checked_address(address))}/send"
         answer = await self._transport.ask("POST", path, body=body, key=secrets.token_hex(16))
-        if answer.again and options.id is None and isinstance(answer.error, RunUnsuccessful):
-            return answer.error.run_id  # our first try has been heard, and has failed since: that is for `result`
         return str(answer.checked()["id"])
 
     def _inputs(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], int]:

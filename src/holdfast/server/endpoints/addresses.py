@@ -193,15 +193,17 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     With an `id` or an `Idempotency-Key`, sending it again is the same run.
     """
     options = body.options(body.id)
-    if options.id is None and options.dedup is None:
-        options = replace(options, id=call.derived_id("send"))
+    derived = call.derived_id("send") if options.id is None and options.dedup is None else None
+    options = options if derived is None else replace(options, id=derived)
     payload = call.taken(body.payload, "the payload")
     store = await call.store()
     await refuse_starts(store, address, run_id=options.id)
     await announce_queue(call, store, options.queue)
+    # What the same request has sent is told also if it has failed since: that is what has come of it.
     run, is_new = await send_to(
-        store, address, payload, options, deadline=body.deadline, max_value=call.client.max_value
-    )
+        store, address, payload, options, deadline=body.deadline, max_value=call.client.max_value,
+        unsuccessful_too=derived is not None,
+    )  # fmt: skip
     call.platform.desks.of(call.tenant).nudge(address)
     call.status = 201 if is_new else 200
     return RunInfo.told(call, run_info.RunInfo.of(run, None))

@@ -133,7 +133,7 @@ def test_the_list_has_a_column_for_cost_only_where_something_was_paid(lab: Proje
     assert "cost" not in lab.here("runs", "--workflow", "plain").out
     told = {run["id"]: run["usage"] for run in lab.here("runs", "--json").json}
     assert told["plain"] is None
-    assert (told["typed-1"]["usd"], told["typed-1"]["unpriced_calls"], told["typed-1"]["input_tokens"]) == (
+    assert (told["typed-1"]["usd"], told["typed-1"]["unpriced"], told["typed-1"]["input_tokens"]) == (
         None,
         2,
         200,

@@ -19,7 +19,7 @@ def test_the_costs_of_all_runs_are_told_by_day_agent_and_model(lab: Project):
     assert sum(line["calls"] for line in rich) == 3, "each call is told once, and not again with the run above it"
     assert sum(line["input_tokens"] for line in rich) == 21_000
     assert {line["model"] for line in rich} == {"openai:gpt-4o"}
-    for name in ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced_calls"):
+    for name in ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced"):
         assert told["total"][name] == sum(line[name] for line in told["spending"])
     assert {(line["workflow"], line["runs"]) for line in told["runs"]} >= {("rich", 1), ("sub", 2)}
 

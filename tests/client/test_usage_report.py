@@ -65,7 +65,7 @@ def test_each_call_is_told_with_its_own_agent_and_the_model_that_answered() -> N
     json = report.as_json()
     assert json["spending"][0] == {
         "day": report.spending[0].day.isoformat(), "workflow": "report-asker", "model": "openai:gpt-4o-mini",
-        "calls": 1, "input_tokens": 7, "output_tokens": 3, "cached_tokens": 0, "usd": 0.00000285, "unpriced_calls": 0,
+        "calls": 1, "input_tokens": 7, "output_tokens": 3, "cached_tokens": 0, "usd": 0.00000285, "unpriced": 0,
     }  # fmt: skip
 
 

@@ -280,7 +280,7 @@ async def test_spending_is_told_by_day_workflow_and_model():
         report = (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()
         [line] = report["items"]
         assert (line["day"], line["workflow"], line["model"]) == ("2027-01-15", "group_plain", "openai:gpt-4o")
-        assert (line["usage"]["input_tokens"], line["usage"]["cost"]) == (10, "0.005")
+        assert (line["usage"]["input_tokens"], line["usage"]["usd"]) == (10, 0.005)
         assert [one["runs"] for one in (await caller.get("/v1/usage")).json()["runs"]] == [1]
         used_by_run = (await caller.get(f"/v1/runs/{run.id}/usage")).json()
         assert used_by_run["calls"] == 1

@@ -152,7 +152,7 @@ def usage_as_json(used: Usage) -> dict[str, Any]:
         "output_tokens": used.output_tokens,
         "cached_tokens": used.cached_tokens,
         "usd": None if used.cost is None else float(used.cost),
-        "unpriced_calls": used.unpriced,
+        "unpriced": used.unpriced,
         "seconds": round(used.seconds, 6),
     }
 

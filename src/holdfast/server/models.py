@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, fields, replace
-from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
@@ -109,7 +108,7 @@ class Spent(BaseModel):
     nano_usd: Annotated[int, Field(description="Billionths of a dollar, of the calls whose price is known.")]
     unpriced: Annotated[int, Field(description="Calls of models whose price is not known.")]
     seconds: Annotated[float, Field(description="Time at work, of runs with a budget.")]
-    cost: Annotated[Decimal | None, Field(description="Dollars; null if the price of no call is known.")]
+    usd: Annotated[float | None, Field(description="Dollars, of these calls; null if the price of none is known.")]
 
     @classmethod
     def of(cls, used: Usage) -> Spent:
@@ -122,7 +121,7 @@ class Spent(BaseModel):
             nano_usd=used.nano_usd,
             unpriced=used.unpriced,
             seconds=used.seconds,
-            cost=used.cost,
+            usd=None if used.cost is None else float(used.cost),
         )
 
 

@@ -61,7 +61,7 @@ class Used:
     cached_tokens: int
     usd: float | None
     """``None``: the price of none of them is known."""
-    unpriced_calls: int
+    unpriced: int
     seconds: float
 
     @classmethod
@@ -78,7 +78,7 @@ class Used:
             self.output_tokens,
             self.cached_tokens,
             0 if self.usd is None else round(self.usd * NANO),
-            self.unpriced_calls,
+            self.unpriced,
             self.seconds,
         )
 

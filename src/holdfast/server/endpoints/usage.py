@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date
-from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -33,7 +32,6 @@ class DaySpending(BaseModel):
     workflow: str
     model: Annotated[str, Field(description="As it was asked for; empty if that is not known.")]
     usage: Annotated[Spent, Field(description="Its `seconds` are 0: they are not kept by day.")]
-    cost: Annotated[Decimal | None, Field(description="In dollars; null if no price is known.")]
 
 
 class DayStarts(BaseModel):
@@ -71,7 +69,7 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
         since=report.since,
         until=report.until,
         items=[
-            DaySpending(day=one.day, workflow=one.workflow, model=one.model, usage=Spent.of(one.usage), cost=one.cost)
+            DaySpending(day=one.day, workflow=one.workflow, model=one.model, usage=Spent.of(one.usage))
             for one in report.spending
         ],
         runs=[DayStarts(day=one.day, workflow=one.workflow, runs=one.runs) for one in report.runs],

@@ -132,7 +132,7 @@ function columns({ chosen, mark, rows }) {
     { name: "Created", tone: "when", of: (one) => html`<${Ago} at=${one.created_at} />` },
     { name: "Took", tone: "number", of: (one) => html`<${Took} run=${one} />` },
     { name: "Tokens", tone: "number", of: (one) => (one.usage ? html`<span title="${count(one.usage.input_tokens)} in, ${count(one.usage.output_tokens)} out">${short(one.usage.input_tokens + one.usage.output_tokens)}</span>` : null) },
-    { name: "Cost", tone: "number", of: (one) => html`<${Money} of=${one.usage?.cost} />` },
+    { name: "Cost", tone: "number", of: (one) => html`<${Money} of=${one.usage?.usd} />` },
     { name: "Tags", tone: "tags", of: (one) => (one.tags.length ? html`<span>${one.tags.map((tag) => html`<button key=${tag} class="chip small" title="show only runs with this tag" onClick=${() => refine({ tag })}>${tag}</button>`)}</span>` : null) },
   ];
 }

@@ -3,14 +3,10 @@
 import { html } from "../../html.js";
 import { count, duration, money, plural, short } from "../../format.js";
 
-// A story and a family tell the same under two names.
-const unpricedIn = (usage) => usage.unpriced_calls ?? usage.unpriced ?? 0;
-
 export function costOf(usage) {
   if (!usage || !usage.calls) return "";
-  const dollars = usage.usd ?? usage.cost ?? null;
-  if (dollars === null) return "price not known";
-  return `${money(dollars)}${unpricedIn(usage) ? "+" : ""}`;
+  if (usage.usd === null) return "price not known";
+  return `${money(usage.usd)}${usage.unpriced ? "+" : ""}`;
 }
 
 export const tokensOf = (usage) => (usage && usage.calls ? `${short(usage.input_tokens)} in, ${short(usage.output_tokens)} out` : "");
@@ -18,7 +14,7 @@ export const tokensOf = (usage) => (usage && usage.calls ? `${short(usage.input_
 export function Spent({ usage }) {
   if (!usage || !usage.calls) return null;
   const cached = usage.cached_tokens ? ` (${count(usage.cached_tokens)} of them cached)` : "";
-  const unpriced = unpricedIn(usage) ? `; the price of ${plural(unpricedIn(usage), "call")} is not known` : "";
+  const unpriced = usage.unpriced ? `; the price of ${plural(usage.unpriced, "call")} is not known` : "";
   const whole = `${plural(usage.input_tokens, "token")} in${cached}, ${count(usage.output_tokens)} out${unpriced}`;
   return html`<span class="spent" title=${whole}><strong>${costOf(usage)}</strong> ${tokensOf(usage)}</span>`;
 }

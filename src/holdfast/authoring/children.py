@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.authoring.step import PATIENT
 from holdfast.client.handle import Handle
 from holdfast.client.outcome import Ended, result_of, unsuccessful
-from holdfast.client.starting import LONGEST_ID, accept, check_same, new_run
+from holdfast.client.starting import accept, check_same, new_run
 from holdfast.codec import codec_for, decode_error
+from holdfast.codec.ids import LONGEST_ID
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record

@@ -15,6 +15,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.client.documents import all_documents
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.client.starting import StartOptions, accept, new_run
 from holdfast.codec import LARGEST, bind_by_name
@@ -95,13 +96,8 @@ async def find_address(store: Store, name: str) -> AddressInfo | None:
 
 async def list_addresses(store: Store) -> list[AddressInfo]:
     """All of them, in the order of their names."""
-    found: list[AddressInfo] = []
-    after = ""
-    while page := await store.documents(KIND, after=after):
-        found += map(_address, page)
-        after = page[-1].name
-    hooks = await list_webhooks(store)
-    return [_with_webhook(one, hooks.get(one.name)) for one in found]
+    found, hooks = await all_documents(store, KIND), await list_webhooks(store)
+    return [_with_webhook(_address(one), hooks.get(one.name)) for one in found]
 
 
 async def declare_address(store: Store, name: str) -> AddressInfo:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.codec import ValueCodec, to_plain
+from holdfast.codec.wording import begin
 from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord, UnrecordableValue, UsageError
 
@@ -71,7 +72,7 @@ class AgentResultCodec(ValueCodec):
     def record(self, value: object, what: str) -> tuple[bytes, object]:
         """The bytes to record, and the result as it will be read from them."""
         if not isinstance(value, AgentResult):
-            raise UnrecordableValue(f"{what[:1].upper()}{what[1:]} is not the result of an agent, but {type(value)}.")
+            raise UnrecordableValue(f"{begin(what)} is not the result of an agent, but {type(value)}.")
         result = cast("AgentResult[Any]", value)
         inner = self._output.encode(result.output, what)
         used = {name: amount for name, amount in asdict(result.usage).items() if amount}
@@ -88,7 +89,7 @@ class AgentResultCodec(ValueCodec):
         """The result, with the answer in its declared type."""
         result = _read(data, lambda inner: self._output.decode(inner, what))
         if result is None:
-            raise UnreadableRecord(f"{what[:1].upper()}{what[1:]} is not the result of an agent.")
+            raise UnreadableRecord(f"{begin(what)} is not the result of an agent.")
         return result
 
 
@@ -96,6 +97,12 @@ def plain_result(payload: bytes) -> Any:
     """The result of any run, for whoever has not its code: plain data, or an ``AgentResult`` with plain data in it."""
     result = _read(payload, to_plain)
     return to_plain(payload) if result is None else result
+
+
+def plain_output(payload: bytes) -> Any:
+    """The output of any run as plain data: of an agent, its answer."""
+    result = _read(payload, to_plain)
+    return to_plain(payload) if result is None else result.output
 
 
 def _read(payload: bytes, output: Callable[[bytes], Any]) -> AgentResult[Any] | None:

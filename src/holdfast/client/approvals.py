@@ -12,11 +12,12 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol, cast
 
 from holdfast.client.control import Reach
+from holdfast.client.moments import moment
 from holdfast.codec import LARGEST, check_size, refuse_sealed, refuse_sealed_text
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
@@ -151,13 +152,13 @@ class ApprovalInfo:
             tool=question.tool,
             arguments=json.loads(question.arguments) if question.arguments else None,
             reason=question.reason,
-            asked_at=_moment(row.asked_at),
+            asked_at=moment(row.asked_at),
             asked_of=row.asked_of,
-            expires_at=None if row.expires_at is None else _moment(row.expires_at),
+            expires_at=moment(row.expires_at),
             reminders=row.reminders,
             state=row.state,
             answered_by=row.answered_by,
-            answered_at=None if row.answered_at is None else _moment(row.answered_at),
+            answered_at=moment(row.answered_at),
             answer=None if row.answer is None else Answer.of(row.answer),
         )
 
@@ -169,10 +170,6 @@ def _check_that_it_is_open(row: Approval) -> None:
         refuse_sealed_text(text, what)
     for data in (question.form, question.arguments, row.answer or b""):
         refuse_sealed(data, what)
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
 
 
 # Seeing questions
@@ -293,7 +290,7 @@ async def _give(reach: ApprovalReach, row: Approval, given: Answer, max_value: i
 
 
 def _answered_before(row: Approval, first: Answer) -> ApprovalError:
-    at = f"{_moment(row.answered_at or 0.0):%Y-%m-%d %H:%M:%S} UTC"
+    at = f"{moment(row.answered_at or 0.0):%Y-%m-%d %H:%M:%S} UTC"
     return ApprovalClosed(
         f"approval {row.id} ({row.question.text!r}) is closed: {first.by or 'somebody'} answered it at {at}: "
         f"{first.in_words()}. That answer counts; `holdfast show {row.run_id}` tells what came of it.",
@@ -314,7 +311,7 @@ async def _not_awaited(reach: ApprovalReach, row: Approval) -> ApprovalError:
             row.id,
         )
     elif row.expires_at is not None and row.expires_at <= reach.now():
-        why = f"its time was over at {_moment(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
+        why = f"its time was over at {moment(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
     else:
         why = f"run {run.id!r} does not wait for it any more"
     return ApprovalClosed(f"{closed}: {why}. Nobody waits for the answer.", row.id)
@@ -355,8 +352,8 @@ def _check(row: Approval, given: Answer) -> None:
     if given.arguments is not None:
         if not question.tool:
             raise InputError(f"{what} is no call of a tool: it has no arguments to edit")
-        fitless = f"the arguments for {what} do not fit tool {question.tool!r}"
-        _check_schema(question, given.arguments, fitless, "arguments")
+        unfit = f"the arguments for {what} do not fit tool {question.tool!r}"
+        _check_schema(question, given.arguments, unfit, "arguments")
     if question.tool:
         if given.value is not None:
             raise InputError(
@@ -398,9 +395,7 @@ def _faults(question: Question, value: Any) -> Iterator[Any]:
     try:
         yield from validator_for(schema)(schema, registry=Registry()).iter_errors(value)
     except Unresolvable as error:
-        raise InputError(
-            f"the form of question {question.text[:60]!r} refers to {error.ref!r}, which is not in it"
-        ) from None
+        raise InputError(f"{form} refers to {error.ref!r}, which is not in it") from None
     except RecursionError:
         raise InputError(f"{form} refers to itself without an end") from None
 

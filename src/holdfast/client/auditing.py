@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from holdfast.client.moments import moment
 from holdfast.stores.auditing import Audit
 from holdfast.stores.contract import Store
 
@@ -37,7 +38,7 @@ class AuditEntry:
         what = one.what
         return cls(
             id=one.id,
-            at=datetime.fromtimestamp(what.at, UTC),
+            at=moment(what.at),
             key=what.who or None,
             name=what.name,
             action=what.action,

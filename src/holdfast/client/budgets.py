@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.client.finding import find_run
 from holdfast.client.stories.spending import budgets_over, usage_of
 from holdfast.core.states import RunState
-from holdfast.core.usage import NANO, Budget, Limits, Usage
-from holdfast.errors import RunNotFound
+from holdfast.core.usage import Budget, Limits, Usage
 from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
 
@@ -46,17 +46,12 @@ class BudgetInfo(Allowance):
 
 def as_budget(limits: Limits | None) -> Budget | None:
     """Limits as people give them; ``None`` if nothing is limited."""
-    if limits is None or limits == Limits():
-        return None
-    usd = None if limits.nano_usd is None else limits.nano_usd / NANO
-    return Budget(usd=usd, tokens=limits.tokens, turns=limits.calls, seconds=limits.seconds)
+    return None if limits is None or limits == Limits() else Budget.of(limits)
 
 
 async def read_budget(store: Store, run_id: str) -> BudgetInfo:
     """What a run may use, and has used. Raises ``RunNotFound``."""
-    run = await store.get(run_id)
-    if run is None:
-        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    run = await find_run(store, run_id)
     started = await store.list_runs(RunFilter(parent=run_id), limit=_SHOWN + 1)
     usages = await usage_of(store, [run_id, *(one.id for one in started)])
     own, above = Allowance.of(run, usages[run_id]), await budgets_over(store, run)

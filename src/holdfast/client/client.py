@@ -35,7 +35,8 @@ from holdfast.client.run_info import RunInfo
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.starting import StartOptions, start_options
 from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.types import Family, Story
+from holdfast.client.stories.families import Family
+from holdfast.client.stories.types import Story
 from holdfast.client.sync import WithoutLoop
 from holdfast.client.tailing import Followed, Happening
 from holdfast.client.workers import WorkerInfo

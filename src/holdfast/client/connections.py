@@ -8,14 +8,15 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.client.events import POLL
+from holdfast.client.finding import find_run
 from holdfast.core.records import Record
-from holdfast.errors import RunNotFound, StoreError, UsageError
+from holdfast.errors import StoreError, UsageError
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell, News
 from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.urls import open_store, shown_url
+from holdfast.stores.urls import open_store
 
 
 class Connections:
@@ -122,10 +123,7 @@ class Connection:
 
     async def read(self, run_id: str) -> Run:
         """A run's row; ``RunNotFound`` if there is none."""
-        run = await (await self.store()).get(run_id)
-        if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {shown_url(self._url)}", run_id)
-        return run
+        return await find_run(await self.store(), run_id)
 
     async def wait_for_end(self, run_id: str) -> Run:
         """A run, once it has ended."""

@@ -33,8 +33,8 @@ from holdfast.client.delivery_steps import (
     StepBegun,
     StepCall,
     Usages,
-    moment,
     outcome_of,
+    read_moment,
 )
 from holdfast.client.wire import from_wire
 from holdfast.errors import (
@@ -59,8 +59,13 @@ FAREWELL = 3.0
 LEAVES_WITHIN = 1.0
 """Seconds until a block is cancelled in which a call was told that the run is lost: code that is told leaves itself."""
 FOR_GOOD = (
-    *(ApprovalError, BudgetExceeded, CodecError, DefinitionError, InputError),
-    *(StepOutcomeUnknown, UsageError),
+    ApprovalError,
+    BudgetExceeded,
+    CodecError,
+    DefinitionError,
+    InputError,
+    StepOutcomeUnknown,
+    UsageError,
 )
 """Errors that every further delivery would meet again."""
 
@@ -100,9 +105,9 @@ class Delivery:
         """Which delivery of the run it is: 1 for the first."""
         self.failures = int(told["failures"])
         """How many deliveries in a row have ended without a new step before this one."""
-        self.deadline = None if told["deadline"] is None else moment(told["deadline"])
+        self.deadline = None if told["deadline"] is None else read_moment(told["deadline"])
         """When the run must have ended; ``None``: there is no such time."""
-        self.created_at: datetime = moment(told["created_at"])
+        self.created_at: datetime = read_moment(told["created_at"])
         self.tags = tuple(str(tag) for tag in told["tags"])
         self.steps: dict[str, RecordedStep] = {str(one["name"]): RecordedStep.read(one) for one in told["steps"]}
         """What is recorded, by name."""
@@ -383,10 +388,9 @@ class Delivery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         body, self._body = self._body, None
-        is_cancelled = isinstance(error, asyncio.CancelledError)
         if body is not None and self._is_stopped:
-            is_cancelled = body.uncancel() > self._cancelling and is_cancelled
-            if not is_cancelled and isinstance(error, asyncio.CancelledError):
+            is_cancelled_from_outside = body.uncancel() > self._cancelling
+            if isinstance(error, asyncio.CancelledError) and not is_cancelled_from_outside:
                 error = None
         return await self.leave(error)
 

@@ -52,7 +52,7 @@ class RecordedStep:
         """From what a server tells."""
         name = str(told["name"])
         output = from_wire(told["output"], f"the output of step {name!r}")
-        return cls(name, str(told["kind"]), output, moment(told["at"]))
+        return cls(name, str(told["kind"]), output, read_moment(told["at"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StepBegun:
     def read(cls, told: Mapping[str, Any]) -> StepBegun:
         """From what a server tells."""
         progress = from_wire(told.get("progress"), "the progress")
-        return cls(str(told["name"]), int(told["attempt"]), bool(told["once"]), moment(told["at"]), progress)
+        return cls(str(told["name"]), int(told["attempt"]), bool(told["once"]), read_moment(told["at"]), progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _words(error: BaseException | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"[:500]
 
 
-def moment(told: Any) -> datetime:
+def read_moment(told: Any) -> datetime:
     """A time that a server tells."""
     return datetime.fromisoformat(str(told))
 

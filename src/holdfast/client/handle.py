@@ -12,7 +12,8 @@ from holdfast.client.events import Event
 from holdfast.client.plans import Plan
 from holdfast.client.run_info import RunInfo
 from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.types import Family, Story
+from holdfast.client.stories.families import Family
+from holdfast.client.stories.types import Story
 from holdfast.core.usage import Budget, Usage
 
 R = TypeVar("R")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
+from holdfast.client.moments import moment
 from holdfast.client.stalls import is_alive
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store, Worker, WorkflowSpec
@@ -98,8 +99,8 @@ async def read_health(store: Store) -> list[Health]:
                 is_agent=any(spec.is_agent for spec in versions[:1]),
                 state=HealthState.OFF if name in off else state,
                 workers=len(living),
-                beat_at=_time(beat),
-                off_since=_time(off.get(name)),
+                beat_at=moment(beat),
+                off_since=moment(off.get(name)),
                 runs={kind: count for kind in RunState if (count := counts.get((name, kind), 0))},
                 more=tuple(kind for kind in RunState if kind.is_terminal and counts.get((name, kind), 0) >= MOST_ENDED),
                 parameters=versions[0].parameters if versions else (),
@@ -136,7 +137,3 @@ def _serves(worker: Worker, versions: Sequence[WorkflowSpec]) -> bool:
         and (worker.queues is None or spec.queue in worker.queues)
         for spec in versions
     )
-
-
-def _time(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)

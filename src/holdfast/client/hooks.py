@@ -13,6 +13,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast.client.documents import all_documents
 from holdfast.client.webhooks import PREFIX
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
@@ -51,12 +52,7 @@ async def find_webhook(store: Store, address: str) -> Webhook | None:
 
 async def list_webhooks(store: Store) -> dict[str, Webhook]:
     """All webhooks, by address."""
-    found: dict[str, Webhook] = {}
-    after = ""
-    while page := await store.documents(KIND, after=after):
-        found |= {one.name: _webhook(one) for one in page}
-        after = page[-1].name
-    return found
+    return {one.name: _webhook(one) for one in await all_documents(store, KIND)}
 
 
 async def set_webhook(store: Store, address: str, url: str) -> str | None:

@@ -20,6 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.client.finding import find_run
 from holdfast.client.forms import (
     ATTEMPT_FIELDS,
     HOW,
@@ -31,7 +32,7 @@ from holdfast.client.forms import (
     write_fields,
 )
 from holdfast.core.records import Attempt, Record, Signal
-from holdfast.errors import RunNotFound, UsageError
+from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
 
@@ -119,9 +120,7 @@ class Journal:
 async def export_run(store: Store, run_id: str) -> Journal:
     """The journal of a run, as it is now. Raises ``RunNotFound``."""
     while True:
-        run = await store.get(run_id)
-        if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+        run = await find_run(store, run_id)
         [history] = await store.histories([run.key])
         # A run that was taken over, ended or reopened between the two readings would get another one's journal.
         after = await store.get(run_id)

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.client.documents import all_documents
+from holdfast.client.moments import moment
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
@@ -105,7 +107,7 @@ async def create_key(
         name=name.strip(),
         namespace=checked_namespace(namespace),
         scopes=checked_scopes(scopes),
-        created_at=datetime.fromtimestamp(now, UTC),
+        created_at=moment(now),
         expires_at=None if expires_at is None else expires_at.astimezone(UTC),
         revoked_at=None,
         created_by=created_by,
@@ -117,11 +119,7 @@ async def create_key(
 
 async def read_keys(store: Store, namespace: str | None = None) -> list[Key]:
     """All keys, or those of a namespace, the oldest first."""
-    found: list[Key] = []
-    after = ""
-    while page := await store.documents(KIND, after=after):
-        found += [key_in(document) for document in page]
-        after = page[-1].name
+    found = map(key_in, await all_documents(store, KIND))
     wanted = [key for key in found if namespace in (None, key.namespace)]
     return sorted(wanted, key=lambda key: key.created_at)
 
@@ -193,12 +191,8 @@ def key_in(document: Document) -> Key:
         name=kept["name"],
         namespace=kept["namespace"],
         scopes=tuple(kept["scopes"]),
-        created_at=datetime.fromtimestamp(kept["created_at"], UTC),
-        expires_at=_moment(kept["expires_at"]),
-        revoked_at=_moment(kept["revoked_at"]),
+        created_at=moment(float(kept["created_at"])),
+        expires_at=moment(kept["expires_at"]),
+        revoked_at=moment(kept["revoked_at"]),
         created_by=kept["created_by"],
     )
-
-
-def _moment(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
+from holdfast.client.moments import moment
 from holdfast.codec import LARGEST, check_size, codec_for, to_plain
 from holdfast.errors import InputError
 from holdfast.stores.contract import Store
@@ -68,7 +69,7 @@ def value_of(found: Memory, type: Any = Any) -> Any:
 
 def remembered(found: Memory) -> Remembered:
     """A memory as users see it."""
-    return Remembered(found.key, to_plain(found.value), datetime.fromtimestamp(found.updated_at, UTC))
+    return Remembered(found.key, to_plain(found.value), moment(found.updated_at))
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:

@@ -28,6 +28,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from holdfast.client.documents import all_documents
+from holdfast.client.moments import moment
 from holdfast.core.usage import NANO
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
@@ -123,12 +125,7 @@ async def read_policies(store: Store) -> list[PolicyInfo]:
 
 async def list_policies(store: Store) -> dict[str, Policy]:
     """All policies by name."""
-    found: dict[str, Policy] = {}
-    after = ""
-    while page := await store.documents(KIND, after=after):
-        found |= {document.name: _policy(document) for document in page}
-        after = page[-1].name
-    return found
+    return {one.name: _policy(one) for one in await all_documents(store, KIND)}
 
 
 async def read_policy(store: Store, name: str) -> PolicyInfo | None:
@@ -159,7 +156,7 @@ async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
     if not found:
         return None
     told: Mapping[str, Any] = found[0].content()
-    at = datetime.fromtimestamp(told["at"], UTC)
+    at = moment(float(told["at"]))
     return Breach(told["day"], told["limit"], told["on_breach"], at), found[0].version
 
 

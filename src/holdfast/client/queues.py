@@ -10,10 +10,11 @@ import builtins
 import difflib
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.client.moments import moment
 from holdfast.client.stalls import why_keys_wait, why_nothing_begins
 from holdfast.core.queues import AnyRate, QueueLimits, checked_queue_name, read_limits
 from holdfast.errors import UnknownQueue, UsageError
@@ -90,10 +91,10 @@ class QueueInfo:
             key_rate=tuple(map(str, limits.key_rates)),
             by_hand=kept.by_hand,
             declared=None if kept.declared is None else kept.declared.in_words(),
-            paused_at=None if kept.paused_at is None else datetime.fromtimestamp(kept.paused_at, UTC),
+            paused_at=moment(kept.paused_at),
             running=kept.running,
             waiting=kept.waiting,
-            next_at=datetime.fromtimestamp(kept.next_at, UTC) if kept.next_at > now else None,
+            next_at=moment(kept.next_at) if kept.next_at > now else None,
             held_up=why_nothing_begins(kept, now) or why_keys_wait(kept),
             keys=tuple(KeyInfo(one.key, one.running, one.waiting) for one in kept.keys),
         )

@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from holdfast.codec.wording import begin
+from holdfast.core.records import Kind, Record
 from holdfast.core.usage import Usage
-from holdfast.errors import UnreadableRecord
+from holdfast.errors import CodecError, UnreadableRecord
 
 FORMAT = 1
 """The number of the envelope. A reader knows all numbers up to its own."""
@@ -144,6 +146,16 @@ def plain_reply(payload: bytes) -> PlainReply | None:
         raise UnreadableRecord(f"A recorded answer cannot be read: {error!r}.") from error
 
 
+def reply_of(record: Record) -> PlainReply | None:
+    """The recorded answer of a model, if that is what the record is, and if this version can read it."""
+    if not record.ok or record.kind is not Kind.STEP or record.payload is None:
+        return None
+    try:
+        return plain_reply(record.payload)
+    except CodecError:
+        return None
+
+
 def usage_as_json(used: Usage) -> dict[str, Any]:
     """What was used, under stable names. ``usd`` is null where no price is known."""
     return {
@@ -169,14 +181,13 @@ def open_envelope(data: bytes, what: str) -> dict[str, Any] | None:
     """The envelope, if that is what it is."""
     if not data.startswith(_MARK):
         return None
-    what = f"{what[:1].upper()}{what[1:]}"
     try:
         envelope = from_json(data)
     except ValueError as error:
-        raise UnreadableRecord(f"{what} cannot be read: {error}.") from error
+        raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
     if (number := envelope["$model"]) > FORMAT:
         raise UnreadableRecord(
-            f"{what} was recorded in format {number}, by a newer version of Holdfast; this one knows formats "
+            f"{begin(what)} was recorded in format {number}, by a newer version of Holdfast; this one knows formats "
             f"up to {FORMAT}. Upgrade Holdfast: `pip install --upgrade holdfast`."
         )
     return envelope

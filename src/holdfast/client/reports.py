@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from holdfast.client.moments import moment
 from holdfast.client.recorded_reply import usage_as_json
 from holdfast.core.usage import Usage
 from holdfast.errors import UsageError
@@ -101,7 +102,7 @@ async def usage_report(
 
     ``runs_by_day``: who knows how many runs there were, if not the store.
     """
-    last = datetime.fromtimestamp(store.now(), UTC).date() if until is None else day_of(until)
+    last = moment(store.now()).date() if until is None else day_of(until)
     try:
         first = last - timedelta(days=DAYS - 1) if since is None else day_of(since)
     except OverflowError:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.stalls import Surroundings, is_held, look_around, stall_of
+from holdfast.client.agent_result import plain_output
+from holdfast.client.moments import moment
+from holdfast.client.stalls import Surroundings, is_cancelling, is_held, is_paused, look_around, stall_of
 from holdfast.codec import describe_error, shown_if_sealed, shown_text, to_plain
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 from holdfast.errors import CodecError
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.operations import Cancel, Run
+from holdfast.stores.operations import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +68,23 @@ class RunInfo:
     def of(cls, run: Run, around: Surroundings | None, told: RunUsage | None = None) -> RunInfo:
         """From a run's row, what is around it if it has not ended, and what it has used."""
         stall = None if around is None else stall_of(run, around)
-        paused_at = None if run.state.is_terminal else run.paused_at  # it may have ended before its worker heard of it
         return cls(
             id=run.id,
             workflow=run.workflow,
             state=run.state,
             queue=run.queue,
             queue_key=run.queue_key,
-            created_at=datetime.fromtimestamp(run.created_at, UTC),
-            finished_at=_moment(run.finished_at),
+            created_at=moment(run.created_at),
+            finished_at=moment(run.finished_at),
             inputs=_read(run.inputs, to_plain),
-            output=None if run.output is None else _read(run.output, _output),
+            output=None if run.output is None else _read(run.output, plain_output),
             error=None if run.error is None else _read(run.error, _error),
             waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else "",
             tags=run.tags,
-            wake_at=_moment(run.wake_at),
-            paused=paused_at is not None,
-            paused_at=_moment(paused_at),
-            cancelling=run.cancel is not Cancel.NO and not run.state.is_terminal,
+            wake_at=moment(run.wake_at),
+            paused=is_paused(run),
+            paused_at=moment(run.paused_at) if is_paused(run) else None,
+            cancelling=is_cancelling(run),
             parent=run.parent or None,
             forked_from=run.forked_from or None,
             version=run.version,
@@ -123,10 +123,6 @@ async def infos_of(store: Store, runs: Sequence[Run]) -> list[RunInfo]:
     return [RunInfo.of(run, around, usages.get(run.id)) for run in runs]
 
 
-def _moment(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)
-
-
 def _read(payload: bytes, read: Callable[[bytes], Any]) -> Any:
     """What is recorded; words, where it is sealed or cannot be read: that must not hide the run, or those beside it."""
     try:
@@ -138,9 +134,3 @@ def _read(payload: bytes, read: Callable[[bytes], Any]) -> Any:
 def _error(payload: bytes) -> str:
     fault = describe_error(payload)
     return f"{fault.type}: {fault.message}"
-
-
-def _output(payload: bytes) -> Any:
-    """The output of a run as plain data: of an agent, its answer."""
-    result = plain_result(payload)
-    return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -10,9 +10,10 @@ import difflib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from holdfast.client.moments import moment
 from holdfast.client.queueing import checked_text, declare, key_in
 from holdfast.client.starting import accept, checked_deliveries, checked_id, session_of
 from holdfast.codec import bind_by_name, to_plain
@@ -196,22 +197,18 @@ class ScheduleInfo:
             key=what.key,
             priority=what.priority,
             tags=what.tags,
-            created_at=datetime.fromtimestamp(schedule.created_at, UTC),
-            next_at=_time(next_at),
-            settled_until=datetime.fromtimestamp(schedule.fired_up_to, UTC),
-            paused_at=_time(schedule.paused_at),
+            created_at=moment(schedule.created_at),
+            next_at=moment(next_at),
+            settled_until=moment(schedule.fired_up_to),
+            paused_at=moment(schedule.paused_at),
             last_run=schedule.last_run,
             last_state=None if last is None else last.state,
-            skipped_at=_time(schedule.skipped),
+            skipped_at=moment(schedule.skipped),
             by_code=what.by_code,
             announced=schedule.announced,
             budget=None if what.budget is None else Budget.of(what.budget),
             max_deliveries=what.max_deliveries,
         )
-
-
-def _time(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
 async def read_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.client.outcome import unsuccessful
 from holdfast.client.queueing import checked_debounce, checked_text, declare, dedup_in_store, key_in
 from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
+from holdfast.codec.ids import LONGEST_ID
 from holdfast.core.queues import Queue
 from holdfast.core.spans import Span
 from holdfast.core.states import RunState
@@ -28,8 +29,6 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
 from holdfast.stores.serving import announced, spec_to_start
-
-LONGEST_ID = 200
 
 
 @dataclass(frozen=True, slots=True)

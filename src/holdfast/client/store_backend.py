@@ -29,6 +29,7 @@ from holdfast.client.forking import fork_run
 from holdfast.client.health import Health, read_health
 from holdfast.client.journals import Journal, export_run
 from holdfast.client.listening import Listener
+from holdfast.client.moments import moment
 from holdfast.client.pruning import PruneReport, prune_runs, pruning
 from holdfast.client.reports import UsageReport, usage_report
 from holdfast.client.run_info import RunInfo, infos_of
@@ -239,7 +240,7 @@ class StoreBackend(StoreRuns, Backend):
     async def switched_off(self) -> dict[str, datetime]:
         """What is switched off, and since when."""
         off = await (await self.connections.store()).switched_off()
-        return {name: datetime.fromtimestamp(since, UTC) for name, since in off.items()}
+        return {name: moment(since) for name, since in off.items()}
 
     async def audit(self, limit: int) -> builtins.list[AuditEntry]:
         """Who asked servers for what."""

@@ -19,9 +19,9 @@ from holdfast.client.outcome import Ended, result_of
 from holdfast.client.plans import Plan, read_plan
 from holdfast.client.run_info import RunInfo, info_of
 from holdfast.client.stories.conversations import Said, read_conversation
-from holdfast.client.stories.families import read_family
+from holdfast.client.stories.families import Family, read_family
 from holdfast.client.stories.reading import read_story
-from holdfast.client.stories.types import Family, Story
+from holdfast.client.stories.types import Story
 from holdfast.codec import LARGEST
 from holdfast.core.records import Record
 from holdfast.core.usage import Budget, Usage

@@ -18,7 +18,10 @@ from holdfast.client.pruning import PruneReport
 from holdfast.client.reports import UsageReport
 from holdfast.client.run_info import RunInfo
 from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.types import Family, Story
+from holdfast.client.stories.families import Family
+from holdfast.client.stories.types import Story
+from holdfast.client.tailing import Happening
+from holdfast.client.workers import WorkerInfo
 from holdfast.core.spans import Span
 from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UsageError

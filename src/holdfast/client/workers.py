@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from holdfast.client.moments import moment
 from holdfast.client.stalls import is_alive
 from holdfast.stores.contract import RunFilter, Store, Worker
 from holdfast.stores.operations import Run
@@ -69,9 +70,9 @@ class WorkerInfo:
             listener=worker.by_lease,
             workflows=tuple(worker.workflows),
             queues=None if worker.queues is None else tuple(worker.queues),
-            started_at=_moment(worker.started_at),
-            beat_at=_moment(worker.beat_at or worker.started_at),
-            lease_until=_moment(worker.lease_until),
+            started_at=moment(worker.started_at),
+            beat_at=moment(worker.beat_at or worker.started_at),
+            lease_until=moment(worker.lease_until),
             runs=tuple(HeldRun(run.id, run.workflow) for run in held[:MOST_HELD]),
             more_runs=len(held) > MOST_HELD,
         )
@@ -85,7 +86,3 @@ async def read_workers(store: Store) -> list[WorkerInfo]:
         held = await store.list_runs(RunFilter(owner=one.id), limit=MOST_HELD + 1)
         found.append(WorkerInfo.of(one, now, held))
     return found
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)

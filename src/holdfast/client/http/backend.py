@@ -51,6 +51,7 @@ from holdfast.client.reports import DaySpending, UsageReport, day_of
 from holdfast.client.run_info import RunInfo
 from holdfast.client.settling import check_what_is_said
 from holdfast.client.starting import StartOptions
+from holdfast.client.stories.wording import iso
 from holdfast.client.tailing import FOLLOWING, Followed, Happening, Told
 from holdfast.client.wire import encoded_to_wire
 from holdfast.client.workers import WorkerInfo
@@ -210,8 +211,8 @@ class HttpBackend(HttpRuns, Backend):
             "text": where.text,
             "parent": where.parent,
             "id_prefix": where.id_prefix,
-            "created_after": _moment(where.created_after),
-            "created_before": _moment(where.created_before),
+            "created_after": iso(where.created_after),
+            "created_before": iso(where.created_before),
         }
         return [read_run(one) for one in await self._pages("/v1/runs", query, limit, before)]
 
@@ -398,7 +399,3 @@ def _batches(inputs: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict
         size += more
     if some:
         yield some
-
-
-def _moment(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat()

@@ -6,7 +6,7 @@ import builtins
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.client.addresses import AddressInfo
@@ -23,6 +23,7 @@ from holdfast.client.http.runs import PAGE, budget_as_json, part
 from holdfast.client.http.transport import Transport
 from holdfast.client.keys import Key, MadeKey
 from holdfast.client.memories import Remembered, check_limit, check_namespace, check_place, check_words, to_put
+from holdfast.client.moments import moment
 from holdfast.client.policies import Policy, PolicyInfo
 from holdfast.client.queues import QueueInfo
 from holdfast.client.schedules import ScheduleInfo, WantedSchedule
@@ -102,7 +103,7 @@ class HttpSchedules(ScheduleBackend):
             raise UsageError(f"tags is a collection of words, not one string: tags=[{wanted.tags!r}]")
         start = wanted.start
         if start is not None and not isinstance(start, datetime):
-            start = datetime.fromtimestamp(start, UTC)
+            start = moment(start)
         elif start is not None and start.tzinfo is None:
             raise UsageError(f"start={start!r} has no time zone: give one, as in datetime(..., tzinfo=UTC)")
         body: dict[str, Any] = {

@@ -32,7 +32,8 @@ from holdfast.client.outcome import Ended, unsuccessful
 from holdfast.client.plans import Plan
 from holdfast.client.run_info import RunInfo
 from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.types import Family, Story
+from holdfast.client.stories.families import Family
+from holdfast.client.stories.types import Story
 from holdfast.client.wire import encoded_to_wire, from_wire
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.states import RunState
@@ -284,21 +285,16 @@ def _result(told: Mapping[str, Any]) -> Any:
         usage = told.get("usage")
         return output if usage is None else AgentResult(output, read_usage(usage), run_id)
     error: Mapping[str, Any] | None = told.get("error")
-    payload = None if error is None else error_payload(str(error["type"]), str(error["message"]))
+    payload = None if error is None else _error_payload(str(error["type"]), str(error["message"]))
     ended = Ended(run_id, str(told["workflow"]), state, None, payload)
     raise unsuccessful(ended, undone=not told.get("retryable", True))
 
 
-def error_payload(type: str, message: str) -> bytes:
+def _error_payload(type: str, message: str) -> bytes:
     """An exception of which only type and message are known, as it would be recorded."""
-    told: dict[str, Any] = {
-        "type": type,
-        "qualname": type.rpartition(".")[2],
-        "message": message,
-        "args": [message],
-        "attributes": {},
-    }
-    return json.dumps({"type": type, "message": message, **told}).encode()
+    name = type.rpartition(".")[2]
+    told: dict[str, Any] = {"type": type, "qualname": name, "message": message, "args": [message], "attributes": {}}
+    return json.dumps(told).encode()
 
 
 def budget_as_json(budget: Budget) -> dict[str, Any]:

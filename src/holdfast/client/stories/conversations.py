@@ -13,9 +13,17 @@ from itertools import islice, takewhile
 from typing import Any, cast
 
 from holdfast.client.called import Called, matched
+from holdfast.client.finding import find_run
 from holdfast.client.observations import failure_of_child, observation_of_denial, observation_of_failure
-from holdfast.client.recorded_reply import ANSWER, INSTRUCTIONS, MODEL_CALL, Compacted, PlainCall, PlainReply
-from holdfast.client.stories.reading import no_run
+from holdfast.client.recorded_reply import (
+    ANSWER,
+    INSTRUCTIONS,
+    MODEL_CALL,
+    Compacted,
+    PlainCall,
+    PlainReply,
+    reply_of,
+)
 from holdfast.client.stories.recorded import failure_of, value_of
 from holdfast.client.stories.replies import (
     answer_in,
@@ -25,7 +33,6 @@ from holdfast.client.stories.replies import (
     is_turn,
     reason_of,
     refusal_of,
-    reply_of,
 )
 from holdfast.client.stories.types import ModelCall
 from holdfast.client.stories.wiring import as_json
@@ -96,9 +103,7 @@ class Said:
 
 async def read_conversation(store: Store, run_id: str) -> list[Said]:
     """What was said in a run so far; nothing in one that is no agent's. Raises ``RunNotFound``."""
-    run = await store.get(run_id)
-    if run is None:
-        raise no_run(store, run_id)
+    run = await find_run(store, run_id)
     [history] = await store.histories([run.key])
     spec = (await store.specs()).get(served_name(run.workflow, run.version))
     if not (spec is not None and spec.is_agent) and not any(is_turn(record) for record in history.records):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.client.called import is_cleared, required_by
-from holdfast.client.recorded_reply import PlainReply
+from holdfast.client.moments import moment
+from holdfast.client.recorded_reply import PlainReply, reply_of
 from holdfast.client.settling import is_unknown
 from holdfast.client.stories.recorded import failure_of, value_of
-from holdfast.client.stories.replies import answer_in, fullness_of, is_final, is_turn, reason_of, refusal_of, reply_of
+from holdfast.client.stories.replies import answer_in, fullness_of, is_final, is_turn, reason_of, refusal_of
 from holdfast.client.stories.types import AskedCall, Entry, ModelCall, Unreadable
 from holdfast.client.stories.wording import bytes_in_words, jsonable
 from holdfast.codec import shown_text
@@ -25,11 +25,6 @@ BRIEF = 4 * 1024
 """Values above this size, in bytes of JSON, are told only by their beginning where many are told."""
 _BEGINNING = 1024
 """So many characters of them."""
-
-
-def moment(at: float) -> datetime:
-    """A time of the store."""
-    return datetime.fromtimestamp(at, UTC)
 
 
 def entry_of(record: Record, run: Run, left_out: int | None = None, *, brief: bool = False) -> Entry:

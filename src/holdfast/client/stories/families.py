@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 
+from holdfast.client.finding import find_run
+from holdfast.client.moments import moment
 from holdfast.client.stalls import look_around, why_stalled
-from holdfast.client.stories.entries import moment
-from holdfast.client.stories.reading import no_run
 from holdfast.client.stories.spending import usage_of
-from holdfast.client.stories.types import Family, Member
+from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
 from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
 from holdfast.stores.rules import is_above
@@ -17,11 +21,41 @@ MOST = 500
 """So many runs of a family are told."""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A run in a family."""
+
+    id: str
+    workflow: str
+    state: RunState
+    parent: str | None
+    forked_from: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    usage: Usage | None
+    """What it has used, with those below it; ``None``: nothing."""
+    stalled: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The tree of runs that a run is in, from its topmost ancestor down."""
+
+    root: str
+    items: tuple[Member, ...]
+    more: bool
+    """There are runs that are not told."""
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
 async def read_family(store: Store, run_id: str, most: int = MOST) -> Family:
     """The family of a run, level by level, each run behind the one that started it. Raises ``RunNotFound``."""
-    run = await store.get(run_id)
-    if run is None:
-        raise no_run(store, run_id)
+    run = await find_run(store, run_id)
     line = await _line(store, run)
     found, more = await _below(store, line, most)
     around = await look_around(store, found)
@@ -71,7 +105,7 @@ def _member(run: Run, told: RunUsage, stalled: str | None) -> Member:
         parent=run.parent or None,
         forked_from=run.forked_from or None,
         created_at=moment(run.created_at),
-        finished_at=None if run.finished_at is None else moment(run.finished_at),
+        finished_at=moment(run.finished_at),
         usage=told.used if told.used.calls else None,
         stalled=stalled,
     )

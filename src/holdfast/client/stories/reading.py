@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 from holdfast.client.approvals import readable
+from holdfast.client.finding import no_run
+from holdfast.client.moments import moment
 from holdfast.client.offsets import Cursor
 from holdfast.client.plans import PLAN, Plan, plan_in, plan_of
 from holdfast.client.recorded_reply import MODEL_CALL
 from holdfast.client.settling import is_unknown, to_be_settled
 from holdfast.client.stalls import Surroundings, is_alive, is_cancelling, is_paused, is_short, look_around, stall_of
 from holdfast.client.stories.advising import advise
-from holdfast.client.stories.entries import TIMED, entry_of, moment
+from holdfast.client.stories.entries import TIMED, entry_of
 from holdfast.client.stories.recorded import error_of, is_agents, value_of
 from holdfast.client.stories.replies import refusal_of
 from holdfast.client.stories.retrying import known_runs, prospect, taken_back
@@ -36,14 +39,13 @@ from holdfast.client.stories.types import (
     Sent,
     Short,
     Story,
-    Summary,
     Used,
 )
 from holdfast.codec import shown_text
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
-from holdfast.errors import BudgetExceeded, RunNotFound
+from holdfast.errors import BudgetExceeded
 from holdfast.stores.approvals import ApprovalFilter, is_answer
 from holdfast.stores.contract import RunFilter, RunUsage, Store, Worker
 from holdfast.stores.operations import Cancel, Run
@@ -93,37 +95,45 @@ async def read_entry(store: Store, run_id: str, seq: int) -> Entry | None:
     return None if found is None else entry_of(found, feed.run)
 
 
-def no_run(store: Store, run_id: str) -> RunNotFound:
-    """The error of an id that no run has."""
-    return RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
-
-
-def summary_of(run: Run, told: RunUsage) -> Summary:
-    """What a list tells of a run."""
-    return Summary(
-        id=run.id,
-        workflow=run.workflow,
-        version=run.version or None,
-        state=run.state,
-        queue=run.queue,
-        queue_key=run.queue_key or None,
-        tags=tuple(run.tags),
-        created_at=moment(run.created_at),
-        finished_at=_or_none(run.finished_at),
-        seconds=None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
-        waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else None,
-        wake_at=_or_none(run.wake_at),
-        paused=is_paused(run),
-        cancelling=is_cancelling(run),
-        parent=run.parent or None,
-        forked_from=run.forked_from or None,
-        usage=Used.of(told.used) if told.used.calls else None,
-        error=error_of(run.error),
-    )
-
-
-def _or_none(at: float | None) -> datetime | None:
-    return None if at is None else moment(at)
+def _of_row(run: Run, told: RunUsage) -> dict[str, Any]:
+    """What its row tells of a run, and the sums of what it has used; by the names of a story's fields."""
+    return {
+        "id": run.id,
+        "workflow": run.workflow,
+        "version": run.version or None,
+        "state": run.state,
+        "queue": run.queue,
+        "queue_key": run.queue_key or None,
+        "tags": tuple(run.tags),
+        "created_at": moment(run.created_at),
+        "finished_at": moment(run.finished_at),
+        "seconds": None if run.finished_at is None else round(run.finished_at - run.created_at, 6),
+        "waits_for": shown_text(run.waits_for) if run.state is RunState.WAITING else None,
+        "wake_at": moment(run.wake_at),
+        "paused": is_paused(run),
+        "cancelling": is_cancelling(run),
+        "parent": run.parent or None,
+        "forked_from": run.forked_from or None,
+        "usage": Used.of(told.used) if told.used.calls else None,
+        "error": error_of(run.error),
+        "python": run.python,
+        "deadline": moment(run.deadline),
+        "epoch": run.epoch,
+        "deliveries": run.deliveries,
+        "max_deliveries": run.max_deliveries,
+        "held_by": run.owner,
+        "paused_at": moment(run.paused_at) if is_paused(run) else None,
+        "cancel": None if run.cancel is Cancel.NO else run.cancel.value,
+        "inputs": value_of(run.inputs),
+        "output": value_of(run.output),
+        "output_size": None if run.output is None else len(run.output),
+        "budget": budget_as_json(told),
+        "left": left_as_json(told),
+        "began_at": moment(run.began_at),
+        "session": run.session or None,
+        "previous": run.previous or None,
+        "by_delivery": run.by_delivery,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +158,11 @@ class _Reading:
         told = usages[run.id]
         hands = self._hands(workers, around)
         is_agent = await self._is_agent()
-        summary = summary_of(run, told)
         story = Story(
-            **{name: getattr(summary, name) for name in Summary.__dataclass_fields__},
-            python=run.python,
-            deadline=_or_none(run.deadline),
-            epoch=run.epoch,
-            deliveries=run.deliveries,
-            max_deliveries=run.max_deliveries,
-            held_by=run.owner,
-            paused_at=_or_none(run.paused_at) if is_paused(run) else None,
-            cancel=None if run.cancel is Cancel.NO else run.cancel.value,
+            **_of_row(run, told),
             switched_off=run.workflow in around.off,
             stalled=None if stall is None else stall.advice,
-            inputs=value_of(run.inputs),
-            output=value_of(run.output),
             retry=await self._retry(taken, family),
-            budget=budget_as_json(told),
-            left=left_as_json(told),
             short_of=_short(await self._refusal()),
             journal=self._entries(),
             in_flight=self._in_flight(),
@@ -181,17 +178,12 @@ class _Reading:
             workers=hands,
             plan=tuple(await self._plan(is_agent=is_agent)),
             at=moment(around.now),
-            began_at=moment(run.began_at),
             records=self._recorded,
             more=not self._is_last,
             more_children=more_family,
             is_agent=is_agent,
-            session=run.session or None,
-            previous=run.previous or None,
-            by_delivery=run.by_delivery,
             asks_again=self._asks_again(),
             budgets=tuple(Account(id, budget_as_json(one) or {}, Used.of(one.used)) for id, one in budgets),
-            output_size=None if run.output is None else len(run.output),
             offset=Cursor(self._last).offset(run),
             told="",
             advice=(),
@@ -312,7 +304,7 @@ class _Reading:
 
     def _asks_again(self) -> datetime | None:
         told = [signal.sent_at for signal in self._sent() if signal.name == BUDGET_SIGNAL]
-        return _or_none(max(told, default=None)) if self.outline.run.state is RunState.WAITING else None
+        return moment(max(told, default=None)) if self.outline.run.state is RunState.WAITING else None
 
     # Who is around
 

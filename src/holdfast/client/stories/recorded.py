@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
-from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.agent_result import AgentResult, plain_output, plain_result
 from holdfast.client.stories.types import Fault, Unreadable
 from holdfast.codec import describe_error
 from holdfast.core.records import Kind, Record
@@ -44,25 +44,14 @@ def failure_of(record: Record) -> Fault | None:
     return Fault(f"holdfast.errors.{name}", f"run {run_id!r} ended {state}", "")
 
 
-def plain_value(data: bytes) -> Any:
-    """The recorded value as plain data; of an agent's result, its answer. Raises ``CodecError``."""
-    value = plain_result(data)
-    return cast("AgentResult[Any]", value).output if isinstance(value, AgentResult) else value
-
-
 def value_of(data: bytes | None) -> Any:
     """The recorded value as plain data; ``None`` for none, and words for what cannot be read."""
     if data is None:
         return None
     try:
-        return plain_value(data)
+        return plain_output(data)
     except CodecError as error:
         return Unreadable(f"<{error}>")
-
-
-def is_large(data: bytes | None) -> bool:
-    """Whether a value is better told by its size."""
-    return data is not None and len(data) > LARGE
 
 
 def is_agents(data: bytes) -> bool:

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from holdfast.client.recorded_reply import ANSWER, MODEL_CALL, WRAPPED, Compacted, FailedModel, PlainReply, plain_reply
+from holdfast.client.recorded_reply import ANSWER, MODEL_CALL, WRAPPED, Compacted, FailedModel, PlainReply
 from holdfast.client.stories.wording import counted, one_line
 from holdfast.codec import decode_error
 from holdfast.core.records import Kind, Record
 from holdfast.errors import BudgetExceeded, CodecError, ContextFull
-
-
-def reply_of(record: Record) -> PlainReply | None:
-    """The recorded answer of a model, if that is what the record is, and if this version can read it."""
-    if not record.ok or record.kind is not Kind.STEP or record.payload is None:
-        return None
-    try:
-        return plain_reply(record.payload)
-    except CodecError:
-        return None
 
 
 def is_turn(record: Record) -> bool:

@@ -7,7 +7,7 @@ Fields that hold values of users' code are marked: how they are written as JSON 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
@@ -415,8 +415,8 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What a list tells of a run."""
+class Story:
+    """All that is known of a run, at one moment, with a page of its journal."""
 
     id: str
     workflow: str
@@ -436,12 +436,6 @@ class Summary:
     forked_from: str | None
     usage: Used | None
     error: Fault | None
-
-
-@dataclass(frozen=True, slots=True)
-class Story(Summary):
-    """All that is known of a run, at one moment, with a page of its journal."""
-
     python: str
     deadline: datetime | None
     epoch: int
@@ -520,35 +514,3 @@ class Story(Summary):
     def kin(self) -> Mapping[str, Relative]:
         """The runs that it has started or waited for, by id."""
         return {one.id: one for one in self.children}
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A run in a family."""
-
-    id: str
-    workflow: str
-    state: RunState
-    parent: str | None
-    forked_from: str | None
-    created_at: datetime
-    finished_at: datetime | None
-    usage: Usage | None
-    """What it has used, with those below it; ``None``: nothing."""
-    stalled: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The tree of runs that a run is in, from its topmost ancestor down."""
-
-    root: str
-    items: tuple[Member, ...]
-    more: bool
-    """There are runs that are not told."""
-
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.items)
-
-    def __len__(self) -> int:
-        return len(self.items)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
+from holdfast.client.moments import moment
+from holdfast.client.wire import to_wire
 from holdfast.codec import shown_text
 
 
 def jsonable(value: Any) -> Any:
-    """A recorded value as JSON can say it."""
-    return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+    """A recorded value as JSON can say it: what JSON has no form for, in words."""
+    return to_wire(value, tagged=False)
 
 
 def duration(seconds: float) -> str:
@@ -35,7 +34,7 @@ def duration(seconds: float) -> str:
 
 def iso(at: float | None) -> str | None:
     """A moment, for programs."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat()
+    return None if at is None else moment(at).isoformat()
 
 
 def printable(text: str) -> str:

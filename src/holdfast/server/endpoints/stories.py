@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from holdfast.client.stories.conversations import read_conversation, said_as_json
-from holdfast.client.stories.families import read_family
+from holdfast.client.stories.families import Member, read_family
 from holdfast.client.stories.reading import PAGE, read_entry, read_story
-from holdfast.client.stories.types import Entry, Member, Story
+from holdfast.client.stories.types import Entry, Story
 from holdfast.client.stories.wiring import with_values
 from holdfast.client.wire import VALUES
 from holdfast.core.states import RunState

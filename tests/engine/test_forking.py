@@ -25,7 +25,8 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.control import retry_run
-from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.forking import NOT_GIVEN, fork_run
+from holdfast.codec.ids import LONGEST_ID
 from holdfast.core.chance import SEED
 from holdfast.stores.contract import History
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def fork(
-    world: World, runtime: Any, flow: Any, run_id: str, at: Any = None, *, with_output: Any = GIVEN, id: str = ""
+    world: World, runtime: Any, flow: Any, run_id: str, at: Any = None, *, with_output: Any = NOT_GIVEN, id: str = ""
 ) -> Any:
     """Fork a run as a client does, and return this runtime's handle to the fork."""
     store = await world.outside()
@@ -524,3 +525,19 @@ async def test_a_fork_is_executed_by_whoever_serves_its_queue(world: World):
     forked = await fork(world, runtime, flow, "original", 1)
     assert await forked.result() == "old a"
     assert (await row(other, forked)).queue == "other"
+
+
+async def test_a_fork_has_an_id_that_a_run_may_have(world: World):
+    @workflow
+    async def flow() -> int:
+        return 1
+
+    runtime = await world.open()
+    long = "x" * LONGEST_ID
+    await (await runtime.start(flow.options(id=long))).result()
+    made_up = await fork(world, runtime, flow, long)
+    assert len(made_up.run_id) == LONGEST_ID
+    assert "-fork-" in made_up.run_id
+    for id in ("y" * (LONGEST_ID + 1), "two\nlines"):
+        with pytest.raises(UsageError, match="a run's id has 1 to 200 printable characters"):
+            await fork(world, runtime, flow, long, id=id)

@@ -9,14 +9,14 @@ from typing import Any
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.wording import counted
-from holdfast.client.forking import GIVEN, find_step
+from holdfast.client.forking import NOT_GIVEN, find_step
 from holdfast.client.stories.retrying import in_words
 from holdfast.errors import HoldfastError, UsageError
 
 
 def fork(url: str | None, run_id: str, *, at: str | None, output: str | None, new_id: str | None, as_json: bool) -> int:
     """Make a new run that shares the beginning of another one, and say where it goes on."""
-    value = GIVEN if output is None else given_output(output)
+    value = NOT_GIVEN if output is None else given_output(output)
     if output is not None and at is None:
         raise UsageError("--output is the output of a step: say which with --at STEP")
     return report(
@@ -53,7 +53,7 @@ async def _fork(url: str | None, run_id: str, at: int | str | None, output: Any,
         shared = sum(record.seq < step.seq for record in records) if step else len(records)
         if step is None:
             then = "goes on from there"
-        elif output is GIVEN:
+        elif output is NOT_GIVEN:
             then = f"{in_words(step)} runs again"
         else:
             then = f"{in_words(step)} is taken to have returned what you gave"

@@ -335,11 +335,11 @@ class Backend(RunBackend):
 
     @abstractmethod
     async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
-        """Say what came of a step of unknown outcome, and let its run go on. ``output`` may be ``GIVEN``."""
+        """Say what came of a step of unknown outcome, and let its run go on. ``output`` may be ``NOT_GIVEN``."""
 
     @abstractmethod
     async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
-        """A new run that shares the beginning of another one; returns its id. ``with_output`` may be ``GIVEN``."""
+        """A new run that shares the beginning of another one; returns its id. ``with_output`` may be ``NOT_GIVEN``."""
 
     @abstractmethod
     def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:

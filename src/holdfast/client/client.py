@@ -18,7 +18,7 @@ from holdfast.client.choosing import choose_backend
 from holdfast.client.dead import DeadRun
 from holdfast.client.deliveries import Delivery
 from holdfast.client.events import Event
-from holdfast.client.forking import GIVEN
+from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.handle import Handle
 from holdfast.client.health import Health
 from holdfast.client.journals import Journal
@@ -405,7 +405,7 @@ class Client(WithoutLoop):
         await self._backend.retry(run_id, run_again=run_again, version=version)
 
     async def settle(
-        self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True, by: str | None = None
+        self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
     ) -> None:
         """Say what came of a ``once`` step whose worker died in it, and let the run go on that failed because of it.
 
@@ -485,7 +485,7 @@ class Client(WithoutLoop):
         return await self._backend.export(run_id)
 
     async def fork(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> Handle[Any]:
         """A new run that shares what was recorded of another one before a step.
 

@@ -15,17 +15,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.client.approvals import BEGINS, Answer, user
+from holdfast.client.finding import find_run, no_run
+from holdfast.client.starting import checked_id
 from holdfast.codec import LARGEST, check_size, codec_for
+from holdfast.codec.ids import LONGEST_ID
 from holdfast.core.chance import SEED, fork_seed
 from holdfast.core.records import Kind, Record
 from holdfast.core.usage import BUDGET_SIGNAL
-from holdfast.errors import RunConflict, RunNotFound, UsageError
-from holdfast.stores.contract import Store
+from holdfast.errors import RunConflict, UsageError
+from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, Run, SendSignal, Started, Verdict
 from holdfast.stores.rules import calls_short, switched_off
 
-GIVEN = object()
-"""The ``with_output`` of a fork whose step runs again."""
+NOT_GIVEN = object()
+"""In place of an output that nobody has named; ``None`` is one."""
 
 
 async def fork_run(
@@ -33,7 +36,7 @@ async def fork_run(
     run_id: str,
     *,
     at: int | str | None,
-    with_output: Any = GIVEN,
+    with_output: Any = NOT_GIVEN,
     new_id: str | None = None,
     max_value: int = LARGEST,
     fresh: bytes | None = None,
@@ -44,51 +47,13 @@ async def fork_run(
     ``by`` is who says what a question is taken to have been answered with; the user of the operating system, if it is
     nobody else.
     """
-    source = await store.get(run_id)
-    if source is None:
-        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    source = await find_run(store, run_id)
     [history] = await store.histories([source.key])
     usage = (await store.usages([run_id])).get(run_id)
     now = store.now()
-    if at is None:
-        if with_output is not GIVEN:
-            raise UsageError("fork: with_output is the output of a step: say which with `at`")
-        keep, record = _behind(history.records), None
-    else:
-        old = find_step(history.records, at, run_id)
-        # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
-        cut = _begun(history.records, old) if with_output is GIVEN else old.seq
-        keep, record = _behind([one for one in history.records if one.seq < cut]), None
-        if with_output is not GIVEN:
-            what = f"the output of step {old.name!r}"
-            if old.kind is Kind.APPROVAL:
-                answer = Answer.like(with_output, user() if by is None else by, now)
-                payload = check_size(answer.payload(), what, max_value)
-            else:
-                payload = check_size(codec_for(Any).encode(with_output, what), what, max_value)
-            record = Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
-    new = NewRun(
-        id=new_id or f"{run_id}-fork-{secrets.token_hex(3)}",
-        workflow=source.workflow,
-        inputs=source.inputs,
-        digest=source.digest,
-        seed=fork_seed(source.seed, keep, fresh or secrets.token_bytes(SEED)),
-        created_at=now,
-        queue=source.queue,
-        queue_key=source.queue_key,
-        priority=source.priority,
-        deadline=None if source.deadline is None else now + source.deadline - source.created_at,
-        max_deliveries=source.max_deliveries,
-        tags=source.tags,
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        began_at=source.began_at,
-        forked_from=run_id,
-        rewound=source.rewound,
-        budget=None if usage is None else usage.budget,
-        previous=source.previous,
-        version=source.version,
-        by_delivery=source.by_delivery,
-    )
+    keep, record = _shared(history.records, run_id, at, with_output, user() if by is None else by, now, max_value)
+    seed = fork_seed(source.seed, keep, fresh or secrets.token_bytes(SEED))
+    new = _new(source, _made_up(run_id) if new_id is None else checked_id(new_id), seed, usage, now)
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
     short = calls_short(one for one in history.records if one.seq < keep)
     if short and await store.get(new.id) is not None:  # else somebody else would be told
@@ -98,10 +63,62 @@ async def fork_run(
     if answer is Verdict.SWITCHED_OFF:
         raise switched_off(source.workflow, f"run {run_id!r} was not forked")
     if not isinstance(answer, Started):
-        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+        raise no_run(store, run_id)
     if not answer.created:
         raise _taken(new.id)
     return answer.run
+
+
+def _shared(
+    records: Sequence[Record], run_id: str, at: int | str | None, with_output: Any, by: str, now: float, max_value: int
+) -> tuple[int, Record | None]:
+    """How many records the fork shares, and the outcome that the step is given in it, if it is given one."""
+    if at is None:
+        if with_output is not NOT_GIVEN:
+            raise UsageError("fork: with_output is the output of a step: say which with `at`")
+        return _behind(records), None
+    old = find_step(records, at, run_id)
+    cut = _begun(records, old) if with_output is NOT_GIVEN else old.seq
+    # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
+    keep = _behind([one for one in records if one.seq < cut])
+    if with_output is NOT_GIVEN:
+        return keep, None
+    what = f"the output of step {old.name!r}"
+    is_answer = old.kind is Kind.APPROVAL
+    payload = Answer.like(with_output, by, now).payload() if is_answer else codec_for(Any).encode(with_output, what)
+    payload = check_size(payload, what, max_value)
+    return keep, Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
+
+
+def _new(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: float) -> NewRun:
+    return NewRun(
+        id=id,
+        workflow=source.workflow,
+        inputs=source.inputs,
+        digest=source.digest,
+        seed=seed,
+        created_at=now,
+        queue=source.queue,
+        queue_key=source.queue_key,
+        priority=source.priority,
+        deadline=None if source.deadline is None else now + source.deadline - source.created_at,
+        max_deliveries=source.max_deliveries,
+        tags=source.tags,
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        began_at=source.began_at,
+        forked_from=source.id,
+        rewound=source.rewound,
+        budget=None if usage is None else usage.budget,
+        previous=source.previous,
+        version=source.version,
+        by_delivery=source.by_delivery,
+    )
+
+
+def _made_up(run_id: str) -> str:
+    """An id for a fork of this run, which is no longer than an id may be, however often a fork is forked."""
+    end = f"-fork-{secrets.token_hex(3)}"
+    return run_id[: LONGEST_ID - len(end)] + end
 
 
 def _taken(run_id: str) -> RunConflict:

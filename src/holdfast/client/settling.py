@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.client.approvals import user
-from holdfast.client.forking import GIVEN
+from holdfast.client.finding import find_run
+from holdfast.client.forking import NOT_GIVEN
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.records import Kind, Record, Rewind
-from holdfast.errors import RunNotFound, SettleRefused, StepOutcomeUnknown, UsageError
+from holdfast.errors import SettleRefused, StepOutcomeUnknown, UsageError
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import ReopenRun, Run, Settlement, Verdict
 from holdfast.stores.rules import REOPENABLE, error_words
@@ -47,12 +48,12 @@ def to_be_settled(run: Run, records: Sequence[Record]) -> list[Record]:
 
 def check_what_is_said(output: Any, happened: bool) -> None:
     """Raises ``UsageError`` unless it is one of the two things that can be said of a step."""
-    if happened and output is GIVEN:
+    if happened and output is NOT_GIVEN:
         raise UsageError(
             "settle: say what the step returned, with `output` (None, if it returns nothing); or, with "
             "happened=False, that it did not happen"
         )
-    if not happened and output is not GIVEN:
+    if not happened and output is not NOT_GIVEN:
         raise UsageError("settle: a step that did not happen has no `output`: it runs again")
 
 
@@ -61,16 +62,14 @@ async def settle_run(
     run_id: str,
     step: int | str,
     *,
-    output: Any = GIVEN,
+    output: Any = NOT_GIVEN,
     happened: bool = True,
     by: str | None = None,
     max_value: int = LARGEST,
 ) -> None:
     """Say what came of a step, and let its run go on; ``by`` is the user of the operating system, unless given."""
     check_what_is_said(output, happened)
-    run = await store.get(run_id)
-    if run is None:
-        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    run = await find_run(store, run_id)
     [history] = await store.histories([run.key])
     old = _found(run, history, step)
     record = None

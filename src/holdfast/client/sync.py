@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from holdfast.client.approvals import ApprovalInfo
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
-from holdfast.client.forking import GIVEN
+from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.health import Health
 from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
@@ -167,7 +167,7 @@ class WithoutLoop:
         self._sync(self._client.retry(run_id, run_again=run_again))
 
     def settle_sync(
-        self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True, by: str | None = None
+        self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
     ) -> None:
         """``settle`` without an event loop."""
         self._sync(self._client.settle(run_id, step, output, happened=happened, by=by))
@@ -183,7 +183,7 @@ class WithoutLoop:
         return self._sync(self._client.prune(older_than, **wanted))
 
     def fork_sync(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> str:
         """``fork`` without an event loop: returns the new run's id."""
 

@@ -20,7 +20,7 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.client.approvals import approve, deny, list_approvals
 from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.client.events import Event, events_so_far
-from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.forking import NOT_GIVEN, fork_run
 from holdfast.client.settling import settle_run
 from holdfast.client.starting import accept, new_run
 from holdfast.client.sync import run_sync
@@ -162,7 +162,9 @@ class Runner(Arranged):
         """
         return await self._change(run_id, lambda reach: retry_run(reach, run_id, run_again=run_again), until=None)
 
-    async def settle(self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True) -> RunResult:
+    async def settle(
+        self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True
+    ) -> RunResult:
         """Say what came of a ``once`` step that a crash has left unknown, and run the run that failed because of that.
 
         Args:
@@ -181,7 +183,7 @@ class Runner(Arranged):
         return await self._change(run_id, lambda reach: set_budget(reach, run_id, budget))
 
     async def fork(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> RunResult:
         """Make a new run that shares the beginning of this one, up to a step, and run it as ``run`` does.
 
@@ -417,7 +419,7 @@ class Runner(Arranged):
         """``retry`` in a plain test function."""
         return run_sync(self.retry(run_id, run_again=run_again))
 
-    def settle_sync(self, run_id: str, step: int | str, output: Any = GIVEN, *, happened: bool = True) -> RunResult:
+    def settle_sync(self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True) -> RunResult:
         """``settle`` in a plain test function."""
         return run_sync(self.settle(run_id, step, output, happened=happened))
 
@@ -426,7 +428,7 @@ class Runner(Arranged):
         return run_sync(self.set_budget(run_id, budget))
 
     def fork_sync(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = GIVEN, id: str | None = None
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> RunResult:
         """``fork`` in a plain test function."""
         return run_sync(self.fork(run_id, at=at, with_output=with_output, id=id))

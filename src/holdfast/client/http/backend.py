@@ -27,7 +27,7 @@ from holdfast.client.backend import (
 from holdfast.client.budgets import BudgetInfo
 from holdfast.client.bulk import AT_ONCE, Call, check_options, split_call
 from holdfast.client.dead import DeadRun
-from holdfast.client.forking import GIVEN
+from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.health import Health, Switch
 from holdfast.client.http.listening import HttpListeners
 from holdfast.client.http.parts import (
@@ -291,10 +291,10 @@ class HttpBackend(HttpRuns, Backend):
 
     async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         """A new run that shares the beginning of another one."""
-        if with_output is not GIVEN and at is None:
+        if with_output is not NOT_GIVEN and at is None:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
         body = _given({"at": at, "id": id})
-        if with_output is not GIVEN:
+        if with_output is not NOT_GIVEN:
             body["output"] = self._wire(with_output, f"the output of step {at!r}")
         path = f"/v1/runs/{part(run_id)}/fork"
         answer = await self._transport.ask("POST", path, body=body, key=secrets.token_hex(16))

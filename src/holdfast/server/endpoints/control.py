@@ -8,7 +8,7 @@ from pydantic import Field
 
 from holdfast.client.budgets import BudgetInfo
 from holdfast.client.dead import DeadRun
-from holdfast.client.forking import GIVEN, fork_run
+from holdfast.client.forking import NOT_GIVEN, fork_run
 from holdfast.client.pruning import PruneReport
 from holdfast.client.wire import VALUES
 from holdfast.errors import RunConflict
@@ -95,7 +95,7 @@ async def settle_run(call: Call, id: str, body: SettleBody) -> RunInfo:
 
     With `output`, the step has returned that; with `"happened": false`, it runs again, and no other `once` step does.
     """
-    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else GIVEN
+    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     await call.client.settle(id, body.step, output, happened=body.happened, by=call.said_by(body.by))
     return await info_of(call, await call.tenant.connection.read(id))
 
@@ -123,7 +123,7 @@ class ForkBody(Body):
 )
 async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
     """Start a new run that shares what was recorded of another one before a step."""
-    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else GIVEN
+    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     derived = call.derived_id("fork") if body.id is None else None
     store = await call.store()
     try:

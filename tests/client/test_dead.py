@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Client, DefinitionError, UsageError, workflow
+from holdfast import Agent, Client, DefinitionError, RunNotFound, UsageError, workflow
 from holdfast.client.starting import StartOptions, new_run
+from holdfast.core.records import Kind, Record
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.notices import BEGUN
-from holdfast.stores.operations import MAX_DELIVERIES, Notice, Started, StartRun, TellNotices
+from holdfast.stores.operations import MAX_DELIVERIES, AppendRecord, NewRun, Notice, Started, StartRun, TellNotices
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -89,4 +90,37 @@ async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
                 await client.prune(0.0, **mistake)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="not below 0"):
             await client.prune(-1.0)
+    await store.close()
+
+
+async def test_dead_runs_are_told_page_by_page_and_without_their_journals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
+    for number in range(3):
+        new = NewRun(f"dead-{number}", "fragile", b"{}", b"d", bytes(16), store.now(), max_deliveries=1)
+        [started] = await store.commit([StartRun(new, claim_as=worker)])
+        assert isinstance(started, Started)
+        for seq, name in enumerate(["load", "split", "save"][: number + 1]):
+            record = Record(seq, Kind.STEP, seq, name, True, b"1", store.now(), epoch=1)
+            await store.commit([AppendRecord(started.run.key, record)])
+    store._locks.drop(store._mine[worker])
+    assert len((await store.reap()).dead) == 3
+
+    async def whole(*_: Any) -> Any:
+        raise AssertionError("a journal may be long, and is not told")
+
+    monkeypatch.setattr(SqliteStore, "histories", whole)
+    async with Client(store.url) as client:
+        first = await client.dead(limit=2)
+        assert [(one.id, one.records, one.last_recorded) for one in first] == [
+            ("dead-2", 3, "save"),
+            ("dead-1", 2, "split"),
+        ]
+        rest = await client.dead(limit=2, before="dead-1")
+        assert [(one.id, one.records, one.last_recorded) for one in rest] == [("dead-0", 1, "load")]
+        with pytest.raises(RunNotFound, match="there is no run 'pruned'"):  # and not the first page once more
+            await client.dead(before="pruned")
     await store.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from holdfast.client.finding import find_run
+from holdfast.client.moments import moment
 from holdfast.codec import describe_error
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
-from holdfast.stores.contract import History, RunFilter, Store
+from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
 
 
@@ -47,15 +49,20 @@ class DeadRun:
 
 
 async def dead_runs(store: Store, workflow: str | None, limit: int, before: str | None = None) -> list[DeadRun]:
-    """Dead runs, those that were created last first."""
-    last = None if before is None else await store.get(before)
-    runs = await store.list_runs(
-        RunFilter(states=[RunState.DEAD], workflow=workflow), limit=limit, before=None if last is None else last.key
-    )
-    return [_told(run, history) for run in runs for history in await store.histories([run.key])]
+    """Dead runs, those that were created last first. Raises ``RunNotFound`` for a ``before`` that is not there."""
+    last = None if before is None else (await find_run(store, before)).key
+    where = RunFilter(states=[RunState.DEAD], workflow=workflow)
+    found = [await _told(store, run) for run in await store.list_runs(where, limit=limit, before=last)]
+    return [one for one in found if one is not None]
 
 
-def _told(run: Run, history: History) -> DeadRun:
+async def _told(store: Store, run: Run) -> DeadRun | None:
+    # A dead run may have a long journal: no more of it is read than what is told.
+    first = await store.outline(run.id, limit=1, whole=False)
+    if first is None:
+        return None  # it was deleted meanwhile
+    newest = max((part.last for part in first.parts), default=-1)
+    last = await store.outline(run.id, newest - 1, 1, whole=False) or first
     error = run.error or b""
     try:
         told: Any = json.loads(error)
@@ -68,22 +75,22 @@ def _told(run: Run, history: History) -> DeadRun:
     except CodecError as problem:
         reason = str(problem)
     steps = {step[0]: _step(*step) for step in doing}
-    for position, attempt in history.attempts.items():
+    for position, attempt in first.attempts.items():
         if position not in steps and attempt.outcome is None:
             steps[position] = _step(position, attempt.name, attempt.attempt, attempt.at)
     return DeadRun(
         id=run.id,
         workflow=run.workflow,
-        since=datetime.fromtimestamp(run.finished_at or 0.0, UTC),
+        since=moment(run.finished_at or 0.0),
         deaths=run.deliveries,
         worker=worker,
         reason=reason,
         in_flight=tuple(step for _, step in sorted(steps.items())),
-        records=len(history.records),
-        last_recorded=history.records[-1].name if history.records else "",
+        records=sum(part.records for part in first.parts),
+        last_recorded=last.records[-1].name if last.records else "",
         parent=run.parent or None,
     )
 
 
 def _step(position: int, name: str, attempt: int, at: float) -> StepInFlight:
-    return StepInFlight(name, position + 1, attempt, datetime.fromtimestamp(at, UTC) if at else None)
+    return StepInFlight(name, position + 1, attempt, moment(at) if at else None)

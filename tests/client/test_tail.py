@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Client, RunFailed, Runtime, step, wait_for_signal, workflow
+from holdfast.client import tailing
 from holdfast.client.connections import Connections
 from holdfast.client.tailing import Followed, Happening, Told, read_tail
 from holdfast.core.states import RunState
@@ -132,3 +133,18 @@ async def test_what_was_told_is_not_told_again():
     assert [told.is_new(one), told.is_new(one)] == [True, False]
     assert told.is_new(Happening(at, "r", "w", RunState.RUNNING, "step", 2, "a", "", None, {}))
     assert told.is_new(one)  # it is too long ago to be remembered
+
+
+async def test_more_runs_than_are_kept_in_mind_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tailing, "MOST_KNOWN", 60)
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    async with Client(store.url) as client:
+        for number in range(130):
+            sent = await client.send("tailed-address", number)
+            await sent.cancel()  # which ends it: nobody has it
+    tail = tailing._Tail(store, Followed(), 0.0)
+    first, second = await tail.look(), await tail.look()
+    await store.close()
+    assert len({one.run_id for one in first}) == 130
+    assert second == []

@@ -3,7 +3,7 @@
 A store keeps a journal for each run, and no list of what happened anywhere. So whoever follows all runs looks at those
 where something may be new, each time the store tells of a change, and reads on in their journals:
 
-- runs that are new, by the order of their creation;
+- runs that are new, by the order of their creation, the newest ``MOST_NEW`` of them;
 - runs that a worker holds, as many as ``AT_ONCE``;
 - runs that wait, the newest ``AT_ONCE`` of them, and those that were seen before: only if their row has changed since.
 
@@ -21,11 +21,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from holdfast.client.events import Event, Reader, Source, asked_in
-from holdfast.client.offsets import cursor_of
+from holdfast.client.moments import moment
+from holdfast.client.offsets import Cursor
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.contract import RunFilter, Store
@@ -34,6 +35,8 @@ from holdfast.stores.operations import Cancel, Run
 
 AT_ONCE = 500
 """So many runs of a kind are looked at."""
+MOST_NEW = 20_000
+"""So many runs that were created since the last look are told of, whatever moment was named."""
 MOST_KNOWN = 5_000
 """So many runs that were seen are kept in mind; those that were seen least lately go first."""
 LOOK_EVERY = 2.0
@@ -143,7 +146,7 @@ class _Known:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.reader = Reader(run, cursor_of(None, run))
+        self.reader = Reader(run, Cursor(), AT_ONCE)
         self.is_new = True
         self.owner = run.owner
         """The last one that it is known to have had."""
@@ -204,7 +207,7 @@ class _Tail:
         return runs
 
     async def _new_runs(self) -> list[Run]:
-        """Those that were created since the last look; at first, since the moment that was named."""
+        """Those that were created since the last look, the oldest first; at first, since the moment that was named."""
         found: list[Run] = []
         while True:
             # A run may become visible a little later than others that were created behind it: so it goes on as long as
@@ -212,14 +215,14 @@ class _Tail:
             before = found[-1].key if found else None
             page = await self._store.list_runs(self._followed.runs(since=self._since), limit=_PAGE, before=before)
             found += page
-            if len(page) < _PAGE or all(run.id in self._known for run in page):
-                return found
+            if len(page) < _PAGE or len(found) >= MOST_NEW or all(run.id in self._known for run in page):
+                return found[::-1]  # the newest are seen last: forgotten first, they would be new at the next look
 
     async def _news(self, known: _Known, run: Run) -> list[Happening]:
         """What is new of one run."""
         found: list[Happening] = []
         if known.is_new and run.created_at >= self._since:
-            created = datetime.fromtimestamp(run.created_at, UTC)
+            created = moment(run.created_at)
             found.append(_happening(run, Event("", "created", created, run.id), "", None))
         if (taken := await self._takeover(known, run)) is not None:
             found.append(taken)
@@ -231,7 +234,7 @@ class _Tail:
             raise
         except HoldfastError as error:  # something of it cannot be read here: that hides no other run
             told = {"error": {"type": type(error).__name__, "message": str(error)}}
-            events = [Event("", "unreadable", datetime.fromtimestamp(self._store.now(), UTC), run.id, data=told)]
+            events = [Event("", "unreadable", moment(self._store.now()), run.id, data=told)]
             known.reader.cursor.ended = run.state.is_terminal
         run = known.run
         wanted = [event for event in events if event.kind not in _PIECES and event.at.timestamp() >= self._since]
@@ -267,7 +270,7 @@ class _Tail:
         old, new = workers.get(before.owner or 0), workers.get(run.owner or 0)
         if old is None or old.state != "dead":
             return None  # it was handed over in good order
-        at = datetime.fromtimestamp(self._store.now(), UTC)
+        at = moment(self._store.now())
         event = Event("", "taken over", at, run.id, data={"died": old.name, "epoch": run.epoch})
         return _happening(run, event, "" if new is None else new.name, None)
 

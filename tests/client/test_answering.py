@@ -178,8 +178,9 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(client: Clie
             await client.approve(one.id, value)
     with pytest.raises(InputError, match="has no arguments to edit"):
         await client.approve(one.id, arguments={"a": 1})
-    with pytest.raises(InputError, match="cannot be written as JSON"):
-        await client.approve(one.id, object())
+    for odd in (object(), "half a \ud800 character", 10**5000, b"\xff"):
+        with pytest.raises(InputError, match="cannot be written as JSON"):
+            await client.approve(one.id, odd)
     assert await client.approve(one.id, True)
     two = await asked(client, asked_of="bob")
     with pytest.raises(InputError, match="choose one of by sea, by air"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import zlib
+from base64 import urlsafe_b64encode
 from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import Any
@@ -439,6 +441,43 @@ async def test_an_offset_that_was_changed_is_refused():
         changed = event.offset[:at] + other + event.offset[at + 1 :]
         with pytest.raises(UsageError):
             assert await scene.read(changed) != []
+
+
+@pytest.mark.asyncio
+async def test_an_offset_of_a_newer_version_is_refused_whatever_is_in_it():
+    scene = await Scene().open()
+    data = json.dumps([2, 7, "something else", {}]).encode()
+    newer = urlsafe_b64encode(data + zlib.crc32(data).to_bytes(4)).decode().rstrip("=")
+    with pytest.raises(UsageError, match="was given out by a newer version of Holdfast"):
+        await scene.read(newer)
+
+
+# What failed
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_could_not_be_started_is_told_with_why():
+    scene = await Scene().open()
+    refused = encode_error(UsageError("its workflow is switched off"))
+    await scene.record(0, "billing", refused, kind=Kind.START, ok=False, preview="billing-1")
+    await scene.record(1, "billing", "billing-2", kind=Kind.START, preview="billing-2")
+    refusal, started = await scene.read()
+    error = {"type": "holdfast.errors.UsageError", "message": "its workflow is switched off"}
+    assert (refusal.kind, refusal.data) == ("start", {"ok": False, "run": "billing-1", "error": error})
+    assert started.data == {"ok": True, "run": "billing-2"}
+
+
+@pytest.mark.asyncio
+async def test_how_a_run_ended_that_was_waited_for_is_told_as_in_a_story():
+    scene = await Scene().open()
+    cancelled = {"child": "c", "state": "cancelled", "error": None}
+    failed = {"child": "f", "state": "failed", "error": encode_error(ValueError("no luck")).decode()}
+    await scene.record(0, "part", cancelled, kind=Kind.CHILD, ok=False, preview="c")
+    await scene.record(1, "part", failed, kind=Kind.CHILD, ok=False, preview="f")
+    assert [event.data["error"] for event in await scene.read()] == [
+        {"type": "holdfast.errors.RunCancelled", "message": "run 'c' ended cancelled"},
+        {"type": "builtins.ValueError", "message": "no luck"},
+    ]
 
 
 # Through the public ways

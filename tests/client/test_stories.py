@@ -14,7 +14,7 @@ from holdfast.client.stories.families import read_family
 from holdfast.client.stories.reading import read_entry, read_story
 from holdfast.client.stories.types import Asked, ModelCall, Story, Unreadable
 from holdfast.client.stories.wiring import as_json, with_values
-from holdfast.codec import AesEncryption, encode_error
+from holdfast.codec import AesEncryption, codec_for, encode_error
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
@@ -358,6 +358,16 @@ async def test_a_story_comes_back_from_json_as_it_was(world: World):
     sent = json.loads(json.dumps(as_json(with_values(story, to_wire), lambda value: value)))
     assert from_json(sent) == story
     assert story.budgets[0].usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
+
+
+async def test_what_json_has_no_form_for_is_told_in_words(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    odd = {"far": float("inf"), "none": float("nan"), "raw": b"\xff", "long": 1 << 20_000}
+    await world.record(run, payload=codec_for(Any).encode(odd, "it"))
+    [entry] = as_json(await world.story())["journal"]
+    told = json.loads(json.dumps(entry["output"], allow_nan=False))
+    assert {**told, "long": told["long"][:4]} == {"far": "Infinity", "none": "NaN", "raw": "_w==", "long": "0x10"}
 
 
 async def test_words_for_what_cannot_be_read_are_sent_as_words(world: World):

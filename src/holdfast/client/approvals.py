@@ -328,13 +328,12 @@ async def _in_its_place(reach: ApprovalReach, row: Approval) -> Approval | None:
 
 def json_data(value: Any, what: str) -> Any:
     """What was given as JSON would say it. Raises ``InputError``."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
+    from pydantic_core import from_json, to_json
 
     try:
-        plain = to_jsonable_python(value, inf_nan_mode="strings")
-    except PydanticSerializationError as unfit:
+        return from_json(to_json(value, inf_nan_mode="strings"))  # only as text are infinite numbers words
+    except ValueError as unfit:
         raise InputError(f"{what} cannot be written as JSON: {unfit}") from None
-    return plain
 
 
 def _edited(row: Approval, arguments: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -22,15 +22,19 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, Protocol, cast
+from datetime import datetime
+from typing import Any, Protocol
 
-from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.agent_result import plain_output
+from holdfast.client.finding import find_run
+from holdfast.client.moments import moment
 from holdfast.client.offsets import Cursor, Seen, cursor_of
 from holdfast.client.plans import plan_in
-from holdfast.client.recorded_reply import PlainReply, plain_reply
-from holdfast.client.wire import to_wire
-from holdfast.codec import describe_error, refuse_sealed, to_plain
+from holdfast.client.recorded_reply import PlainReply, reply_of
+from holdfast.client.stories.recorded import error_of, failure_of
+from holdfast.client.stories.types import Fault
+from holdfast.client.stories.wording import jsonable
+from holdfast.codec import refuse_sealed, to_plain
 from holdfast.core.execution import current_execution
 from holdfast.core.records import Kind, Record
 from holdfast.errors import CodecError, RunNotFound, StoreUnavailable, UsageError
@@ -106,9 +110,7 @@ async def read_events(
     """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there."""
     refuse_in_workflow(run_id)
     store = await source.store()
-    run = await store.get(run_id)
-    if run is None:
-        raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+    run = await find_run(store, run_id)
     reader = Reader(run, cursor_of(after, run))
     with source.listen(run_id) as bell:
         while True:
@@ -259,7 +261,7 @@ class Reader:
 
     def _of_record(self, record: Record) -> Iterator[Event]:
         refuse_sealed(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
-        reply = _reply_in(record)
+        reply = reply_of(record)
         if reply is not None and record.name != COMPACTION:
             yield from self._of_answer(record, reply)
             return
@@ -304,7 +306,7 @@ class Reader:
         self.cursor.ended = True
         data: dict[str, Any] = {"state": run.state.value}
         if run.error is not None:
-            data["error"] = _error(run.error)
+            data["error"] = _in_short(error_of(run.error))
         elif run.output is not None:
             data["output"] = _output(run.output)
         yield self._event("ended", at, None, "", data)
@@ -326,7 +328,7 @@ class Reader:
         return Event(
             offset=self.cursor.offset(self._run),
             kind=kind,
-            at=datetime.fromtimestamp(at, UTC),
+            at=moment(at),
             run_id=self._run.id,
             step=None if position is None else position + 1,
             name=name,
@@ -362,15 +364,6 @@ def _comes_first(notice: Notice, kept: int | None, record: Record) -> bool:
 # What there is to tell
 
 
-def _reply_in(record: Record) -> PlainReply | None:
-    if not record.ok or record.kind is not Kind.STEP or record.payload is None:
-        return None
-    try:
-        return plain_reply(record.payload)
-    except CodecError:
-        return None
-
-
 def _data_of(reply: PlainReply) -> dict[str, Any]:
     data = reply.as_json()
     del data["text"]  # it is the event's own
@@ -382,50 +375,32 @@ def _outcome(record: Record) -> dict[str, Any]:
         return {}
     if record.kind is Kind.SIGNAL:
         return {"value": _plain(record.payload)}
+    is_run = record.kind in (Kind.CHILD, Kind.START)
+    told = {"run": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
+    data: dict[str, Any] = {"ok": record.ok, **told}
+    if not record.ok:
+        return data | {"error": failure_in(record)}
     if record.kind is Kind.START:
-        return {"run": record.preview}
-    if record.kind is Kind.CHILD:
-        data = {"ok": record.ok, "run": record.preview}
-        payload = record.payload or b"null"
-        return data | ({"value": _output(payload)} if record.ok else {"error": _child_error(payload)})
-    data = {"ok": record.ok, "arguments": record.preview, "attempts": record.attempts}
-    return data | ({"value": _plain(record.payload)} if record.ok else {"error": _error(record.payload)})
+        return data  # what it comes to, nobody waits for
+    return data | {"value": _output(record.payload or b"null") if is_run else _plain(record.payload)}
 
 
 def _plain(payload: bytes | None) -> Any:
-    return _jsonable(_or_none(to_plain, payload or b"null"))
-
-
-def _jsonable(value: Any) -> Any:
-    """What JSON has no form for, in words: times, bytes, sets."""
-    return to_wire(value, tagged=False)
+    return jsonable(_or_none(to_plain, payload or b"null"))
 
 
 def _output(payload: bytes) -> Any:
     """The output of a run: of an agent, its answer."""
-    result = _or_none(plain_result, payload)
-    return _jsonable(result.output if isinstance(result, AgentResult) else result)  # pyright: ignore[reportUnknownMemberType]
-
-
-def _error(payload: bytes | None) -> dict[str, str]:
-    told = _or_none(describe_error, payload or b"null")
-    return {"type": "", "message": ""} if told is None else {"type": told.type, "message": told.message}
+    return jsonable(_or_none(plain_output, payload))
 
 
 def failure_in(record: Record) -> dict[str, str]:
     """The type and the message of what a record that is not ``ok`` tells."""
-    return _child_error(record.payload or b"null") if record.kind is Kind.CHILD else _error(record.payload)
+    return _in_short(failure_of(record))
 
 
-def _child_error(payload: bytes) -> dict[str, str]:
-    """What a run that was waited for ended with: see ``engine.children.child_failure``."""
-    told = _or_none(json.loads, payload)
-    if not isinstance(told, dict) or "child" not in told:
-        return _error(payload)
-    child = cast("dict[str, str | None]", told)
-    if child["error"] in (None, "null"):
-        return {"type": "", "message": f"the run is {child['state']}"}
-    return _error(str(child["error"]).encode())
+def _in_short(fault: Fault | None) -> dict[str, str]:
+    return {"type": "", "message": ""} if fault is None else {"type": fault.type, "message": fault.message}
 
 
 def _or_none(read: Callable[[bytes], Any], payload: bytes) -> Any:

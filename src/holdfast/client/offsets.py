@@ -63,18 +63,19 @@ def cursor_of(offset: str | None, run: Run) -> Cursor:
     """From the text; from the beginning, if there is none. Raises ``UsageError`` for one that is no offset."""
     if offset is None:
         return Cursor()
-    number, mark, seq, notice, ended, seen = _read(offset)
+    number, *rest = _read(offset)
     if number > _FORMAT:
         raise UsageError(
             f"the offset {offset!r} was given out by a newer version of Holdfast: upgrade this one, or read from the "
             f"beginning"
         )
+    mark, seq, notice, ended, seen = rest
     if mark != _mark_of(run):
         raise UsageError(
             f"the offset {offset!r} is that of another run than {run.id!r}: go on with an offset that events of this "
             f"run had, or read from the beginning"
         )
-    return Cursor(seq, notice, bool(ended), {position: Seen(*rest) for position, *rest in seen})
+    return Cursor(seq, notice, bool(ended), {position: Seen(*one) for position, *one in seen})
 
 
 def _read(offset: Any) -> list[Any]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import builtins
 import json
 from dataclasses import asdict, dataclass, replace
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.documents import all_documents
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.client.starting import StartOptions, accept, new_run
 from holdfast.codec import LARGEST, bind_by_name
+from holdfast.core.spans import span_seconds
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
@@ -36,6 +38,8 @@ LONGEST_NAME = 150
 LEASE = 30.0
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
 _SETTINGS = ("max_deliveries", "deadline", "lease")
+_LENGTHS = frozenset({"deadline", "lease"})
+"""Those of them that are lengths of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,18 @@ def checked_address(name: object) -> str:
 def checked(address: AddressInfo) -> AddressInfo:
     """The same, if its settings make sense. Raises ``UsageError``."""
     where = f"address {checked_address(address.name)!r}"
-    if address.max_deliveries < 1:
-        raise UsageError(f"{where}: max_deliveries={address.max_deliveries} must be 1 or more")
-    if address.deadline is not None and not 0 < address.deadline < float("inf"):
-        raise UsageError(f"{where}: deadline={address.deadline} must be a number of seconds above 0")
-    if not SHORTEST_LEASE <= address.lease <= LONGEST_LEASE:
-        raise UsageError(f"{where}: lease={address.lease} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
+    most, deadline, lease = address.max_deliveries, address.deadline, address.lease
+    if not _is_number(most, int) or most < 1:
+        raise UsageError(f"{where}: max_deliveries={most!r} must be a whole number, 1 or more")
+    if deadline is not None and not (_is_number(deadline) and 0 < deadline < float("inf")):
+        raise UsageError(f"{where}: deadline={deadline!r} must be a number of seconds above 0")
+    if not (_is_number(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
+        raise UsageError(f"{where}: lease={lease!r} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
     return address
+
+
+def _is_number(given: object, kind: type | UnionType = int | float) -> bool:
+    return isinstance(given, kind) and not isinstance(given, bool)
 
 
 async def find_address(store: Store, name: str) -> AddressInfo | None:
@@ -211,11 +220,14 @@ class ClientAddresses:
 
         Args:
             name: the address.
-            settings: ``max_deliveries``, ``deadline`` (seconds, or ``None``) and ``lease`` (seconds): see
-                ``AddressInfo``.
+            settings: ``max_deliveries``, ``deadline`` (a length of time, as for ``send``, or ``None``) and ``lease`` (a
+                length of time): see ``AddressInfo``.
         """
         if unknown := settings.keys() - _SETTINGS:
             raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
+        for word in _LENGTHS & settings.keys():
+            if settings[word] is not None:
+                settings[word] = span_seconds(settings[word], f"address {name!r}: {word}")
         return await self._backend.set(checked_address(name), settings)
 
     async def delete(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 from holdfast.client.addresses import AddressInfo
@@ -41,6 +41,7 @@ from holdfast.client.stories.families import Family
 from holdfast.client.stories.types import Story
 from holdfast.client.tailing import Followed, Happening
 from holdfast.client.workers import WorkerInfo
+from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import RunFilter
@@ -360,8 +361,8 @@ class Backend(RunBackend):
     @abstractmethod
     async def prune(
         self,
-        older_than: timedelta | float,
-        states: Collection[RunState | str],
+        older_than: Span,
+        states: Collection[RunState],
         *,
         workflow: str | None,
         keep: int,

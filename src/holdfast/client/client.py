@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 from holdfast.client.addresses import ClientAddresses
@@ -43,7 +43,7 @@ from holdfast.client.workers import WorkerInfo
 from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.spans import Span, span_seconds
-from holdfast.core.states import RunState
+from holdfast.core.states import RunState, run_states
 from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UsageError
 from holdfast.stores.contract import RunFilter
@@ -229,20 +229,16 @@ class Client(WithoutLoop):
             limit: at most so many.
             before: the id of the last run of the page before, to go on from there.
         """
-        states = [state] if isinstance(state, str) else state
-        try:
-            where = RunFilter(
-                states=[RunState(one) for one in states],
-                workflow=workflow,
-                tag=tag,
-                text=text,
-                parent=parent,
-                id_prefix=id_prefix,
-                created_after=None if created_after is None else created_after.timestamp(),
-                created_before=None if created_before is None else created_before.timestamp(),
-            )
-        except ValueError as error:
-            raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
+        where = RunFilter(
+            states=run_states(state),
+            workflow=workflow,
+            tag=tag,
+            text=text,
+            parent=parent,
+            id_prefix=id_prefix,
+            created_after=None if created_after is None else created_after.timestamp(),
+            created_before=None if created_before is None else created_before.timestamp(),
+        )
         return await self._backend.list(where, limit, before)
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
@@ -335,12 +331,7 @@ class Client(WithoutLoop):
             state: only of runs that are in this state, or in one of these, when it is told.
             since: also what has happened since this time (a time with a time zone); from now on unless given.
         """
-        states = [state] if isinstance(state, str) else state
-        try:
-            followed = Followed(workflow, tag, tuple(RunState(one) for one in states))
-        except ValueError as error:
-            raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
-        return self._backend.tail(followed, since)
+        return self._backend.tail(Followed(workflow, tag, tuple(run_states(state))), since)
 
     async def usage(self, run_id: str) -> Usage:
         """What the model calls of a run have used so far, with those of the runs that it has started."""
@@ -442,7 +433,7 @@ class Client(WithoutLoop):
 
     async def prune(
         self,
-        older_than: timedelta | float,
+        older_than: Span,
         *,
         state: RunState | str | Collection[RunState | str] = (),
         workflow: str | None = None,
@@ -459,7 +450,7 @@ class Client(WithoutLoop):
         transactions, so that workers are not held up; stopped in the middle, it goes on the next time.
 
         Args:
-            older_than: a ``timedelta``, or a number of seconds.
+            older_than: seconds, a ``timedelta``, or words such as ``30 days``; 0: whenever they ended.
             state: the states of those that are deleted; completed and cancelled ones unless given.
             workflow: only those of this workflow.
             keep: not the newest so many of each workflow.
@@ -471,7 +462,7 @@ class Client(WithoutLoop):
         states = [state] if isinstance(state, str) else state
         return await self._backend.prune(
             older_than,
-            states,
+            run_states(state),
             workflow=workflow,
             keep=keep,
             unclaimed=unclaimed,

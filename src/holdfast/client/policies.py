@@ -95,8 +95,11 @@ def checked_policy(name: str, policy: Policy) -> Policy:
     where = f"the policy of {name!r}"
     if policy.runs_per_day is None and policy.usd_per_day is None:
         raise UsageError(f"{where} limits nothing: give runs_per_day or usd_per_day")
-    for word, given in (("runs_per_day", policy.runs_per_day), ("usd_per_day", policy.usd_per_day)):
-        if given is not None and not 0 <= given < float("inf"):
+    limits: dict[str, object] = {"runs_per_day": policy.runs_per_day, "usd_per_day": policy.usd_per_day}
+    for word, given in limits.items():
+        if given is None:
+            continue
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
             raise UsageError(f"{where}: {word}={given!r} must be a number, not below 0")
     if policy.on_breach not in get_args(OnBreach):
         raise UsageError(f"{where}: on_breach={policy.on_breach!r} is not one of {', '.join(get_args(OnBreach))}")

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from holdfast.core.spans import Span, span_seconds
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
@@ -40,8 +41,8 @@ class PruneReport:
 
 def pruning(
     now: float,
-    older_than: timedelta | float,
-    states: Collection[RunState | str] = (),
+    older_than: Span,
+    states: Collection[RunState] = (),
     *,
     workflow: str | None = None,
     keep: int = 0,
@@ -50,24 +51,30 @@ def pruning(
     dry_run: bool = False,
 ) -> Pruning:
     """What is to be deleted, checked. Raises ``UsageError``."""
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else float(older_than)
-    if not seconds >= 0:
-        raise UsageError(f"older_than={older_than!r} must be a timedelta, or a number of seconds, not below 0")
+    seconds = age_in_seconds(older_than)
     if keep < 0:
         raise UsageError(f"keep={keep} must be a whole number, not below 0")
-    try:
-        wanted = frozenset(RunState(state) for state in states) or USUALLY
-    except ValueError as error:
-        raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
+    wanted = frozenset(states) or USUALLY
     if unfinished := sorted(wanted - TERMINAL):
         raise UsageError(f"only ended runs are deleted, and runs that are {' or '.join(unfinished)} have not ended")
     ids = None if run_ids is None else tuple(run_ids)
     return Pruning(now - seconds, wanted, workflow, keep, unclaimed, ids, dry_run)
 
 
-async def prune_runs(store: Store, what: Pruning, report: PruneReport | None = None) -> PruneReport:
-    """Delete them. ``report`` is brought up to date after every piece."""
-    told = PruneReport() if report is None else report
+def age_in_seconds(older_than: Span) -> float:
+    """How long ago a run must have ended at least, which may be no time at all. Raises ``UsageError``."""
+    if isinstance(older_than, str):
+        return span_seconds(older_than, "older_than")
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"older_than={older_than!r} must be seconds, not below 0, or a timedelta, or words such as '30 days'"
+        )
+    return float(seconds)
+
+
+async def prune_runs(store: Store, what: Pruning, told: PruneReport) -> PruneReport:
+    """Delete them. The report is brought up to date after every piece."""
     told.dry_run = what.dry_run
     place: Place | None = START
     if not what.dry_run:

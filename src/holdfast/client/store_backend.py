@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -48,6 +48,7 @@ from holdfast.client.tailing import Followed, Happening, read_tail
 from holdfast.client.workers import WorkerInfo, read_workers
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.queues import Queue
+from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
@@ -191,8 +192,8 @@ class StoreBackend(StoreRuns, Backend):
 
     async def prune(
         self,
-        older_than: timedelta | float,
-        states: Collection[RunState | str],
+        older_than: Span,
+        states: Collection[RunState],
         *,
         workflow: str | None,
         keep: int,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
-from datetime import date, timedelta
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.client.approvals import ApprovalInfo
@@ -178,7 +178,7 @@ class WithoutLoop:
         """``dead`` without an event loop."""
         return self._sync(self._client.dead(workflow=workflow, limit=limit, before=before))
 
-    def prune_sync(self, older_than: timedelta | float, **wanted: Any) -> PruneReport:
+    def prune_sync(self, older_than: Span, **wanted: Any) -> PruneReport:
         """``prune`` without an event loop."""
         return self._sync(self._client.prune(older_than, **wanted))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
+
+from holdfast.errors import UsageError
 
 
 class RunState(StrEnum):
@@ -24,6 +27,14 @@ class RunState(StrEnum):
 
 TERMINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 UNFINISHED = frozenset({RunState.PENDING, RunState.RUNNING, RunState.WAITING})
+
+
+def run_states(given: RunState | str | Collection[RunState | str]) -> list[RunState]:
+    """The states that are meant by one of them, or several, as users name them. Raises ``UsageError``."""
+    try:
+        return [RunState(one) for one in ([given] if isinstance(given, str) else given)]
+    except ValueError as error:
+        raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
 
 
 class Effect(StrEnum):

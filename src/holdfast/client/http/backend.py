@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, TypeVar
 
 import httpx2
@@ -46,7 +46,7 @@ from holdfast.client.http.runs import PAGE, HttpRuns, budget_as_json, encoded, p
 from holdfast.client.http.transport import Passing, Transport
 from holdfast.client.journals import Journal
 from holdfast.client.listening import Listener
-from holdfast.client.pruning import PruneReport
+from holdfast.client.pruning import PruneReport, age_in_seconds
 from holdfast.client.reports import DaySpending, UsageReport, day_of
 from holdfast.client.run_info import RunInfo
 from holdfast.client.settling import check_what_is_said
@@ -56,7 +56,7 @@ from holdfast.client.tailing import FOLLOWING, Followed, Happening, Told
 from holdfast.client.wire import encoded_to_wire
 from holdfast.client.workers import WorkerInfo
 from holdfast.codec import LARGEST, check_size
-from holdfast.core.spans import LONGEST
+from holdfast.core.spans import LONGEST, Span
 from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
 from holdfast.stores.contract import RunFilter
@@ -305,8 +305,8 @@ class HttpBackend(HttpRuns, Backend):
 
     async def prune(
         self,
-        older_than: timedelta | float,
-        states: Collection[RunState | str],
+        older_than: Span,
+        states: Collection[RunState],
         *,
         workflow: str | None,
         keep: int,
@@ -317,7 +317,7 @@ class HttpBackend(HttpRuns, Backend):
     ) -> PruneReport:
         """Delete ended runs, and tell in ``report``."""
         body = {
-            "older_than": older_than.total_seconds() if isinstance(older_than, timedelta) else float(older_than),
+            "older_than": age_in_seconds(older_than),
             "state": [str(one) for one in states],
             "workflow": workflow,
             "keep": keep,

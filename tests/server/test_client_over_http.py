@@ -37,10 +37,13 @@ from holdfast import (
     workflow,
 )
 from holdfast.client import backend
+from holdfast.client.addresses import ClientAddresses
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.http.parts import HttpMemory, HttpQueues, HttpSchedules
+from holdfast.client.http.parts import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.http.problems import KINDS
+from holdfast.client.keys import ClientKeys
 from holdfast.client.memories import ClientMemory
+from holdfast.client.policies import ClientPolicies
 from holdfast.client.queues import ClientQueues
 from holdfast.client.schedules import ClientSchedules
 from holdfast.client.store_backend import StoreBackend
@@ -190,6 +193,9 @@ async def ended(client: Client, run_id: str) -> None:
         (ClientMemory, backend.MemoryBackend, HttpMemory),
         (ClientSchedules, backend.ScheduleBackend, HttpSchedules),
         (ClientQueues, backend.QueueBackend, HttpQueues),
+        (ClientAddresses, backend.AddressBackend, HttpAddresses),
+        (ClientPolicies, backend.PolicyBackend, HttpPolicies),
+        (ClientKeys, backend.KeyBackend, HttpKeys),
     ],
 )
 async def test_each_method_of_the_client_has_one_of_the_server_behind_it(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from holdfast.authoring.runtime import current_runtime
 from holdfast.authoring.step import invoke
 from holdfast.client import memories
-from holdfast.client.memories import ClientMemory, Remembered
+from holdfast.client.memories import MemoryFace, Remembered
 from holdfast.client.store_parts import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
@@ -45,7 +45,7 @@ class _Here:
             await (await current_runtime()).remember(change)
 
 
-class WorkflowMemory(ClientMemory):
+class WorkflowMemory(MemoryFace):
     """Memory as the calling code may use it: recorded in workflow code, at once anywhere else."""
 
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:

@@ -29,6 +29,7 @@ from holdfast.stores.serving import announced
 
 if TYPE_CHECKING:
     from holdfast.client.backend import AddressBackend
+    from holdfast.client.sync import InSync
 
 KIND = "address"
 """The kind of document that holds an address's settings."""
@@ -208,8 +209,9 @@ def _address(document: Document) -> AddressInfo:
 class ClientAddresses:
     """Addresses as a client sees them: where work is sent to, and taken from by processes elsewhere."""
 
-    def __init__(self, backend: AddressBackend) -> None:
+    def __init__(self, backend: AddressBackend, in_sync: InSync) -> None:
         self._backend = backend
+        self._sync = in_sync
 
     async def list(self) -> builtins.list[AddressInfo]:
         """All of them, with their settings, in the order of their names."""
@@ -233,3 +235,17 @@ class ClientAddresses:
     async def delete(self, name: str) -> bool:
         """Forget its settings and its webhook; its runs stay, and it is back as soon as somebody uses it."""
         return await self._backend.delete(name)
+
+    # The same, for code without an event loop
+
+    def list_sync(self) -> builtins.list[AddressInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self.list())
+
+    def set_sync(self, name: str, **settings: Any) -> AddressInfo:
+        """``set`` without an event loop."""
+        return self._sync(self.set(name, **settings))
+
+    def delete_sync(self, name: str) -> bool:
+        """``delete`` without an event loop."""
+        return self._sync(self.delete(name))

@@ -1,9 +1,9 @@
 """What a client stands on: the contract between the public faces and whoever carries out what they are asked for.
 
-``Client``, ``Handle``, ``client.memory``, ``client.schedules`` and ``client.queues`` are faces: they have the
-signatures and the words that users see, and the forms for code without an event loop. A *backend* is behind all of
-them. It knows runs by their ids and workflows by their names, takes and gives the same values, and raises the same
-errors, wherever the runs are: in a store (``store_backend``) or behind a Holdfast server (``http``).
+``Client``, ``Handle`` and what a client has for memory, schedules, queues, addresses, policies and keys are faces: they
+have the signatures and the words that users see, and the forms for code without an event loop. A *backend* is behind
+all of them. It knows runs by their ids and workflows by their names, takes and gives the same values, and raises the
+same errors, wherever the runs are: in a store (``store_backend``) or behind a Holdfast server (``http``).
 
 An implementation lacks nothing: what it cannot carry out raises ``UsageError``, which says what to do instead.
 """

@@ -459,7 +459,6 @@ class Client(WithoutLoop):
             dry_run: delete nothing, only tell.
             report: is brought up to date after every piece, for whoever may be interrupted; by a server, at the end.
         """
-        states = [state] if isinstance(state, str) else state
         return await self._backend.prune(
             older_than,
             run_states(state),
@@ -533,7 +532,7 @@ class Client(WithoutLoop):
         """The processes that take up runs: those that are live, and those that unfinished runs refer to."""
         return await self._backend.workers()
 
-    async def health(self) -> list[Health]:
+    async def health(self) -> builtins.list[Health]:
         """How it is with every agent and workflow that is known: who serves it, by its workers' heartbeats."""
         return await self._backend.health()
 
@@ -552,10 +551,14 @@ class Client(WithoutLoop):
         """The workflows and agents that are switched off, and since when."""
         return await self._backend.switched_off()
 
+    async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
+        """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
+        return await self._backend.audit(limit)
+
     @property
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
-        return ClientMemory(self._backend.memory)
+        return ClientMemory(self._backend.memory, self._sync)
 
     @property
     def schedules(self) -> ClientSchedules:
@@ -563,25 +566,21 @@ class Client(WithoutLoop):
         return ClientSchedules(self._backend.schedules, self._sync)
 
     @property
+    def queues(self) -> ClientQueues:
+        """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
+        return ClientQueues(self._backend.queues, self._sync)
+
+    @property
     def addresses(self) -> ClientAddresses:
         """Where work is sent to: ``list``, ``set`` and ``delete``."""
-        return ClientAddresses(self._backend.addresses)
+        return ClientAddresses(self._backend.addresses, self._sync)
 
     @property
     def policies(self) -> ClientPolicies:
         """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
-        return ClientPolicies(self._backend.policies)
+        return ClientPolicies(self._backend.policies, self._sync)
 
     @property
     def keys(self) -> ClientKeys:
         """API keys for servers: ``create``, ``list`` and ``revoke``."""
-        return ClientKeys(self._backend.keys)
-
-    async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
-        """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
-        return await self._backend.audit(limit)
-
-    @property
-    def queues(self) -> ClientQueues:
-        """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
-        return ClientQueues(self._backend.queues, self._sync)
+        return ClientKeys(self._backend.keys, self._sync)

@@ -26,6 +26,7 @@ from holdfast.stores.urls import checked_namespace
 
 if TYPE_CHECKING:
     from holdfast.client.backend import KeyBackend
+    from holdfast.client.sync import InSync
 
 KIND = "key"
 """The kind of document that a key is."""
@@ -141,8 +142,9 @@ async def revoke_key(store: Store, id: str, now: float, namespace: str | None = 
 class ClientKeys:
     """API keys as a client sees them: of a database; of a server, those of the caller's namespace."""
 
-    def __init__(self, backend: KeyBackend) -> None:
+    def __init__(self, backend: KeyBackend, in_sync: InSync) -> None:
         self._backend = backend
+        self._sync = in_sync
 
     async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> MadeKey:
         """Make a key for the client's namespace. Its ``token`` is told this once: what is kept is a hash.
@@ -161,6 +163,20 @@ class ClientKeys:
     async def revoke(self, id: str) -> bool:
         """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownKey``."""
         return await self._backend.revoke(id)
+
+    # The same, for code without an event loop
+
+    def create_sync(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> MadeKey:
+        """``create`` without an event loop."""
+        return self._sync(self.create(name, scopes, expires_at=expires_at))
+
+    def list_sync(self, namespace: str | None = None) -> builtins.list[Key]:
+        """``list`` without an event loop."""
+        return self._sync(self.list(namespace))
+
+    def revoke_sync(self, id: str) -> bool:
+        """``revoke`` without an event loop."""
+        return self._sync(self.revoke(id))
 
 
 def hash_of(secret: str) -> bytes:

@@ -6,6 +6,7 @@ it is in ``authoring.memory`` and ``agents.remembering``.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
 
 if TYPE_CHECKING:
     from holdfast.client.backend import MemoryBackend
+    from holdfast.client.sync import InSync
 
 T = TypeVar("T")
 
@@ -94,8 +96,8 @@ async def list_values(store: Store, namespace: str, after: str, limit: int) -> l
     return [remembered(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
 
 
-class ClientMemory:
-    """Memory as a client sees it."""
+class MemoryFace:
+    """Memory as those see it who can wait for an answer: a client, or code of a workflow (``authoring.memory``)."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
@@ -112,17 +114,49 @@ class ClientMemory:
         """The value under a key, or ``default``."""
         return await self._backend.get(namespace, key, default, type)
 
-    async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Remembered]:
+    async def search(self, namespace: str, words: str, *, limit: int = 10) -> builtins.list[Remembered]:
         """Values that have some of these words in them, the best match first."""
         return await self._backend.search(namespace, words, limit)
 
-    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Remembered]:
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[Remembered]:
         """Values in the order of their keys, those behind the key ``after``."""
         return await self._backend.list(namespace, after, limit)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value; harmless if there is none."""
         await self._backend.delete(namespace, key)
+
+
+class ClientMemory(MemoryFace):
+    """Memory as a client sees it: also for code without an event loop."""
+
+    def __init__(self, backend: MemoryBackend, in_sync: InSync) -> None:
+        super().__init__(backend)
+        self._sync = in_sync
+
+    def put_sync(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
+        """``put`` without an event loop."""
+        self._sync(self.put(namespace, key, value, text=text))
+
+    @overload
+    def get_sync(self, namespace: str, key: str, default: Any = None) -> Any: ...
+    @overload
+    def get_sync(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
+    def get_sync(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
+        """``get`` without an event loop."""
+        return self._sync(self.get(namespace, key, default, type=type))
+
+    def search_sync(self, namespace: str, words: str, *, limit: int = 10) -> builtins.list[Remembered]:
+        """``search`` without an event loop."""
+        return self._sync(self.search(namespace, words, limit=limit))
+
+    def list_sync(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[Remembered]:
+        """``list`` without an event loop."""
+        return self._sync(self.list(namespace, after=after, limit=limit))
+
+    def delete_sync(self, namespace: str, key: str) -> None:
+        """``delete`` without an event loop."""
+        self._sync(self.delete(namespace, key))
 
 
 def check_namespace(namespace: object, what: str = "memory: a namespace") -> str:

@@ -38,6 +38,7 @@ from holdfast.stores.spending import day_of
 
 if TYPE_CHECKING:
     from holdfast.client.backend import PolicyBackend
+    from holdfast.client.sync import InSync
 
 KIND = "policy"
 """The kind of document that a policy is."""
@@ -189,8 +190,9 @@ def _policy(document: Document) -> Policy:
 class ClientPolicies:
     """Policies as a client sees them: what agents, workflows and addresses may use up in a day of UTC."""
 
-    def __init__(self, backend: PolicyBackend) -> None:
+    def __init__(self, backend: PolicyBackend, in_sync: InSync) -> None:
         self._backend = backend
+        self._sync = in_sync
 
     async def list(self) -> builtins.list[PolicyInfo]:
         """All of them in the order of their names, and how the day is for each."""
@@ -203,3 +205,17 @@ class ClientPolicies:
     async def delete(self, name: str) -> bool:
         """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
         return await self._backend.delete(name)
+
+    # The same, for code without an event loop
+
+    def list_sync(self) -> builtins.list[PolicyInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self.list())
+
+    def set_sync(self, name: str, policy: Policy) -> None:
+        """``set`` without an event loop."""
+        self._sync(self.set(name, policy))
+
+    def delete_sync(self, name: str) -> bool:
+        """``delete`` without an event loop."""
+        return self._sync(self.delete(name))

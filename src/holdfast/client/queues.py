@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -23,6 +23,7 @@ from holdfast.stores.queues import KeptQueue
 
 if TYPE_CHECKING:
     from holdfast.client.backend import QueueBackend
+    from holdfast.client.sync import InSync
 
 
 class _Unchanged(Enum):
@@ -144,7 +145,7 @@ async def set_limits(store: Store, name: str, given: Mapping[str, Any]) -> bool:
 class ClientQueues:
     """Queues with limits as a client sees them."""
 
-    def __init__(self, backend: QueueBackend, in_sync: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, backend: QueueBackend, in_sync: InSync) -> None:
         self._backend = backend
         self._sync = in_sync
 
@@ -215,6 +216,10 @@ class ClientQueues:
     def list_sync(self) -> builtins.list[QueueInfo]:
         """``list`` without an event loop."""
         return self._sync(self.list())
+
+    def names_sync(self) -> builtins.list[str]:
+        """``names`` without an event loop."""
+        return self._sync(self.names())
 
     def get_sync(self, name: str) -> QueueInfo:
         """``get`` without an event loop."""

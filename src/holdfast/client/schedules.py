@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from datetime import datetime
@@ -30,6 +30,7 @@ from holdfast.stores.schedules import NewSchedule, Schedule, next_tick, run_by_h
 
 if TYPE_CHECKING:
     from holdfast.client.backend import ScheduleBackend
+    from holdfast.client.sync import InSync
 
 T = TypeVar("T")
 
@@ -306,7 +307,7 @@ async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec,
 class ClientSchedules:
     """Schedules as a client sees them."""
 
-    def __init__(self, backend: ScheduleBackend, in_sync: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, backend: ScheduleBackend, in_sync: InSync) -> None:
         self._backend = backend
         self._sync = in_sync
 

@@ -9,10 +9,14 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.client.approvals import ApprovalInfo
+from holdfast.client.auditing import AuditEntry
+from holdfast.client.budgets import BudgetInfo
+from holdfast.client.bulk import Call
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
 from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.health import Health
+from holdfast.client.journals import Journal
 from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
 from holdfast.client.reports import UsageReport
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+InSync = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a call of a client to its end where no event loop is running; the client disconnects then."""
+
 
 class WithoutLoop:
     """What a ``Client`` has for code without an event loop: the name of an async method, with ``_sync`` behind it."""
@@ -46,6 +53,10 @@ class WithoutLoop:
             return (await self._client.start(workflow, *args, **kwargs)).run_id
 
         return self._sync(start())
+
+    def start_many_sync(self, workflow: str, calls: Iterable[Call]) -> builtins.list[str]:
+        """``start_many`` without an event loop."""
+        return self._sync(self._client.start_many(workflow, calls))
 
     def send_sync(
         self, address: str, payload: Any = None, *, deadline: Span | None = None, id: str | None = None
@@ -68,6 +79,10 @@ class WithoutLoop:
     def get_sync(self, run_id: str) -> RunInfo:
         """``get`` without an event loop."""
         return self._sync(self._client.get(run_id))
+
+    def list_sync(self, **wanted: Any) -> builtins.list[RunInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self._client.list(**wanted))
 
     def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
         """``signal`` without an event loop."""
@@ -97,6 +112,10 @@ class WithoutLoop:
         """``approvals`` without an event loop."""
         return self._sync(self._client.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit))
 
+    def approval_sync(self, id: str) -> ApprovalInfo:
+        """``approval`` without an event loop."""
+        return self._sync(self._client.approval(id))
+
     def approve_sync(
         self,
         id: str,
@@ -119,14 +138,20 @@ class WithoutLoop:
             raise UsageError("an event loop is running in this thread: use `async for event in client.events(...)`")
         return self._each(self._client.events(run_id, after, follow=follow))
 
-    def _each(self, events: AsyncGenerator[Event]) -> Iterator[Event]:
-        async def following() -> Event | None:
-            return await anext(events, None)
+    def tail_sync(self, **wanted: Any) -> Iterator[Happening]:
+        """``tail`` without an event loop: to be read with a plain ``for``."""
+        if _is_loop_running():
+            raise UsageError("an event loop is running in this thread: use `async for one in client.tail(...)`")
+        return self._each(self._client.tail(**wanted))
+
+    def _each(self, told: AsyncGenerator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(told, None)
 
         with asyncio.Runner() as runner:
             try:
-                while (event := runner.run(following())) is not None:
-                    yield event
+                while (one := runner.run(following())) is not None:
+                    yield one
             finally:
                 runner.run(self._client.close())
 
@@ -143,6 +168,10 @@ class WithoutLoop:
     def plan_sync(self, run_id: str) -> Plan:
         """``plan`` without an event loop."""
         return self._sync(self._client.plan(run_id))
+
+    def budget_sync(self, run_id: str) -> BudgetInfo:
+        """``budget`` without an event loop."""
+        return self._sync(self._client.budget(run_id))
 
     def story_sync(
         self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
@@ -162,9 +191,9 @@ class WithoutLoop:
         """``set_budget`` without an event loop."""
         self._sync(self._client.set_budget(run_id, budget))
 
-    def retry_sync(self, run_id: str, *, run_again: bool = False) -> None:
+    def retry_sync(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
         """``retry`` without an event loop."""
-        self._sync(self._client.retry(run_id, run_again=run_again))
+        self._sync(self._client.retry(run_id, run_again=run_again, version=version))
 
     def settle_sync(
         self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
@@ -182,6 +211,10 @@ class WithoutLoop:
         """``prune`` without an event loop."""
         return self._sync(self._client.prune(older_than, **wanted))
 
+    def export_sync(self, run_id: str) -> Journal:
+        """``export`` without an event loop."""
+        return self._sync(self._client.export(run_id))
+
     def fork_sync(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> str:
@@ -192,7 +225,11 @@ class WithoutLoop:
 
         return self._sync(fork())
 
-    def health_sync(self) -> list[Health]:
+    def workers_sync(self) -> builtins.list[WorkerInfo]:
+        """``workers`` without an event loop."""
+        return self._sync(self._client.workers())
+
+    def health_sync(self) -> builtins.list[Health]:
         """``health`` without an event loop."""
         return self._sync(self._client.health())
 
@@ -203,6 +240,14 @@ class WithoutLoop:
     def switch_on_sync(self, workflow: str) -> bool:
         """``switch_on`` without an event loop."""
         return self._sync(self._client.switch_on(workflow))
+
+    def switched_off_sync(self) -> dict[str, datetime]:
+        """``switched_off`` without an event loop."""
+        return self._sync(self._client.switched_off())
+
+    def audit_sync(self, limit: int = 100) -> builtins.list[AuditEntry]:
+        """``audit`` without an event loop."""
+        return self._sync(self._client.audit(limit))
 
     def _sync(self, call: Coroutine[Any, Any, T]) -> T:
         async def once() -> T:

@@ -1,0 +1,119 @@
+"""Code without an event loop: it can ask a client for all that code with one can."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Client, UsageError
+from holdfast.client.addresses import ClientAddresses
+from holdfast.client.keys import ClientKeys, UnknownKey
+from holdfast.client.memories import ClientMemory
+from holdfast.client.policies import ClientPolicies, Policy
+from holdfast.client.queues import ClientQueues
+from holdfast.client.schedules import ClientSchedules
+
+FACES = [Client, ClientMemory, ClientSchedules, ClientQueues, ClientAddresses, ClientPolicies, ClientKeys]
+ELSEWHERE = {"close": "each call disconnects by itself", "serve": "listen_sync"}
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_whatever_is_awaited_can_be_had_without_an_event_loop(face: Any):
+    methods = dict(inspect.getmembers(face, inspect.isfunction))
+    awaited = {name for name, one in methods.items() if inspect.iscoroutinefunction(one) and not name.startswith("_")}
+    followed = {"events", "tail", "listen"} & methods.keys()
+    asked = (awaited | followed) - ELSEWHERE.keys()
+    assert {f"{name}_sync" for name in asked} <= methods.keys()
+    for name in asked:
+        plain = inspect.signature(methods[f"{name}_sync"]).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in plain.values()):
+            continue  # it hands on what it is given
+        assert [*plain] == [*inspect.signature(methods[name]).parameters], name
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(f"sqlite:///{tmp_path / 'runs.db'}")
+
+
+def test_the_parts_of_a_client_work_without_an_event_loop(client: Client):
+    client.memory.put_sync("notes", "colour", {"is": "blue"})
+    assert client.memory.get_sync("notes", "colour") == {"is": "blue"}
+    assert [one.key for one in client.memory.search_sync("notes", "blue")] == ["colour"]
+    client.memory.delete_sync("notes", "colour")
+    assert client.memory.list_sync("notes") == []
+
+    assert client.addresses.set_sync("reports", max_deliveries=5, deadline="1 h").deadline == 3600.0
+    assert [one.max_deliveries for one in client.addresses.list_sync()] == [5]
+    assert client.addresses.delete_sync("reports")
+
+    client.policies.set_sync("helper", Policy(runs_per_day=3))
+    assert [(one.name, one.policy.runs_per_day) for one in client.policies.list_sync()] == [("helper", 3)]
+    assert client.policies.delete_sync("helper")
+
+    key = client.keys.create_sync("ci", ["read"])
+    assert [one.id for one in client.keys.list_sync()] == [key.id]
+    assert client.keys.revoke_sync(key.id)
+    with pytest.raises(UnknownKey):
+        client.keys.revoke_sync("nobody")
+
+    assert client.queues.set_sync("narrow", concurrency=1)
+    assert "narrow" in client.queues.names_sync()
+
+
+def test_runs_are_listed_without_an_event_loop(client: Client):
+    run = client.send_sync("reports", 1)
+    assert [one.id for one in client.list_sync(state="pending")] == [run]
+    assert client.export_sync(run).run.id == run
+    assert client.budget_sync(run).run_id == run
+    assert (client.workers_sync(), client.switched_off_sync(), client.audit_sync()) == ([], {}, [])
+    with pytest.raises(UsageError, match="the states are pending, running"):
+        client.list_sync(state="asleep")
+
+
+async def _follow(client: Client) -> None:
+    client.tail_sync()
+
+
+def test_following_all_runs_without_an_event_loop_is_refused_where_one_runs(client: Client):
+    from holdfast.client.sync import run_sync
+
+    with pytest.raises(UsageError, match="use `async for one in client"):
+        run_sync(_follow(client))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"max_deliveries": "3"}, "max_deliveries='3' must be a whole number, 1 or more"),
+        ({"max_deliveries": None}, "max_deliveries=None must be a whole number, 1 or more"),
+        ({"max_deliveries": 0}, "max_deliveries=0 must be a whole number, 1 or more"),
+        ({"deadline": [1]}, "give seconds, a timedelta, or words such as '15 min'"),
+        ({"deadline": "soon"}, "lacks a number and a unit|is no unit"),
+        ({"lease": None}, "lease=None must be from 1 to 86400 seconds"),
+        ({"lease": 0.5}, "lease=0.5 must be from 1 to 86400 seconds"),
+        ({"patience": 1}, "has no setting 'patience'"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_in_words(client: Client, settings: dict[str, Any], why: str):
+    with pytest.raises(UsageError, match=why):
+        client.addresses.set_sync("reports", **settings)
+
+
+@pytest.mark.parametrize("limits", [{"runs_per_day": "3"}, {"usd_per_day": -1}, {"usd_per_day": True}])
+def test_a_limit_that_is_no_number_is_refused_in_words(client: Client, limits: dict[str, Any]):
+    with pytest.raises(UsageError, match="must be a number, not below 0"):
+        client.policies.set_sync("helper", Policy(**limits))
+
+
+@pytest.mark.parametrize("age", ["long ago", [7], None, True, -1])
+def test_an_age_that_is_none_is_refused_in_words(client: Client, age: Any):
+    with pytest.raises(UsageError, match="older_than"):
+        client.prune_sync(age)
+
+
+def test_the_age_of_what_is_pruned_can_be_said_in_words(client: Client):
+    assert client.prune_sync("30 days").runs == 0

@@ -117,7 +117,7 @@ def test_a_workflow_that_nobody_ever_announced_is_named_with_those_that_are_know
             with pytest.raises(UnknownWorkflow, match="none yet"):
                 await client.start("doubling")
         async with both() as (_, client):
-            with pytest.raises(UnknownWorkflow, match=r"known: .*\bdoubling\b"):
+            with pytest.raises(UnknownWorkflow, match=r"there are: .*\bdoubling\b"):
                 await client.start("zzz")
 
     asyncio.run(main())

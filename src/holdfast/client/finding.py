@@ -1,10 +1,16 @@
-"""A run's row by the run's id, and the error of an id that no run has."""
+"""Finding things by their names: a run's row by its id; what to say of a name that nothing has."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
 
 from holdfast.errors import RunNotFound
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
+
+MOST_NAMED = 10
+"""So many names are told of those that there are."""
 
 
 async def find_run(store: Store, run_id: str) -> Run:
@@ -18,3 +24,12 @@ async def find_run(store: Store, run_id: str) -> Run:
 def no_run(store: Store, run_id: str) -> RunNotFound:
     """The error of an id that no run has."""
     return RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+
+
+def alike(name: str, known: Sequence[str]) -> str:
+    """What may be meant by a name that is not known: one like it, or else some of those that there are."""
+    near = difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = ", …" if len(known) > MOST_NAMED else ""
+    return f"there are: {', '.join(map(repr, known[:MOST_NAMED])) or 'none yet'}{more}."

@@ -7,13 +7,13 @@ limits is only a name: the store knows nothing of it, and it cannot be looked at
 from __future__ import annotations
 
 import builtins
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.client.finding import alike
 from holdfast.client.moments import moment
 from holdfast.client.stalls import why_keys_wait, why_nothing_begins
 from holdfast.core.queues import AnyRate, QueueLimits, checked_queue_name, read_limits
@@ -114,11 +114,9 @@ async def find_queue(store: Store, name: str) -> KeptQueue:
     if found:
         return found[0]
     known = [one.name for one in await store.queues()]
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(map(repr, known[:10])) or 'none yet'}."
     raise UnknownQueue(
-        f"there is no queue {name!r} with limits in {store.url}: {hint} A queue gets limits by code, as in "
-        f"@workflow(queue=Queue({name!r}, concurrency=10)), or by hand: `holdfast queues set`"
+        f"there is no queue {name!r} with limits in {store.url}: {alike(name, known)} A queue gets limits by code, as "
+        f"in @workflow(queue=Queue({name!r}, concurrency=10)), or by hand: `holdfast queues set`"
     )
 
 

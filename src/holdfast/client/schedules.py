@@ -13,6 +13,7 @@ from dataclasses import replace as replace_in
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from holdfast.client.finding import alike
 from holdfast.client.moments import moment
 from holdfast.client.queueing import checked_text, declare, key_in
 from holdfast.client.starting import accept, checked_deliveries, checked_id, session_of
@@ -225,9 +226,7 @@ async def find(store: Store, name: str) -> Schedule:
     if found:
         return found[0]
     known = [one.what.name for one in await store.schedules()]
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:10]) or 'none yet'}"
-    raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {hint}")
+    raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {alike(name, known)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ queue and key is joined, whatever its inputs.
 
 from __future__ import annotations
 
-import difflib
 import secrets
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.client.finding import alike
 from holdfast.client.outcome import unsuccessful
 from holdfast.client.queueing import checked_debounce, checked_text, declare, dedup_in_store, key_in
 from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
@@ -118,10 +118,8 @@ async def find_spec(store: Store, workflow: str, version: str | None = None) -> 
             f"A version is announced when a worker that has it starts: `holdfast worker module:{workflow}`."
         )
     names = sorted({one.name for one in specs.values()})
-    near = difflib.get_close_matches(workflow, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none yet'}."
     raise UnknownWorkflow(
-        f"no worker has announced a workflow {workflow!r} to {store.url}: {hint} "
+        f"no worker has announced a workflow {workflow!r} to {store.url}: {alike(workflow, names)} "
         f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."
     )
 

@@ -5,8 +5,9 @@ client: it reads a store, and needs none of the code that executes runs.
 
     types          the story as data, under the names that programs know          wiring       as JSON, both ways
     reading        from a store, page by page                                     recorded     recorded bytes as values
-    telling        what it did, in a sentence or two                              replies      recorded model calls
-    advising       what to do now                                                 retrying     what a retry would do
-    conversations  what was said in an agent's run                                spending     tokens, money, budgets
-    families       the tree of runs that a run is in                              wording      numbers, times, commands
+    entries        the records of its journal                                     replies      recorded model calls
+    telling        what it did, in a sentence or two                              retrying     what a retry would do
+    advising       what to do now                                                 spending     tokens, money, budgets
+    conversations  what was said in an agent's run                                wording      numbers, times, commands
+    families       the tree of runs that a run is in
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx2
@@ -148,3 +149,28 @@ async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a
             [worker] = await store.workers()
             await store.retire_worker(worker.id)
             assert await anext(events, None) is None
+
+
+async def test_an_older_stream_of_a_listener_that_ends_takes_nothing_from_the_one_that_it_is_back_with():
+    async with live() as server, AsyncExitStack() as back:
+        await send(server, 1)
+        path = "/v1/addresses/stream/listen"
+        async with server.stream(path) as old:
+            name = (await anext(old))[1]["listener"]
+            first = (await anext(old))[1]["id"]
+            events = await back.enter_async_context(server.stream(path, listener=name, holding=[first]))
+            await anext(events)
+            await streams_are(server, 2)
+        await streams_are(server, 1)
+        await send(server, 2)
+        await post(server, f"/v1/deliveries/{first}/complete", {})
+        async with asyncio.timeout(10):
+            assert await anext(events) == ("over", {"id": first})
+            assert (await anext(events))[1]["payload"] == 2
+
+
+async def streams_are(server: Live, number: int) -> None:
+    """Waits until the server has so many streams of listeners."""
+    async with asyncio.timeout(10):
+        while server.app.platform.listeners._streams.total() != number:  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0.01)

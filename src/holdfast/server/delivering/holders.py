@@ -75,7 +75,9 @@ class Holders:
     def leaves(self, holder: Holder) -> None:
         """A holder is connected no more."""
         for id in holder.known:
-            self._held.pop(id, None)
+            held = self._held.get(id)
+            if held is not None and held.holder is holder:  # else it is back over another stream, which holds it now
+                del self._held[id]
 
     async def close(self) -> None:
         """Nobody is connected any more."""

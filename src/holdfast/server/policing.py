@@ -5,7 +5,6 @@ Several servers may look at the same time: whoever notes a breach first acts on 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from holdfast.client.policies import (
     read_breach,
     read_policy,
 )
-from holdfast.errors import HoldfastError
+from holdfast.server.beside import look_after, meanwhile
 from holdfast.server.problems import Problem
 from holdfast.server.tenants import Tenant
 from holdfast.stores.auditing import NewAudit
@@ -38,22 +37,9 @@ EVERY = 1.0
 
 async def policeman(platform: Platform) -> AsyncGenerator[None]:
     """Keeps the policies of all namespaces that the server speaks for, as long as it runs."""
-    task = asyncio.create_task(_keep_for_ever(platform))
-    try:
+    looks = look_after(platform.tenants, keep_policies, every=EVERY, what="its policies could not be looked at")
+    async with meanwhile(looks):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _keep_for_ever(platform: Platform) -> None:
-    while True:
-        for tenant in platform.tenants.known():
-            try:
-                await keep_policies(tenant)
-            except HoldfastError as error:
-                log.warning("the policies of namespace %r could not be looked at: %s", tenant.namespace, error)
-        await asyncio.sleep(EVERY)
 
 
 async def keep_policies(tenant: Tenant) -> None:

@@ -6,49 +6,46 @@ Leases of listeners count from the start of this server at the earliest: while n
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from holdfast.client.keys import read_keys
-from holdfast.errors import HoldfastError
+from holdfast.server.beside import look_after, meanwhile, tried
 from holdfast.server.tenants import Tenant
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
 
-log = logging.getLogger("holdfast.server")
-
 EVERY = 1.0
 """Seconds between two sweeps."""
-TRIMMED_EVERY = 600
-"""Sweeps between two looks at the audit log."""
+TRIMMED_EVERY = 600.0
+"""Seconds between two looks at the audit log."""
 
 
 async def sweeper(platform: Platform) -> AsyncGenerator[None]:
     """Sweeps all namespaces that the server speaks for, as long as it runs."""
-    task = asyncio.create_task(_sweep_for_ever(platform))
     try:
-        yield
+        async with meanwhile(_sweep_for_ever(platform)):
+            yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await platform.desks.close()
 
 
 async def _sweep_for_ever(platform: Platform) -> None:
     since: dict[str, float] = {}
     """Since when this server has been there for a namespace, by the clock of its store."""
-    await _open_all(platform)
-    turn = 0
-    while True:
-        for tenant in platform.tenants.known():
-            try:
-                await sweep(platform, tenant, since, trims=turn % TRIMMED_EVERY == 0)
-            except HoldfastError as error:
-                log.warning("namespace %r could not be swept: %s", tenant.namespace, error)
-        turn += 1
-        await asyncio.sleep(EVERY)
+    trimmed: dict[str, float] = {}
+    """When the audit log of a namespace was last looked at, by this process's own clock."""
+
+    async def look(tenant: Tenant) -> None:
+        now = asyncio.get_running_loop().time()
+        trims = now - trimmed.get(tenant.namespace, float("-inf")) >= TRIMMED_EVERY
+        await sweep(platform, tenant, since, trims=trims)
+        if trims:
+            trimmed[tenant.namespace] = now
+
+    await tried(_open_all(platform), "the keys could not be read")
+    await look_after(platform.tenants, look, every=EVERY, what="it could not be swept")
 
 
 async def sweep(platform: Platform, tenant: Tenant, since: dict[str, float], *, trims: bool) -> None:
@@ -66,10 +63,7 @@ async def sweep(platform: Platform, tenant: Tenant, since: dict[str, float], *, 
 
 async def _open_all(platform: Platform) -> None:
     """Namespaces of valid keys are served from the start: a deadline passes also if nobody asks."""
-    try:
-        now = platform.settings.now()
-        for key in await read_keys(await platform.tenants.home()):
-            if key.is_valid(now):
-                await platform.tenants.tenant(key.namespace)
-    except HoldfastError as error:
-        log.warning("the namespaces of the keys could not be opened: %s", error)
+    now = platform.settings.now()
+    keys = await read_keys(await platform.tenants.home())
+    for namespace in sorted({key.namespace for key in keys if key.is_valid(now)}):
+        await tried(platform.tenants.tenant(namespace), f"namespace {namespace!r} could not be opened")

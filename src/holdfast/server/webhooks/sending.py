@@ -27,6 +27,7 @@ from starlette.requests import Request
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, switch_off
 from holdfast.client.webhooks import ID, SIGNATURE, TIMESTAMP, signature
 from holdfast.errors import CodecError, HoldfastError, StoreError
+from holdfast.server.beside import look_after, meanwhile
 from holdfast.server.calls import Call
 from holdfast.server.delivering import holding
 from holdfast.server.delivering.deliveries import Delivery
@@ -61,12 +62,11 @@ STORE_PAUSE = 1.0
 async def sender(platform: Platform) -> AsyncGenerator[None]:
     """Sends what there is to send in all namespaces that the server speaks for, as long as it runs."""
     sending = Sending(platform)
-    task = asyncio.create_task(sending.look_for_ever())
+    looks = look_after(platform.tenants, sending.look, every=EVERY, what="its webhooks could not be read")
     try:
-        yield
+        async with meanwhile(looks):
+            yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await sending.stop()
 
 
@@ -81,18 +81,8 @@ class Sending:
         """Who waits for deliveries, by namespace, address and URL."""
         self._under_way: dict[asyncio.Task[None], Errand] = {}
 
-    async def look_for_ever(self) -> None:
-        """Keep somebody waiting for each webhook that there is."""
-        while True:
-            for tenant in self._platform.tenants.known():
-                try:
-                    await self.look(tenant)
-                except HoldfastError as error:
-                    log.warning("namespace %r: webhooks cannot be read: %s", tenant.namespace, error)
-            await asyncio.sleep(EVERY)
-
     async def look(self, tenant: Tenant) -> None:
-        """One look at the webhooks of a namespace."""
+        """One look at the webhooks of a namespace: somebody is kept waiting for each that there is."""
         hooks = await list_webhooks(await tenant.store())
         wanted = {(tenant.namespace, name, hook.url) for name, hook in hooks.items() if hook.off is None}
         for place, line in list(self._lines.items()):

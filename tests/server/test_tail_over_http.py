@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from pathlib import Path
 
+import httpx2
 import pytest
 from live import live
 
@@ -70,3 +72,24 @@ async def test_a_place_that_is_none_is_refused(tmp_path: Path):
         transport = client._backend._transport  # type: ignore[attr-defined]
         with pytest.raises(InputError):
             (await transport.ask("GET", "/v1/events", query={"since": "yesterday"})).checked()
+
+
+async def test_a_reader_that_comes_back_with_the_id_of_the_last_event_goes_on_from_there(tmp_path: Path):
+    async with live(f"sqlite:///{tmp_path / 'runs.db'}") as server, httpx2.AsyncClient(base_url=server.address) as http:
+
+        async def first(**headers: str) -> tuple[str, str]:
+            """The id of the first event, and from which moment on it says that the stream tells."""
+            async with asyncio.timeout(10), http.stream("GET", "/v1/events", headers=headers) as answer:
+                assert answer.status_code == 200, await answer.aread()
+                id = ""
+                async for line in answer.aiter_lines():
+                    if line.startswith("id: "):
+                        id = line.removeprefix("id: ")
+                    if line.startswith("data: "):
+                        return id, json.loads(line.removeprefix("data: "))["since"]
+            raise AssertionError("nothing was told")
+
+        id, since = await first()
+        assert await first(**{"Last-Event-ID": id}) == (id, since)
+        refused = await http.get("/v1/events", headers={"Last-Event-ID": "0001-01-01T00:00:00+14:00"})
+        assert (refused.status_code, refused.json()["type"]) == (422, "bad-cursor")

@@ -41,7 +41,7 @@ HEADERS: Final[Mapping[str, Header]] = {
     ),
     LAST_EVENT_ID: Header(
         "The id of the last event that a reader of the stream had, to go on behind it.",
-        r"^[A-Za-z0-9_-]{1,2000}$",
+        r"^[A-Za-z0-9_.:+-]{1,2000}$",
         "It is the id of an event, unchanged.",
     ),
 }

@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
 from holdfast.client import run_info
 from holdfast.client.starting import StartOptions, start_options
@@ -42,12 +43,23 @@ def _finite(value: float) -> float:
     return value
 
 
+def _in_utc(at: datetime) -> datetime:
+    """Without a time zone, it is taken for UTC. Of years at either end of the calendar some times cannot be told."""
+    if not datetime.min.year < at.year < datetime.max.year:
+        raise ValueError("the year is out of range")
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
 Text = Annotated[str, StringConstraints(pattern=_PLAIN, max_length=10_000)]
 """Words."""
 Name = Annotated[str, StringConstraints(pattern=_PLAIN, min_length=1, max_length=200)]
 """What something is called."""
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]*$", max_length=2000)]
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SPAN), AfterValidator(_finite)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+"""A time with a time zone; in UTC from here on."""
+AnyMoment = Annotated[datetime, AfterValidator(_in_utc)]
+"""The same, of those who may leave the time zone out."""
 Wait = Annotated[
     float,
     Field(ge=0, le=LONGEST_WAIT, description="Wait for so many seconds until there is something to tell."),
@@ -57,7 +69,10 @@ Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="The high
 Span = Annotated[float, Field(gt=0, le=LONGEST_SPAN)] | Text
 """A length of time: seconds, or words such as ``15 min``."""
 Tags = Annotated[tuple[Name, ...], Field(max_length=100)]
-Rate = Annotated[Text | list[Text], Field(description="As in 100/min or 50000 tokens/min; several all count.")]
+Rate = Annotated[
+    Text | Annotated[list[Text], Field(max_length=100)],
+    Field(description="As in 100/min or 50000 tokens/min; several all count."),
+]
 
 
 # What several answers share

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from holdfast.client.agent_result import AgentResult, plain_result
@@ -30,6 +30,7 @@ from holdfast.server.models import (
     Cursor,
     Failure,
     Limit,
+    Moment,
     Name,
     Page,
     StateName,
@@ -45,6 +46,7 @@ from holdfast.server.waiting import within
 api = Api("runs")
 
 _BEHIND_ALL_NOTICES = 2**62
+_MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
 
 
 # Events
@@ -111,7 +113,7 @@ class TailQuery(Body):
     tag: Name | None = None
     state: Annotated[tuple[StateName, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
     since: Annotated[
-        AwareDatetime | None, Field(description="Also what has happened since then; from now on unless given.")
+        Moment | None, Field(description="Also what has happened since then; from now on unless given.")
     ] = None
 
 
@@ -134,8 +136,8 @@ async def follow_runs(call: Call, query: TailQuery) -> Response:
 
 def _moment_in(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+        return _MOMENT.validate_python(text)
+    except ValidationError:
         raise bad_cursor(text) from None
 
 

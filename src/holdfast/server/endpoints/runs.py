@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.bulk import start_all
@@ -33,6 +33,7 @@ from holdfast.server.models import (
     Failure,
     Items,
     Limit,
+    Moment,
     Name,
     OptionsBody,
     Page,
@@ -74,10 +75,15 @@ class CallBody(Body):
     args: Annotated[tuple[Any, ...], Field(description="By position.")] = ()
     kwargs: Annotated[dict[Name, Any], Field(description="By name.", default_factory=dict)]
 
-    def inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
-        """As they are recorded. Raises ``InputError``."""
+    def taken(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+        """The values themselves, by position and by name."""
         args = [call.taken(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
         kwargs = {name: call.taken(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        return args, kwargs
+
+    def inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
+        """As they are recorded. Raises ``InputError``."""
+        args, kwargs = self.taken(call)
         return bind_by_name(spec.name, spec.parameters, args, kwargs)
 
 
@@ -187,8 +193,8 @@ class RunsQuery(Body):
     text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
     parent: Annotated[Name | None, Field(description="Started by this run.")] = None
     id_prefix: Annotated[Name | None, Field(description="Its id begins with this.")] = None
-    created_after: Annotated[AwareDatetime | None, Field(description="Created then or later.")] = None
-    created_before: Annotated[AwareDatetime | None, Field(description="Created earlier.")] = None
+    created_after: Annotated[Moment | None, Field(description="Created then or later.")] = None
+    created_before: Annotated[Moment | None, Field(description="Created earlier.")] = None
     limit: Limit = 50
     cursor: Cursor | None = None
     before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None

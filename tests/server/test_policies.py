@@ -130,3 +130,18 @@ async def test_without_its_policy_it_is_on_again(world: World):
     await world.look()
     assert (await world.http.delete("/v1/agents/spender/policy")).json() == {"changed": True}
     assert not await world.is_off()
+
+
+async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_well(world: World):
+    run = await world.send()
+    made = {"workflow": "spender", "every": 3600, "kwargs": {"payload": 1}}
+    assert (await world.http.put("/v1/schedules/often", json=made)).status_code == 200
+    await world.limit(runs_per_day=2)
+    name = {"Idempotency-Key": "now"}
+    first = await world.http.post("/v1/schedules/often/trigger", headers=name)
+    assert first.status_code == 200
+    for path in ("/v1/schedules/often/trigger", f"/v1/runs/{run['id']}/fork"):
+        refused = await world.http.post(path)
+        assert (refused.status_code, refused.json()["type"]) == (429, "policy-limit"), refused.text
+    again = await world.http.post("/v1/schedules/often/trigger", headers=name)
+    assert again.json() == first.json(), "that is no other run"

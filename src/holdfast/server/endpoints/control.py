@@ -32,6 +32,7 @@ from holdfast.server.models import (
     from_cursor,
     to_cursor,
 )
+from holdfast.server.policing import refuse_starts
 from holdfast.server.scopes import Scope
 
 api = Api("runs")
@@ -126,6 +127,8 @@ async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
     output = call.taken(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     derived = call.derived_id("fork") if body.id is None else None
     store = await call.store()
+    forked = await call.tenant.connection.read(id)
+    await refuse_starts(store, forked.workflow, run_id=body.id or derived)
     try:
         run = await fork_run(
             store, id, at=body.at, with_output=output, new_id=body.id or derived, by=call.caller.name or None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.queueing import key_in
 from holdfast.client.schedules import ScheduleInfo
@@ -23,6 +23,7 @@ from holdfast.server.models import (
     BudgetBody,
     Changed,
     Items,
+    Moment,
     Name,
     Priority,
     QueueBody,
@@ -31,6 +32,7 @@ from holdfast.server.models import (
     Text,
     announce_queue,
 )
+from holdfast.server.policing import refuse_starts
 from holdfast.server.scopes import Scope
 
 api = Api()
@@ -43,7 +45,7 @@ class ScheduleBody(CallBody):
     cron: Annotated[Text | None, Field(description="Five fields, or six with seconds in front.")] = None
     every: Annotated[Span | None, Field(description="An interval: seconds, or words such as 15 min.")] = None
     zone: Annotated[Text | None, Field(description="Whose clock `cron` is read by; UTC unless given.")] = None
-    start: Annotated[AwareDatetime | None, Field(description="When an interval begins to count.")] = None
+    start: Annotated[Moment | None, Field(description="When an interval begins to count.")] = None
     catch_up: Annotated[CatchUp, Field(description="Which of the ticks that were missed fire after all.")] = "last"
     most: Annotated[int, Field(ge=1, le=10_000, description="So many missed ticks fire at once.")] = 100
     overlap: Annotated[Overlap, Field(description="skip: nothing while the run before is under way.")] = "allow"
@@ -95,8 +97,7 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
     One that is there and is another one is changed with `replace`; its pause stays.
     """
     store = await call.store()
-    args = [call.taken(one, f"argument {number}") for number, one in enumerate(body.args, 1)]
-    kwargs = {one: call.taken(value, f"argument {one!r}") for one, value in body.kwargs.items()}
+    args, kwargs = body.taken(call)
     queue, key = body.queue, body.key
     if isinstance(queue, QueueBody):
         # Its limits are not declared in this process, which serves several namespaces: only its name goes on.
@@ -169,6 +170,8 @@ async def resume_schedule(call: Call, name: str) -> Changed:
 async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
     """Start a run of it now, paused or not, beside those of its ticks."""
     given = call.derived_id("trigger") if body.id is None else body.id
+    schedule = await call.client.schedules.get(name)
+    await refuse_starts(await call.store(), schedule.workflow, run_id=given)
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))
 
 

@@ -96,3 +96,69 @@ async def test_what_json_cannot_say_is_said_in_words():
         body = b'{"workflow": "takes", "args": [1e999]}'  # more than any float
         answer = await served.caller().post("/v1/runs", content=body, headers=JSON)
         assert answer.json()["inputs"] == {"value": "Infinity"}
+
+
+MOMENTS = {
+    "a deadline that no calendar has": ("POST", "/v1/addresses/far/send", {"payload": 1, "deadline": 1e300}),
+    "a deadline without an end": ("POST", "/v1/addresses/far/send", b'{"deadline": 1e999}'),
+    "a key until the end of the calendar": (
+        "POST",
+        "/v1/keys",
+        {"name": "far", "scopes": ["read"], "expires_at": "9999-12-31T23:59:59.999999Z"},
+    ),
+    "a schedule from before the calendar": (
+        "PUT",
+        "/v1/schedules/far",
+        {"workflow": "takes", "every": 60, "start": "0001-01-01T00:00:00+14:00"},
+    ),
+    "runs from before the calendar": ("GET", "/v1/runs?created_after=0001-01-01T00:00:00%2B14:00", None),
+    "what has happened before the calendar": ("GET", "/v1/events?since=0001-01-01T00:00:00%2B14:00", None),
+}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+async def test_a_time_that_cannot_be_told_is_refused_before_anybody_keeps_it(name: str):
+    method, path, body = MOMENTS[name]
+    async with serving() as served:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+        answer = await served.caller().request(method, path, content=content, headers=JSON)
+        assert (answer.status_code, answer.json()["type"]) == (422, "bad-input"), answer.text
+
+
+async def test_a_step_that_began_before_the_calendar_is_refused_and_one_without_a_zone_began_in_utc():
+    async with serving() as served:
+        caller = served.caller()
+        await caller.post("/v1/addresses/far/send", json={"payload": 1})
+        taken = (await caller.post("/v1/addresses/far/take?wait=5", json={})).json()
+        steps = f"/v1/deliveries/{taken['id']}/steps"
+        refused = await caller.post(steps, json={"name": "a", "started_at": "0001-01-01T00:00:00+14:00"})
+        assert (refused.status_code, refused.json()["type"]) == (422, "bad-input")
+        assert (await caller.post(steps, json={"name": "a", "started_at": "2026-11-16T12:00:00"})).status_code == 200
+        [step] = (await caller.get(f"/v1/runs/{taken['run_id']}/steps")).json()["items"]
+        assert step["started_at"] == "2026-11-16T12:00:00Z"
+
+
+HEADED = {
+    "send": ("POST", "/v1/addresses/a/send", "Idempotency-Key", ""),
+    "values sent": ("POST", "/v1/addresses/a/send", "Holdfast-Values", "taged"),
+    "take": ("POST", "/v1/addresses/a/take", "Holdfast-Values", "taged"),
+    "listen": ("GET", "/v1/addresses/a/listen", "Holdfast-Values", "taged"),
+    "steps": ("POST", "/v1/deliveries/1.YQ/steps", "Holdfast-Values", "taged"),
+    "ask": ("POST", "/v1/deliveries/1.YQ/ask", "Holdfast-Values", "taged"),
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+async def test_a_header_that_does_not_fit_is_refused_wherever_it_is_read(name: str):
+    method, path, header, value = HEADED[name]
+    async with serving() as served:
+        answer = await served.caller().request(method, path, headers={header: value})
+        assert (answer.status_code, answer.json()["type"]) == (422, "bad-header"), answer.text
+
+
+async def test_a_cursor_of_another_list_is_refused_alike_everywhere():
+    async with serving() as served:
+        caller = served.caller()
+        for path in ("/v1/runs", "/v1/dead", "/v1/audit"):
+            answer = await caller.get(path, params={"cursor": "bm9uZTox"})
+            assert (answer.status_code, answer.json()["type"]) == (422, "bad-cursor"), path

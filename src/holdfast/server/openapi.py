@@ -26,6 +26,7 @@ _REF = "#/components/schemas/{model}"
 
 _PATH_WORDS: Final = {
     "id": "Its id.",
+    "seq": "The number of the record in the journal: the `seq` that the story tells.",
     "run": "The id of the run.",
     "delivery": "The id of the delivery.",
     "agent": "The name of the agent, workflow or address.",
@@ -193,7 +194,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
         "name": name,
         "in": "path",
         "required": True,
-        "description": f"{_PATH_WORDS.get(name, '')} Slashes in it are quoted, as %2F.".strip(),
+        "description": f"{_PATH_WORDS[name]} Slashes in it are quoted, as %2F.",
         "schema": {"type": "string", "minLength": 1},
     }
 

@@ -11,6 +11,9 @@ from starlette.responses import StreamingResponse
 
 from holdfast.client import run_info
 from holdfast.client.addresses import (
+    LEASE,
+    LONGEST_LEASE,
+    SHORTEST_LEASE,
     AddressInfo,
     declare_address,
     delete_address,
@@ -20,20 +23,21 @@ from holdfast.client.addresses import (
     send_to,
 )
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
+from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import leave, listen, take
-from holdfast.server.models import Changed, Name, OptionsBody, RunInfo, WaitQuery, announce_queue
+from holdfast.server.headers import IDEMPOTENCY_KEY
+from holdfast.server.models import LONGEST_SPAN, Changed, Items, Name, OptionsBody, RunInfo, WaitQuery, announce_queue
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 from holdfast.server.streams import event_stream
 from holdfast.server.webhooks.sending import targets_of
+from holdfast.stores.operations import MAX_DELIVERIES
 
 api = Api()
-
-Seconds = float
 
 
 class SendBody(OptionsBody):
@@ -44,17 +48,23 @@ class SendBody(OptionsBody):
         None
     )
     deadline: Annotated[
-        Seconds | None,
-        Field(gt=0, description="Until the run must have ended; what the address says unless given."),
+        float | None,
+        Field(
+            gt=0,
+            le=LONGEST_SPAN,
+            description="Seconds until the run must have ended; what the address says unless given.",
+        ),
     ] = None
 
 
 class AddressBody(Body):
     """Settings of an address; what is left out stays as it is."""
 
-    max_deliveries: int = Field(3, ge=1, le=10_000)
-    deadline: Seconds | None = Field(None, gt=0, le=10 * 366 * 86400)
-    lease: Seconds = Field(30.0, ge=1, le=86400)
+    max_deliveries: int = Field(MAX_DELIVERIES, ge=1, le=10_000)
+    deadline: float | None = Field(None, gt=0, le=LONGEST_SPAN)
+    """Seconds that a run has, unless its sender says otherwise."""
+    lease: float = Field(LEASE, ge=SHORTEST_LEASE, le=LONGEST_LEASE)
+    """Seconds of silence after which a listener counts as dead."""
     webhook: str | None = Field(None, max_length=2000)
     """Where deliveries are to be sent to; null: nowhere."""
 
@@ -62,7 +72,7 @@ class AddressBody(Body):
 class SecretBody(Body):
     """How a secret is exchanged."""
 
-    both_for: Seconds = Field(BOTH_FOR, ge=0, le=30 * 86400)
+    both_for: float = Field(BOTH_FOR, ge=0, le=30 * 86400)
     """Seconds for which the old secret signs as well."""
 
 
@@ -112,16 +122,10 @@ class ListenQuery(Body):
     """How many deliveries it can hold at once."""
 
 
-class AddressPage(BaseModel):
-    """Addresses."""
-
-    items: list[AddressInfo]
-
-
 @api("GET", "/v1/addresses", scope=Scope.READ)
-async def list_all_addresses(call: Call) -> AddressPage:
+async def list_all_addresses(call: Call) -> Items[AddressInfo]:
     """All addresses, with their settings."""
-    return AddressPage(items=await list_addresses(await call.store()))
+    return Items[AddressInfo](items=await list_addresses(await call.store()))
 
 
 @api("GET", "/v1/addresses/{address}", scope=Scope.READ)
@@ -186,6 +190,7 @@ async def forget_address(call: Call, address: str) -> Changed:
     scope=Scope.SUBMIT,
     status=201,
     more={200: "The run was there already."},
+    headers=(IDEMPOTENCY_KEY, VALUES),
 )
 async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     """Send work to an address: it is a run, which goes to whoever listens there.
@@ -216,6 +221,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     on_address=True,
     audited=False,
     more={204: "There is nothing to take."},
+    headers=(VALUES,),
 )
 async def take_delivery(call: Call, address: str, body: TakeBody, query: WaitQuery) -> Delivery | None:
     """Take the next delivery, or wait for one.
@@ -239,7 +245,7 @@ async def leave_address(call: Call, address: str, body: LeaveBody) -> None:
     await leave(call, address, listener=body.listener, holding=body.holding)
 
 
-@api("GET", "/v1/addresses/{address}/listen", scope=Scope.LISTEN, on_address=True)
+@api("GET", "/v1/addresses/{address}/listen", scope=Scope.LISTEN, on_address=True, headers=(VALUES,))
 async def listen_to_address(call: Call, address: str, query: ListenQuery) -> StreamingResponse:
     """Deliveries as they come, as server-sent events.
 

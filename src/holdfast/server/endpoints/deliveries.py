@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from holdfast.client.wire import VALUES
 from holdfast.core.states import RunState
 from holdfast.core.usage import NANO, Usage
 from holdfast.errors import InputError
@@ -16,22 +17,20 @@ from holdfast.server.calls import Call
 from holdfast.server.delivering import holding, waiting
 from holdfast.server.delivering.deliveries import Delivery, find_held, told
 from holdfast.server.delivering.history import DeliveryRecord, read_deliveries
+from holdfast.server.models import LARGEST_INT, LONGEST_SPAN, AnyMoment, Items
 from holdfast.server.scopes import Scope
 from holdfast.stores.approvals import Question
 
 api = Api()
 
-LONG = 10 * 366 * 86400
-Seconds = float
-
 
 class UsageBody(Body):
     """What the model calls of a step have used."""
 
-    calls: int = Field(1, ge=0, lt=2**53)
-    input_tokens: int = Field(0, ge=0, lt=2**53)
-    output_tokens: int = Field(0, ge=0, lt=2**53)
-    cached_tokens: int = Field(0, ge=0, lt=2**53)
+    calls: int = Field(1, ge=0, le=LARGEST_INT)
+    input_tokens: int = Field(0, ge=0, le=LARGEST_INT)
+    output_tokens: int = Field(0, ge=0, le=LARGEST_INT)
+    cached_tokens: int = Field(0, ge=0, le=LARGEST_INT)
     usd: float | None = Field(None, ge=0, le=1_000_000)
     """What they have cost; left out if that is not known."""
     model: str = Field("", max_length=200)
@@ -54,7 +53,7 @@ class StepBody(Body):
 
     name: str = Field(min_length=1, max_length=200)
     output: Any = None
-    started_at: datetime | None = None
+    started_at: AnyMoment | None = None
     attempts: int = Field(1, ge=1, le=10_000)
     arguments: str = Field("", max_length=10_000)
     """What it was called with, in a few words, for people to read."""
@@ -87,7 +86,7 @@ class Recorded(BaseModel):
 class Life(BaseModel):
     """How long a listener is believed to live."""
 
-    lease: Seconds
+    lease: float
 
 
 class CompleteBody(Body):
@@ -109,7 +108,7 @@ class FailBody(Body):
     error: ErrorBody = ErrorBody()
     retry: bool = True
     """Whether it is to be delivered again, as often as it may be."""
-    delay: Seconds | None = Field(None, ge=0, le=LONG)
+    delay: float | None = Field(None, ge=0, le=LONGEST_SPAN)
     """Seconds until then; longer each time unless given."""
 
 
@@ -117,7 +116,7 @@ class ReleaseBody(Body):
     """That a delivery is given back."""
 
     reason: str = Field("", max_length=1000)
-    delay: Seconds = Field(0.0, ge=0, le=LONG)
+    delay: float = Field(0.0, ge=0, le=LONGEST_SPAN)
 
 
 class AskBody(Body):
@@ -130,7 +129,7 @@ class AskBody(Body):
     """The JSON schema of what is to be filled in."""
     asked_of: str = Field("", max_length=200)
     reason: str = Field("", max_length=10_000)
-    timeout: Seconds | None = Field(None, gt=0, le=LONG)
+    timeout: float | None = Field(None, gt=0, le=LONGEST_SPAN)
     """Seconds after which the answer is null."""
 
 
@@ -139,7 +138,7 @@ class WaitBody(Body):
 
     name: str = Field(min_length=1, max_length=200)
     signal: str | None = Field(None, min_length=1, max_length=200)
-    seconds: Seconds | None = Field(None, gt=0, le=LONG)
+    seconds: float | None = Field(None, gt=0, le=LONGEST_SPAN)
 
 
 class RunStateNow(BaseModel):
@@ -158,16 +157,10 @@ class WaitOutcome(BaseModel):
     at: datetime | None = None
 
 
-class DeliveryHistory(BaseModel):
-    """The deliveries of a run, the first one first."""
-
-    items: list[DeliveryRecord]
-
-
 _LOST = {409: "The delivery is over."}
 
 
-@api("GET", "/v1/deliveries/{delivery}", scope=Scope.LISTEN, more=_LOST)
+@api("GET", "/v1/deliveries/{delivery}", scope=Scope.LISTEN, more=_LOST, headers=(VALUES,))
 async def get_delivery(call: Call, delivery: str) -> Delivery:
     """A delivery that is still held, with all that is recorded of it."""
     _, held = await find_held(call, delivery, anew=True)
@@ -176,7 +169,7 @@ async def get_delivery(call: Call, delivery: str) -> Delivery:
     return told(call, held, name, await listeners.lease_of(call.tenant, held.run.workflow))
 
 
-@api("POST", "/v1/deliveries/{delivery}/steps", scope=Scope.LISTEN, audited=False, more=_LOST)
+@api("POST", "/v1/deliveries/{delivery}/steps", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
     """Record the outcome of a step, before the next one begins.
 
@@ -187,7 +180,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
         delivery,
         body.name,
         call.taken(body.output, f"the output of step {body.name!r}"),
-        started_at=body.started_at and _in_utc(body.started_at),
+        started_at=body.started_at,
         attempts=body.attempts,
         arguments=body.arguments,
         usage=None if body.usage is None else body.usage.read(),
@@ -195,7 +188,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
     return Recorded(name=step.name, kind=step.kind, output=step.output, at=step.at, recorded=is_new)
 
 
-@api("POST", "/v1/deliveries/{delivery}/attempts", scope=Scope.LISTEN, audited=False, more=_LOST)
+@api("POST", "/v1/deliveries/{delivery}/attempts", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
     """Note that a step begins, so that the next listener knows if this one dies over it."""
     await holding.note_attempt(
@@ -219,7 +212,7 @@ async def heartbeat(call: Call, delivery: str) -> Life:
     return Life(lease=await holding.heartbeat(call, delivery))
 
 
-@api("POST", "/v1/deliveries/{delivery}/complete", scope=Scope.LISTEN, audited=False, more=_LOST)
+@api("POST", "/v1/deliveries/{delivery}/complete", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> RunStateNow:
     """End the run with a result."""
     return RunStateNow(state=await holding.complete(call, delivery, call.taken(body.output, "the output of the run")))
@@ -245,6 +238,7 @@ async def release_delivery(call: Call, delivery: str, body: ReleaseBody) -> RunS
     scope=Scope.LISTEN,
     audited=False,
     more={**_LOST, 202: "The run waits for the answer: the delivery is over, and comes back with it."},
+    headers=(VALUES,),
 )
 async def ask_person(call: Call, delivery: str, body: AskBody) -> WaitOutcome:
     """Wait for a person's answer, without holding anything meanwhile.
@@ -271,6 +265,7 @@ async def ask_person(call: Call, delivery: str, body: AskBody) -> WaitOutcome:
     scope=Scope.LISTEN,
     audited=False,
     more={**_LOST, 202: "The run waits: the delivery is over, and comes back."},
+    headers=(VALUES,),
 )
 async def wait_for(call: Call, delivery: str, body: WaitBody) -> WaitOutcome:
     """Wait for a signal, for a time, or for whichever comes first, without holding anything meanwhile.
@@ -282,9 +277,9 @@ async def wait_for(call: Call, delivery: str, body: WaitBody) -> WaitOutcome:
 
 
 @api("GET", "/v1/runs/{run}/deliveries", scope=Scope.READ)
-async def list_deliveries(call: Call, run: str) -> DeliveryHistory:
+async def list_deliveries(call: Call, run: str) -> Items[DeliveryRecord]:
     """Who has had a run, when, and how that ended."""
-    return DeliveryHistory(items=await read_deliveries(call.tenant.connection, run))
+    return Items[DeliveryRecord](items=await read_deliveries(call.tenant.connection, run))
 
 
 def _told(call: Call, name: str, outcome: waiting.Outcome) -> WaitOutcome:
@@ -293,10 +288,6 @@ def _told(call: Call, name: str, outcome: waiting.Outcome) -> WaitOutcome:
         call.status = 202
         return WaitOutcome(parked=True, name=name)
     return WaitOutcome(parked=False, name=name, kind=step.kind, output=step.output, at=step.at)
-
-
-def _in_utc(at: datetime) -> datetime:
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _check_form(form: dict[str, Any]) -> None:

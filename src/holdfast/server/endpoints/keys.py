@@ -4,41 +4,28 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import Field
 
 from holdfast.client.keys import Key, MadeKey, UnknownKey, create_key, read_keys, revoke_key
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
+from holdfast.server.models import LONGEST_SPAN, Changed, Items, Moment, Text
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 
 api = Api()
 
-_LONGEST = 100 * 366 * 86400.0
-
 
 class NewKey(Body):
     """A key to be made."""
 
-    name: str
+    name: Text
     """What people call it."""
-    scopes: list[str] = Field(max_length=200)
+    scopes: list[Text] = Field(max_length=200)
     """Of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>`` and ``listen:*``."""
-    expires_at: AwareDatetime | None = None
-    expires_in: float | None = Field(default=None, gt=0, le=_LONGEST)
+    expires_at: Moment | None = None
+    expires_in: float | None = Field(default=None, gt=0, le=LONGEST_SPAN)
     """The same, in seconds from now."""
-
-
-class KeyList(BaseModel):
-    """All keys of a namespace."""
-
-    items: list[Key]
-
-
-class Revoked(BaseModel):
-    """Whether it was still of use."""
-
-    changed: bool
 
 
 @api("POST", "/v1/keys", scope=Scope.ADMIN, status=201)
@@ -64,13 +51,13 @@ async def create_api_key(call: Call, body: NewKey) -> MadeKey:
 
 
 @api("GET", "/v1/keys", scope=Scope.ADMIN)
-async def list_api_keys(call: Call) -> KeyList:
+async def list_api_keys(call: Call) -> Items[Key]:
     """The keys of the caller's namespace, the oldest first; also those that were revoked or have expired."""
-    return KeyList(items=await read_keys(await call.platform.tenants.home(), call.caller.namespace))
+    return Items[Key](items=await read_keys(await call.platform.tenants.home(), call.caller.namespace))
 
 
 @api("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
-async def revoke_api_key(call: Call, id: str) -> Revoked:
+async def revoke_api_key(call: Call, id: str) -> Changed:
     """Let a key open nothing any more: at once on this server, within two seconds on others."""
     now = call.platform.settings.now()
     try:
@@ -78,4 +65,4 @@ async def revoke_api_key(call: Call, id: str) -> Revoked:
     except UnknownKey as error:
         raise Problem(404, "unknown-key", "There is no such key", str(error)) from None
     call.platform.keys.forget(id)
-    return Revoked(changed=changed)
+    return Changed(changed=changed)

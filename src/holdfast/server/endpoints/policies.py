@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, put_policy, read_policy
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed
+from holdfast.server.models import LARGEST_INT, Changed, Items
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 
@@ -17,21 +17,15 @@ api = Api()
 class PolicyBody(Body):
     """What may be used up in a day; what is left out is not limited."""
 
-    runs_per_day: int | None = Field(None, ge=0, lt=2**53)
+    runs_per_day: int | None = Field(None, ge=0, le=LARGEST_INT)
     usd_per_day: float | None = Field(None, ge=0, le=1e9)
     on_breach: OnBreach = "refuse"
 
 
-class Policies(BaseModel):
-    """All policies, and how the day is for each."""
-
-    items: list[PolicyInfo]
-
-
 @api("GET", "/v1/policies", scope=Scope.READ)
-async def list_all_policies(call: Call) -> Policies:
+async def list_all_policies(call: Call) -> Items[PolicyInfo]:
     """All policies, and how the day is for each."""
-    return Policies(items=await call.client.policies.list())
+    return Items[PolicyInfo](items=await call.client.policies.list())
 
 
 @api("GET", "/v1/agents/{agent}/policy", scope=Scope.READ)

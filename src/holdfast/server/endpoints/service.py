@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from holdfast import __version__
+from holdfast.client.keys import KIND
 from holdfast.server.api import Api
 from holdfast.server.calls import Call
 from holdfast.server.openapi import document
@@ -41,7 +42,7 @@ async def health(call: Call) -> ServerHealth:
 
     For load balancers: 503 while the store cannot be reached.
     """
-    await (await call.store()).documents("key", limit=1)
+    await (await call.store()).documents(KIND, limit=1)
     now = datetime.fromtimestamp(call.platform.settings.now(), UTC)
     return ServerHealth(ok=True, version=__version__, now=now)
 

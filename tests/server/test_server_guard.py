@@ -13,10 +13,11 @@ import pytest
 from serving import Served, serving
 from starlette.responses import StreamingResponse
 
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
 from holdfast.server.api import Api, is_too_deep
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
+from holdfast.server.problems import problem_of
 from holdfast.server.streams import Sent, event_stream
 
 pytestmark = pytest.mark.asyncio
@@ -267,6 +268,13 @@ async def test_where_the_store_is_is_not_told():
         assert (answer.status_code, answer.json()["type"]) == (404, "run-not-found")
         assert "memory://" not in answer.text
         assert "this server's store" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("url", ["sqlite:////var/runs.db", "postgresql://u:p@db/x", "temporal://t:7233/acme"])
+async def test_no_kind_of_store_is_told(url: str):
+    problem = problem_of(RunNotFound(f"there is no run 'a' in {url}.", "a"))
+    assert problem is not None
+    assert problem.detail == "there is no run 'a' in this server's store."
 
 
 async def test_texts_have_no_nuls_but_values_may():

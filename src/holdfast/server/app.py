@@ -112,7 +112,6 @@ class App:
 
     def __init__(self, platform: Platform, endpoints: Sequence[Endpoint], helpers: Sequence[Helper] = ()) -> None:
         self.platform = platform
-        self.endpoints = endpoints
         self._routes = Routes(endpoints)
         self._helpers = helpers
         settings = platform.settings

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from datetime import date
 from typing import NamedTuple
 
 from holdfast.server.tenants import Tenant
@@ -39,7 +40,7 @@ class StartedByDay:
         store = await tenant.store()
         now = store.now()
         today = day_of(now)
-        if since >= today or len(days_between(since, min(until, today))) > MOST_DAYS:
+        if since >= today or _days(since, min(until, today)) > MOST_DAYS:
             return await store.runs_by_day(since, until, workflow=workflow)
         known = self._known[tenant.namespace]
         past = [day for day in days_between(since, min(until, today)) if day < today]
@@ -54,3 +55,7 @@ class StartedByDay:
                 del known[day]
             found = [one for day in past for one in known[day].runs if workflow in (None, one.workflow)]
         return found + (await store.runs_by_day(today, until, workflow=workflow) if until >= today else [])
+
+
+def _days(since: str, until: str) -> int:
+    return (date.fromisoformat(until) - date.fromisoformat(since)).days + 1

@@ -92,7 +92,7 @@ _ABOUT = ("run_id", "approval_id", "state", "error", "needs_run_again")
 """What errors tell beside their words."""
 
 
-_STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
+_STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|temporal|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
 
 
 def problem_of(error: errors.HoldfastError) -> Problem | None:

@@ -32,7 +32,8 @@ class Outcome:
 
 async def ask(call: Call, id: str, name: str, question: Question, timeout: float | None) -> Outcome:
     """Wait for a person's answer. When nobody has answered in time, the answer is ``None``."""
-    store, held = await find_held(call, checked_name(name) and id, anew=True)
+    checked_name(name)
+    store, held = await find_held(call, id, anew=True)
     if (done := held.records.get(name)) is not None:
         return Outcome(step_of(call, done))
     await heed_requests(call, store, held.run)
@@ -65,7 +66,8 @@ async def wait(call: Call, id: str, name: str, signal: str | None, seconds: floa
     """Wait for a signal, for a time, or for whichever comes first; without the signal, the outcome is ``None``."""
     if signal is None and seconds is None:
         raise Problem(422, "bad-input", "The values do not fit", "What is to be waited for? Give signal or seconds.")
-    store, held = await find_held(call, checked_name(name) and id, anew=True)
+    checked_name(name)
+    store, held = await find_held(call, id, anew=True)
     if (done := held.records.get(name)) is not None:
         return Outcome(step_of(call, done))
     await heed_requests(call, store, held.run)

@@ -29,21 +29,22 @@ function refuse(value) {
 }
 
 // An answer that is an error, as the server tells it (RFC 9457).
-export class Problem extends Error {
+class Problem extends Error {
   constructor(status, told) {
     super(told.detail || told.title || `the server answered ${status}`);
     this.status = status;
-    this.type = told.type ?? "";
     this.title = told.title ?? "";
     this.told = told;
   }
 }
 
-const UNREACHABLE = { type: "unreachable", title: "The server does not answer", detail: "The server does not answer. It is asked again." };
+const SILENT = "The server does not answer";
+const UNREACHABLE = { title: SILENT, detail: "The server does not answer. It is asked again." };
+const UNHEARD = { title: SILENT, detail: "The server does not answer, and may have heard this all the same: look whether it was done before you ask for it again." };
 
 export const part = (text) => encodeURIComponent(text);
 
-export function pathWith(path, params = {}) {
+function pathWith(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null && one !== "") query.append(name, one);
@@ -57,14 +58,17 @@ function headersFor(more = {}) {
 }
 
 async function asked(path, options) {
+  const shown = key.get();
   let answer;
   try {
     answer = await fetch(path, { ...options, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, UNREACHABLE);
+    throw new Problem(0, options.method ? UNHEARD : UNREACHABLE);
   }
-  refuse(answer.status === 401);
+  // Nothing else tells whether the key is known: who asks too often, or whose store is away, is told so before anybody looks at
+  // it. An answer to a key that is not used any more says nothing about the one that is.
+  if ((answer.ok || answer.status === 401) && shown === key.get()) refuse(!answer.ok);
   if (answer.ok) return answer;
   let told = {};
   try {
@@ -80,7 +84,19 @@ export async function get(path, params, signal) {
   return answer.json();
 }
 
-export async function send(method, path, body) {
+// So many pages of a list, one behind the other: { items, next }.
+export async function getPages(path, params, many, signal) {
+  const items = [];
+  let next = null;
+  for (let page = 0; page < many && (next || !page); page += 1) {
+    const told = await get(path, { ...params, cursor: next }, signal);
+    items.push(...told.items);
+    next = told.next;
+  }
+  return { items, next };
+}
+
+async function send(method, path, body) {
   const headers = headersFor(body === undefined ? {} : { "Content-Type": "application/json" });
   const answer = await asked(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const text = await answer.text();
@@ -97,7 +113,7 @@ export const remove = (path) => send("DELETE", path);
 //   onEvent({ id, event, data }): returns true when there is nothing more to come.
 //   onState("live" | "cut"): whether the stream is open.
 //   after: the id of the event behind which to begin.
-export async function follow(path, { onEvent, onState = () => {}, params = {}, after = "", signal }) {
+export async function follow(path, { onEvent, onState = () => {}, after = "", signal }) {
   let last = after;
   let pause = 500;
   while (!signal.aborted) {
@@ -110,7 +126,7 @@ export async function follow(path, { onEvent, onState = () => {}, params = {}, a
     document.addEventListener("visibilitychange", hide);
     try {
       const headers = headersFor({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) });
-      const answer = await asked(pathWith(path, params), { headers, signal: cut.signal });
+      const answer = await asked(path, { headers, signal: cut.signal });
       onState("live");
       pause = 500;
       for await (const one of events(answer.body)) {
@@ -119,10 +135,11 @@ export async function follow(path, { onEvent, onState = () => {}, params = {}, a
       }
     } catch (error) {
       if (error instanceof Problem && error.status >= 400 && error.status < 500 && error.status !== 429) {
-        onState("cut", error);
+        onState("cut");
         return;
       }
     } finally {
+      stop(); // whoever has heard the end lets go of the connection
       signal.removeEventListener("abort", stop);
       document.removeEventListener("visibilitychange", hide);
     }
@@ -139,6 +156,7 @@ function visible(signal) {
     const look = () => {
       if (document.hidden && !signal.aborted) return;
       document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", look);
       done();
     };
     document.addEventListener("visibilitychange", look);

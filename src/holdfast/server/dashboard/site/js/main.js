@@ -11,6 +11,7 @@ import { PAGES } from "./pages/index.js";
 import { lacks } from "./scopes.js";
 
 const THEMES = { "": "as the system", light: "light", dark: "dark" };
+const AGAIN = 2000; // milliseconds after which a server that could not say who is reading is asked again
 
 function useTheme() {
   const [theme, setTheme] = useState(localStorage.getItem("holdfast-theme") ?? "");
@@ -27,10 +28,15 @@ function useReader() {
   const [told, setTold] = useState({ refused: isRefused(), who: null });
   useEffect(() => {
     let number = 0;
+    let timer = 0;
     const look = () => {
+      clearTimeout(timer);
       const mine = ++number;
       const tell = (who) => mine === number && setTold({ refused: isRefused(), who });
-      get("/v1/whoami").then(tell, () => tell(null));
+      get("/v1/whoami").then(tell, () => {
+        tell(null);
+        if (mine === number && !isRefused()) timer = setTimeout(look, AGAIN);
+      });
     };
     let wasRefused = isRefused();
     const stop = key.onChange(() => {
@@ -39,7 +45,11 @@ function useReader() {
       look();
     });
     look();
-    return stop;
+    return () => {
+      stop();
+      clearTimeout(timer);
+      number += 1;
+    };
   }, []);
   return told;
 }

@@ -1,7 +1,7 @@
 // Who asked this server for what: for those who administer it.
 
 import { html, useState } from "../html.js";
-import { get } from "../api.js";
+import { getPages } from "../api.js";
 import { useLoaded } from "../data.js";
 import { clock } from "../format.js";
 import { Badge, Empty, List, ProblemNote } from "../parts.js";
@@ -13,7 +13,7 @@ export function AuditPage({ who }) {
   const [pages, setPages] = useState(1);
   const [text, setText] = useState("");
   const why = lacks(who, "admin");
-  const { data, problem, again } = useLoaded((signal) => (why ? Promise.resolve(null) : loaded(pages, signal)), [pages, why], { live: false });
+  const { data, problem, again } = useLoaded((signal) => (why ? Promise.resolve(null) : getPages("/v1/audit", { limit: PAGE }, pages, signal)), [pages, why], { live: false });
   const wanted = text.trim().toLowerCase();
   const rows = (data?.items ?? []).filter((one) => !wanted || [one.name, one.action, one.target, one.remote, one.outcome].some((word) => word.toLowerCase().includes(wanted)));
   return html`<header><h1>Audit log</h1>
@@ -32,16 +32,4 @@ export function AuditPage({ who }) {
         { name: "From", of: (one) => one.remote },
       ]} />` : null}
     ${data?.next ? html`<p><button onClick=${() => setPages(pages + 1)}>Older entries</button></p>` : null}`;
-}
-
-async function loaded(pages, signal) {
-  let items = [];
-  let next = null;
-  for (let page = 0; page < pages; page += 1) {
-    const told = await get("/v1/audit", { limit: PAGE, cursor: next }, signal);
-    items = [...items, ...told.items];
-    next = told.next;
-    if (!next) break;
-  }
-  return { items, next };
 }

@@ -9,7 +9,8 @@ import { asked, merged } from "../../listing.js";
 const PAGE = 50;
 const MOST = 500; // the server's largest page
 
-class Lister {
+// Tests run it without a browser.
+export class Lister {
   constructor(query, isHeld, tell) {
     Object.assign(this, { query, isHeld, tell, pieces: 0, wanted: PAGE, latest: null, byId: [], isAsking: false, isStale: false });
     this.ending = new AbortController();
@@ -34,11 +35,13 @@ class Lister {
     }
   }
 
-  begin() {
-    return this.tried(async () => {
+  async begin() {
+    if (!this.told.looking) this.set({ looking: true });
+    await this.tried(async () => {
       await this.findById();
       await this.look(null);
     });
+    if (this.isStale && this.told.loaded) await this.refresh();
   }
 
   // An id, or its beginning, is found at once, however far back it is.
@@ -84,9 +87,10 @@ class Lister {
 
   // Something has changed: the newest part once more. One question at a time; what changes meanwhile is asked for after it.
   async refresh() {
+    if (!this.told.loaded && !this.told.looking) return this.begin(); // the first time it could not be asked
     if (!this.told.loaded || this.isAsking) {
       this.isStale = true;
-      return;
+      return undefined;
     }
     this.isAsking = true;
     await this.tried(async () => {
@@ -98,10 +102,11 @@ class Lister {
       } while (this.isStale && !this.ending.signal.aborted);
     });
     this.isAsking = false;
+    return undefined;
   }
 
   merge(hold) {
-    const only = this.pieces === 1 && !hold; // nobody has asked for older ones: the list does not grow by itself
+    const only = this.pieces === 1 && !hold && !this.told.looking; // nobody asks for older ones: the list does not grow by itself
     const { rows, fresh } = merged(only ? [] : this.told.rows, this.latest, hold);
     const next = only || this.latest.next === null ? this.latest.next : this.told.next;
     this.set({ rows: this.withById(rows), fresh, next, until: only ? this.latest.searched_until : this.told.until });

@@ -131,6 +131,22 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await check_looks(page)
 
 
+async def test_enter_saves_a_policy_and_only_its_button_removes_it(page: Any, stage: Stage) -> None:
+    await stage.http.put("/v1/agents/shown_waiter/policy", json={"runs_per_day": 5})
+    await stage.open(page, "agents?all=1")
+    row = page.get_by_role("row").filter(has_text="shown_waiter")
+    await row.get_by_role("button", name="policy of shown_waiter").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Runs a day").fill("7")
+    await page.keyboard.press("Enter")
+    await row.get_by_text("of 7 runs today").wait_for()
+    assert (await stage.http.get("/v1/agents/shown_waiter/policy")).json()["policy"]["runs_per_day"] == 7
+    await row.get_by_role("button", name="policy of shown_waiter").click()
+    await dialog.get_by_role("button", name="Remove it").click()
+    await row.get_by_text("no limits").wait_for()
+    assert (await stage.http.get("/v1/agents/shown_waiter/policy")).status_code == 404
+
+
 async def test_a_worker_is_shown_with_the_runs_that_it_holds(page: Any, stage: Stage) -> None:
     GATES["look"] = asyncio.Event()
     run = await stage.client.start("shown_researcher", 1)

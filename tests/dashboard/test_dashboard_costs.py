@@ -140,8 +140,10 @@ async def test_the_first_key_is_made_and_used_and_everything_is_in_the_audit_log
 
     await page.get_by_role("button", name="New key").click()
     await dialog.get_by_label("Name").fill("reader")
-    await dialog.get_by_role("button", name="Make it").click()
+    await dialog.get_by_role("button", name="Make it").dblclick()  # which makes one
     await dialog.get_by_role("button", name="I have kept it").click()
+    await page.get_by_role("row").filter(has_text="reader").wait_for()
+    assert await page.get_by_role("row").filter(has_text="reader").count() == 1
     await page.get_by_role("button", name="revoke reader").click()
     await dialog.get_by_role("button", name="Revoke it").click()
     await page.get_by_role("row").filter(has_text="reader").get_by_text("revoked", exact=True).wait_for()

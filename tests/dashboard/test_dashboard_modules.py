@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from holdfast.cli import main
 
 SITE = Path(__file__).parents[2] / "src" / "holdfast" / "server" / "dashboard" / "site"
 TESTS = Path(__file__).parent / "js"
@@ -32,3 +35,10 @@ def test_no_page_makes_markup_of_texts_or_styles_of_its_own(path: Path) -> None:
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "dangerouslySetInnerHTML", "eval(", "document.write"):
         assert word not in text, f"{path.name} has {word}"
     assert 'style="' not in text, f"{path.name} has a style attribute: give it a class, or an object"
+
+
+def test_the_commands_that_pages_name_are_there() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SITE.rglob("*.js")) if path.parent.name != "vendor"]
+    named = {word for text in texts for word in re.findall(r"<code>holdfast ([a-z-]+)", text)}
+    assert {"worker", "keys"} <= named
+    assert named <= main.commands.keys()

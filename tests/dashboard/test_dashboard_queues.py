@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any
@@ -153,3 +154,30 @@ async def test_keys_go_from_row_to_row_and_open_what_is_chosen(page: Any, stage:
 
 async def has_run(stage: Stage, name: str) -> bool:
     return bool((await stage.client.schedules.get(name)).last_run)
+
+
+async def test_an_answer_that_comes_late_closes_no_dialog_that_was_opened_meanwhile(page: Any, stage: Stage) -> None:
+    made = {"workflow": "lined_up", "cron": "every day", "kwargs": {"customer": "acme"}}
+    await stage.http.put("/v1/schedules/slowly", json=made)
+    let_go, is_deleted = asyncio.Event(), asyncio.Event()
+
+    async def held_up(route: Any) -> None:
+        await let_go.wait()
+        answer = await route.fetch()
+        is_deleted.set()
+        await route.fulfill(response=answer)
+
+    await page.route("**/v1/schedules/slowly", held_up)
+    await stage.open(page, "schedules")
+    row = page.get_by_role("row").filter(has_text="slowly")
+    await row.get_by_role("button", name="delete slowly").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Delete it").click()
+    await dialog.get_by_role("button", name="Leave it").click()
+    await page.get_by_role("button", name="New schedule").click()
+    await dialog.get_by_label("Starts").fill("lined_up")
+    let_go.set()
+    await is_deleted.wait()
+    await page.get_by_text("slowly is deleted.").wait_for()
+    await row.wait_for(state="detached")
+    assert await dialog.get_by_label("Starts").input_value() == "lined_up"

@@ -154,6 +154,19 @@ async def test_the_list_does_not_move_under_the_readers_hands(page: Any) -> None
         assert await button.count() == 0
 
 
+async def test_a_mark_that_is_not_on_the_page_any_more_does_not_hold_the_list(page: Any) -> None:
+    async with stage(page) as here:
+        await put(here.store, "marked", workflow=FLOWS[1])
+        await put(here.store, "other", workflow=FLOWS[0])
+        await here.open(page, "runs")
+        await page.get_by_label("mark marked").check()
+        await page.get_by_role("region", name="marked runs").wait_for()
+        await page.get_by_label("workflow or agent").select_option(FLOWS[0])
+        await is_shown(page, ["other"])
+        await start(here, "newest")
+        await is_shown(page, ["newest", "other"])
+
+
 async def test_filters_stand_in_the_address(page: Any) -> None:
     async with stage(page) as here:
         await put(here.store, "week-old", ago=3 * 86400, tags=["eu"])

@@ -28,4 +28,5 @@ test("large numbers are short", () => {
   assert.equal(bytes(2048), "2.0 KiB");
   assert.equal(plural(1, "run"), "1 run");
   assert.equal(plural(1200, "run"), "1,200 runs");
+  assert.equal(plural(2, "delivery", "deliveries"), "2 deliveries");
 });

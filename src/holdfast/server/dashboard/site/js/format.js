@@ -51,7 +51,7 @@ export function bytes(number) {
   return `${(number / 1048576).toFixed(1)} MiB`;
 }
 
-export const plural = (number, word) => `${count(number)} ${word}${Number(number) === 1 ? "" : "s"}`;
+export const plural = (number, word, words = `${word}s`) => `${count(number)} ${Number(number) === 1 ? word : words}`;
 
 // A value as text: texts as they are, everything else as JSON.
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");

@@ -1,9 +1,9 @@
 // What pages are written with: Preact's elements, written as they look (htm), and its hooks. Whatever stands in ${} is
 // put into the page as text; there is no way here to put markup.
 
-import { h, render, Fragment } from "../vendor/preact.js";
+import { createContext, h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
 export const html = htm.bind(h);
-export { h, render, Fragment };
-export { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "../vendor/hooks.js";
+export { createContext, render };
+export { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";

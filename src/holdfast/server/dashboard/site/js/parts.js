@@ -1,6 +1,6 @@
 // What several pages are made of.
 
-import { html, useEffect, useRef, useState } from "./html.js";
+import { createContext, html, useContext, useEffect, useRef, useState } from "./html.js";
 import { ago, asText, clock, money } from "./format.js";
 import { useNow } from "./data.js";
 import { useKeys } from "./keys.js";
@@ -24,6 +24,17 @@ export function Ago({ at }) {
 
 export const Money = ({ of }) => (of === null || of === undefined ? null : html`<span title="$${of}">${money(of)}</span>`);
 
+// Whether a text could be copied: a page that has come over plain HTTP from another machine may not.
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+export const NOT_COPIED = "The browser does not let this page copy. Mark the text, and copy it by the keyboard.";
+
 // A recorded value: always as text, whatever it holds.
 export const Value = ({ of, label }) => html`<pre class="value mono" tabindex="0" role="region" aria-label=${label ?? "value"}>${asText(of)}</pre>`;
 
@@ -39,27 +50,34 @@ export function ProblemNote({ problem, again }) {
 export const Note = ({ tone = "", children }) => html`<div class="note ${tone}">${children}</div>`;
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
 
+// Who is told what went wrong with an act: the dialog that it is in, whose reader neither sees nor hears what is behind it.
+const Complaints = createContext(null);
+
 // A button whose act takes a while, and may fail: it is off meanwhile, and what went wrong is told.
 export function Act({ act, done, tone = "", disabled = false, title, children }) {
   const [busy, setBusy] = useState(false);
+  const complain = useContext(Complaints) ?? ((problem) => problem && toast(problem.message, "bad"));
   const click = async () => {
     setBusy(true);
+    complain(null);
     try {
       const answer = await act();
       if (done) toast(typeof done === "function" ? done(answer) : done, "good");
     } catch (problem) {
-      toast(problem.message, "bad");
+      complain(problem);
     } finally {
       setBusy(false);
     }
   };
-  return html`<button class=${tone} disabled=${disabled || busy} title=${title} onClick=${click}>${children}</button>`;
+  // Not one that sends a form, which buttons are unless they say so: Enter in a field would press the first of those.
+  return html`<button type="button" class=${tone} disabled=${disabled || busy} title=${title} onClick=${click}>${children}</button>`;
 }
 
 // A dialog over the page. `onClose` is told when it is closed, by Escape too.
 export function Dialog({ title, onClose, children }) {
   const place = useRef(null);
   const gone = useRef(false);
+  const [problem, setProblem] = useState(null);
   useEffect(() => {
     const dialog = place.current;
     if (!dialog.open) dialog.showModal();
@@ -71,19 +89,33 @@ export function Dialog({ title, onClose, children }) {
   const close = () => gone.current || onClose(); // of one that is gone, a browser tells late, when another may be open
   return html`<dialog ref=${place} aria-label=${title} onClose=${close} onCancel=${close}>
     <h2>${title}</h2>
-    ${children}
+    <${Complaints.Provider} value=${setProblem}>${children}<//>
+    <${ProblemNote} problem=${problem} />
   </dialog>`;
+}
+
+// Closes a dialog when the server has answered, and says whether it was still there: the reader may have closed it
+// meanwhile, and have opened another one.
+export function useClosing(onClose) {
+  const gone = useRef(false);
+  useEffect(() => () => (gone.current = true), []);
+  return () => {
+    if (gone.current) return false;
+    onClose();
+    return true;
+  };
 }
 
 // Asks before something that cannot be taken back is done.
 export function Confirm({ title, words, yes, tone = "danger", act, onClose }) {
+  const close = useClosing(onClose);
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${words}</p>
     <div class="does">
       <button onClick=${onClose}>Leave it</button>
       <${Act} tone=${tone} act=${async () => {
         await act();
-        onClose();
+        close();
       }}>${yes}<//>
     </div>
   <//>`;
@@ -109,6 +141,13 @@ export function Toasts() {
   return html`<div class="toasts" role="status" aria-live="polite">
     ${list.map((one) => html`<div key=${one.id} class="note ${one.tone}">${one.words}</div>`)}
   </div>`;
+}
+
+// Which rows the reader has marked, by their ids.
+export function useMarks() {
+  const [marks, setMarks] = useState(() => new Set());
+  const mark = (ids, on) => setMarks((before) => new Set(on ? [...before, ...ids] : [...before].filter((id) => !ids.includes(id))));
+  return { marks, mark, unmark: () => setMarks(new Set()) };
 }
 
 // Which of some rows the reader is at: the same one when others come above it. Keys may come faster than the page is

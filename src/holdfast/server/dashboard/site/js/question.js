@@ -9,10 +9,11 @@ import { asText, clock } from "./format.js";
 import { Form, useForm } from "./forms.js";
 import { Ago, Badge, Note, ProblemNote, toast, Value } from "./parts.js";
 import { href } from "./router.js";
+import { jsonField } from "./schema.js";
 import { lacks } from "./scopes.js";
 
 const NAME = "holdfast-by";
-const AS_JSON = { kind: "json", label: "arguments", hint: "", required: true, nullable: false };
+const AS_JSON = jsonField("arguments");
 
 const kindOf = (approval) => (approval.tool ? "call" : approval.choices.length ? "choice" : approval.form ? "form" : "yes-no");
 
@@ -30,7 +31,7 @@ export function Question({ approval, who = null, wish = null, heading = true, on
   </div>`;
 }
 
-export function Facts({ approval }) {
+function Facts({ approval }) {
   return html`<dl class="facts">
     <div><dt>asked by</dt><dd><a href=${href("runs", approval.run_id)}>${approval.run_id}</a> <span class="faint">(${approval.workflow}, number ${approval.number})</span></dd></div>
     <div><dt>asked</dt><dd><${Ago} at=${approval.asked_at} />${approval.asked_of ? html`, of <strong>${approval.asked_of}</strong>` : ", of whoever sees it"}${
@@ -44,7 +45,7 @@ export function Facts({ approval }) {
 }
 
 // What has become of a question.
-export function Outcome({ approval }) {
+function Outcome({ approval }) {
   const { answer } = approval;
   if (!answer) return html`<${Note}>Nobody waits for an answer any more: its time was over, or the run has ended, was taken back, or asks something else in its place.<//>`;
   return html`<${Note} tone=${answer.approved ? "good" : "warn"}>
@@ -148,7 +149,7 @@ function Arguments({ approval, edits, onEdits, off }) {
 }
 
 // What the server says of single fields, as the form tells it: "body.value.lines.0.amount" is ["lines", 0, "amount"].
-export function faultsOf(problem, kind) {
+function faultsOf(problem, kind) {
   const root = kind === "call" ? "body.arguments" : "body.value";
   return (problem?.told?.faults ?? [])
     .filter(({ where }) => where === root || where.startsWith(`${root}.`))

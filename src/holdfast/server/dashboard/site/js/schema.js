@@ -5,7 +5,7 @@
 // value yet: texts for texts and numbers, the number of the choice, a list of drafts, an object of drafts.
 //   { kind, label, hint, required, nullable, ... }
 //     text     { long, format: "date" | "date-time" | "time" | "email" | "", least, most, pattern }
-//     number   { whole, least, most, above, below, step }
+//     number   { whole, least, most, above, below }
 //     boolean  { open }: it may be left open
 //     choice   { choices: values }
 //     list     { item: field, least, most }
@@ -19,6 +19,9 @@ const LONG = 200;
 export function fieldOf(schema, { required = true, name = "" } = {}) {
   return plan(schema, { root: schema, required, name, depth: 0 });
 }
+
+// A field for any value, which is written as JSON.
+export const jsonField = (label) => ({ kind: "json", label, hint: "", required: true, nullable: false });
 
 // Fields for parameters of which only the names are known.
 export const fieldsOfNames = (names) => ({

@@ -22,5 +22,5 @@ export function ScopedAct({ who, scope, disabled = false, title, ...more }) {
 // The same in words, once for a page: a phone shows no titles of buttons.
 export function ScopeNote({ who, scope, what }) {
   const why = lacks(who, scope);
-  return why ? html`<p class="faint scope-note">${why} ${what}</p>` : null;
+  return why ? html`<p class="faint">${why} ${what}</p>` : null;
 }

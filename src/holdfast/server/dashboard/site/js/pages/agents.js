@@ -3,8 +3,9 @@
 import { html, useState } from "../html.js";
 import { part, post, put, remove } from "../api.js";
 import { useGet } from "../data.js";
+import { Entry, useEntries } from "../entries.js";
 import { count, money, plural } from "../format.js";
-import { Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, State, toast } from "../parts.js";
+import { Act, Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, State, toast, useClosing } from "../parts.js";
 import { go, href, refine } from "../router.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 import { daysBack, dayOf, NANO, summed } from "../spending.js";
@@ -29,7 +30,8 @@ export function AgentsPage({ query, who }) {
   const workers = useGet("/v1/workers", {}, { pace: SLOWLY });
   const [dialog, setDialog] = useState(null);
   const close = () => setDialog(null);
-  const again = () => [agents, policies].forEach((one) => one.again());
+  const asked = [agents, usage, policies, addresses, workers];
+  const again = () => asked.forEach((one) => one.again());
 
   const names = new Set((addresses.data?.items ?? []).map((one) => one.name));
   const known = agents.data?.items ?? [];
@@ -43,18 +45,18 @@ export function AgentsPage({ query, who }) {
     { name: "Name", tone: "wide", of: (one) => html`<strong>${one.name}</strong>${one.is_agent ? null : html` <${Badge}>workflow<//>`}${one.versions.length ? html`<div class="faint">version ${one.versions.join(", ")}</div>` : null}` },
     { name: "Health", tone: "wide", of: (one) => html`<${HealthOf} one=${one} />` },
     { name: "Runs", tone: "wide", of: (one) => html`<${Runs} one=${one} />` },
-    { name: "Today", tone: "number", of: (one) => html`<${Spent} sum=${sums.today.get(one.name)} />` },
-    { name: "30 days", tone: "number", of: (one) => html`<a href=${href("costs", "", { agent: one.name })} aria-label="costs of ${one.name}"><${Spent} sum=${sums.month.get(one.name)} /></a>` },
-    { name: "Policy", tone: "wide", of: (one) => html`<${PolicyOf} info=${policyOf.get(one.name)} />` },
+    { name: "Today", tone: "number", of: (one) => html`<${Spent} sum=${sums.today.get(one.name)} known=${usage.data} />` },
+    { name: "30 days", tone: "number", of: (one) => html`<a href=${href("costs", "", { agent: one.name })} aria-label="costs of ${one.name}"><${Spent} sum=${sums.month.get(one.name)} known=${usage.data} /></a>` },
+    { name: "Policy", tone: "wide", of: (one) => html`<${PolicyOf} info=${policyOf.get(one.name)} known=${policies.data} />` },
     { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
       <a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>
-      <${ScopedButton} who=${who} scope="admin" aria-label="policy of ${one.name}" onClick=${() => setDialog({ what: "policy", one, info: policyOf.get(one.name) })}>Policy<//>
+      <${ScopedButton} who=${who} scope="admin" disabled=${!policies.data} aria-label="policy of ${one.name}" onClick=${() => setDialog({ what: "policy", one, info: policyOf.get(one.name) })}>Policy<//>
       ${one.state === "off"
         ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
         : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => setDialog({ what: "kill", one })}>Stop<//>`}
     </div>` },
   ];
-  const problem = agents.problem ?? usage.problem ?? policies.problem;
+  const problem = asked.find((one) => one.problem)?.problem;
   return html`<header>
       <h1>Agents</h1>
       <div class="right"><label class="line"><input type="checkbox" checked=${all} onChange=${(event) => refine({ all: event.target.checked ? "1" : "" })} />workflows, too</label></div>
@@ -64,7 +66,7 @@ export function AgentsPage({ query, who }) {
     ${agents.data ? html`<${List} label="agents" rows=${listed} keyOf=${(one) => one.name} open=${(one) => go("runs", "", { workflow: one.name })} columns=${columns}
       empty=${html`<p>${all ? "No worker has announced an agent or a workflow yet." : "No worker has announced an agent yet."}${!all && hidden ? html` There ${hidden === 1 ? "is" : "are"} <a href=${href("agents", "", { all: "1" })}>${plural(hidden, "workflow")}</a>.` : null}</p>
         <p>A worker announces what it serves when it starts: <code>holdfast worker app:my_agent</code>. An agent of another framework is announced by its first heartbeat: <code>POST /v1/agents/NAME/heartbeat</code>.</p>`} />` : null}
-    <${Addresses} addresses=${addresses} workers=${workers.data?.items ?? []} health=${known} who=${who} onKill=${(one) => setDialog({ what: "kill", one })} again=${again} />
+    <${Addresses} addresses=${addresses} workers=${workers.data} health=${known} who=${who} onKill=${(one) => setDialog({ what: "kill", one })} again=${again} />
     ${dialog?.what === "kill" ? html`<${Kill} one=${dialog.one} onClose=${close} again=${again} />` : null}
     ${dialog?.what === "policy" ? html`<${PolicyForm} one=${dialog.one} info=${dialog.info} onClose=${close} again=${again} />` : null}`;
 }
@@ -82,14 +84,16 @@ function Runs({ one }) {
   return html`<div class="states">${states.map(([state, number]) => html`<a key=${state} href=${href("runs", "", { workflow: one.name, state })}>${count(number)}${one.more?.includes(state) ? "+" : ""} <${State} state=${state} /></a>`)}</div>`;
 }
 
-function Spent({ sum }) {
+function Spent({ sum, known }) {
+  if (!known) return null;
   if (!sum) return html`<span class="faint">–</span>`;
   return html`<span title="${plural(sum.calls, "call")}, ${count(sum.input + sum.output)} tokens">${sum.calls > sum.unpriced ? money(sum.nano / NANO) : "price not known"}</span>`;
 }
 
 const BREACH = { notify: "only told", refuse: "no more runs begin that day", pause: "switched off until the day is over", kill: "switched off until somebody lifts that" };
 
-function PolicyOf({ info }) {
+function PolicyOf({ info, known }) {
+  if (!known) return null;
   if (!info) return html`<span class="faint">no limits</span>`;
   const { policy } = info;
   return html`<div>
@@ -112,46 +116,38 @@ function Kill({ one, onClose, again }) {
 }
 
 function PolicyForm({ one, info, onClose, again }) {
+  const close = useClosing(onClose);
   const policy = info?.policy ?? { runs_per_day: null, usd_per_day: null, on_breach: "refuse" };
-  const [runs, setRuns] = useState(policy.runs_per_day ?? "");
-  const [usd, setUsd] = useState(policy.usd_per_day ?? "");
+  const [runs, setRuns] = useState(String(policy.runs_per_day ?? ""));
+  const [usd, setUsd] = useState(String(policy.usd_per_day ?? ""));
   const [breach, setBreach] = useState(policy.on_breach);
-  const [faults, setFaults] = useState({});
-  const [problem, setProblem] = useState(null);
-  const save = async (event) => {
-    event.preventDefault();
+  const path = `/v1/agents/${part(one.name)}/policy`;
+  const check = () => {
     const found = {};
-    if (String(runs).trim() && !/^\d+$/.test(String(runs).trim())) found.runs = "A whole number, or nothing for no limit.";
-    if (String(usd).trim() && !(Number(usd) >= 0)) found.usd = "A number of dollars, or nothing for no limit.";
-    if (!String(runs).trim() && !String(usd).trim()) found.runs = "A policy limits something: give at least one of the two.";
-    setFaults(found);
-    if (Object.keys(found).length) return;
-    try {
-      const number = (text) => (String(text).trim() ? Number(text) : null);
-      await put(`/v1/agents/${part(one.name)}/policy`, { runs_per_day: number(runs), usd_per_day: number(usd), on_breach: breach });
-      again();
-      onClose();
-    } catch (told) {
-      setProblem(told);
-    }
+    if (!/^\d*$/.test(runs.trim())) found.runs_per_day = "A whole number, or nothing for no limit.";
+    if (usd.trim() && !(Number(usd) >= 0)) found.usd_per_day = "A number of dollars, or nothing for no limit.";
+    if (!runs.trim() && !usd.trim()) found.runs_per_day = "A policy limits something: give at least one of the two.";
+    return found;
   };
-  const field = (name, words, value, set) => html`<label class="field">${words}
-    <input inputmode="decimal" value=${value} class=${faults[name] ? "invalid" : ""} aria-invalid=${faults[name] ? "true" : undefined} onInput=${(event) => set(event.target.value)} />
-    ${faults[name] ? html`<span class="fault" role="alert">${faults[name]}</span>` : html`<span class="hint">nothing: no limit</span>`}
-  </label>`;
+  const { faults, problem, busy, onSubmit } = useEntries(check, async () => {
+    const number = (text) => (text.trim() ? Number(text) : null);
+    await put(path, { runs_per_day: number(runs), usd_per_day: number(usd), on_breach: breach });
+    again();
+    close();
+  });
   return html`<${Dialog} title="Policy of ${one.name}" onClose=${onClose}>
-    <form onSubmit=${save} novalidate>
+    <form onSubmit=${onSubmit} novalidate>
       <p class="faint">Days are those of UTC. Servers look about once a second: what is in flight when a limit is reached is paid for as well. For a limit that holds to the cent, give the runs budgets.</p>
-      ${field("runs", "Runs a day", runs, setRuns)}
-      ${field("usd", "Dollars a day", usd, setUsd)}
+      <${Entry} label="Runs a day" hint="nothing: no limit" inputmode="numeric" value=${runs} set=${setRuns} fault=${faults.runs_per_day} />
+      <${Entry} label="Dollars a day" hint="nothing: no limit" inputmode="decimal" value=${usd} set=${setUsd} fault=${faults.usd_per_day} />
       <label class="field">When a limit is reached
         <select value=${breach} onChange=${(event) => setBreach(event.target.value)}>${Object.entries(BREACH).map(([value, words]) => html`<option key=${value} value=${value} selected=${value === breach}>${value}: ${words}</option>`)}</select>
       </label>
       <${ProblemNote} problem=${problem} />
       <div class="does">
-        ${info ? html`<${ScopedAct} tone="danger" act=${async () => { await remove(`/v1/agents/${part(one.name)}/policy`); again(); onClose(); }} done="It has no policy any more.">Remove it<//>` : null}
+        ${info ? html`<${Act} tone="danger" disabled=${busy} act=${async () => { await remove(path); again(); close(); }} done="It has no policy any more.">Remove it<//>` : null}
         <button type="button" onClick=${onClose}>Leave it</button>
-        <button class="main">Save</button>
+        <button class="main" disabled=${busy}>Save</button>
       </div>
     </form>
   <//>`;
@@ -159,12 +155,11 @@ function PolicyForm({ one, info, onClose, again }) {
 
 function Addresses({ addresses, workers, health, who, onKill, again }) {
   const rows = addresses.data?.items ?? [];
-  if (!addresses.data && !addresses.problem) return null;
+  if (!addresses.data) return null;
   const healthOf = new Map(health.map((one) => [one.name, one]));
-  const listeners = (name) => workers.filter((one) => one.listener && one.alive && one.workflows.includes(name));
+  const listeners = (name) => (workers?.items ?? []).filter((one) => one.listener && one.alive && one.workflows.includes(name));
   return html`<section class="below-list"><h2>Addresses</h2>
     <p class="faint">Work is sent to them over HTTP, and taken by programs that listen: in any language, or by a webhook.</p>
-    <${ProblemNote} problem=${addresses.problem} again=${addresses.again} />
     ${rows.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="addresses"><table class="list">
       <thead><tr>${["Address", "Listeners", "Runs", "Settings"].map((one) => html`<th scope="col">${one}</th>`)}<th scope="col"><span class="out-of-sight">acts</span></th></tr></thead>
       <tbody>${rows.map((one) => {
@@ -174,14 +169,14 @@ function Addresses({ addresses, workers, health, who, onKill, again }) {
           <td data-name="Address" class="wide"><div class="cell"><strong>${one.name}</strong>${told?.state === "off" ? html` <${Badge} tone="bad">off<//>` : null}</div></td>
           <td data-name="Listeners" class="wide"><div class="cell">${there.map((two) => html`<div key=${two.id}>${two.name || `listener ${two.id}`} <span class="faint">at ${two.host}, heard of <${Ago} at=${two.beat_at} /></span></div>`)}
             ${one.webhook ? html`<div>webhook <code>${one.webhook}</code>${one.webhook_off ? html` <${Badge} tone="bad">stopped<//> ${one.webhook_off}` : null}</div>` : null}
-            ${!there.length && !one.webhook ? html`<span class="faint">nobody listens: what is sent waits</span>` : null}</div></td>
+            ${workers && !there.length && !one.webhook ? html`<span class="faint">nobody listens: what is sent waits</span>` : null}</div></td>
           <td data-name="Runs" class="wide">${told ? html`<${Runs} one=${told} />` : null}</td>
-          <td data-name="Settings" class="wide faint">${plural(one.max_deliveries, "delivery").replace("deliverys", "deliveries")} at most, silent after ${one.lease} s${one.deadline ? `, ${one.deadline} s in all` : ""}</td>
+          <td data-name="Settings" class="wide faint">${plural(one.max_deliveries, "delivery", "deliveries")} at most, silent after ${one.lease} s${one.deadline ? `, ${one.deadline} s in all` : ""}</td>
           <td data-name="">${told ? html`<div class="row-acts"><a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>${told.state === "off"
             ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
             : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => onKill(told)}>Stop<//>`}</div>` : null}</td>
         </tr>`;
       })}</tbody>
-    </table></div>` : addresses.data ? html`<${Empty}>Nobody has sent to an address yet. <code>holdfast send NAME '{"…": 1}'</code> sends work to one, and whoever calls <code>POST /v1/addresses/NAME/take</code> takes it.<//>` : null}
+    </table></div>` : html`<${Empty}>Nobody has sent to an address yet. <code>holdfast send NAME '{"…": 1}'</code> sends work to one, and whoever calls <code>POST /v1/addresses/NAME/take</code> takes it.<//>`}
   </section>`;
 }

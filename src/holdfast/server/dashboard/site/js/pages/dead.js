@@ -1,10 +1,10 @@
 // Runs that took their workers down too often: what they were doing, and another try.
 
 import { html, useState } from "../html.js";
-import { get, part, post } from "../api.js";
+import { getPages, part, post } from "../api.js";
 import { useLoaded } from "../data.js";
 import { plural } from "../format.js";
-import { Ago, List, ProblemNote, toast } from "../parts.js";
+import { Ago, List, ProblemNote, toast, useMarks } from "../parts.js";
 import { go, href } from "../router.js";
 import { lacks, ScopeNote } from "../scopes.js";
 
@@ -12,14 +12,13 @@ const PAGE = 50;
 
 export function DeadPage({ query, who }) {
   const [pages, setPages] = useState(1);
-  const { data, problem, again } = useLoaded((signal) => loaded(query.workflow, pages, signal), [query.workflow, pages]);
-  const [chosen, setChosen] = useState(() => new Set());
+  const { data, problem, again } = useLoaded((signal) => getPages("/v1/dead", { workflow: query.workflow, limit: PAGE }, pages, signal), [query.workflow, pages]);
+  const { marks, mark } = useMarks();
   const [refused, setRefused] = useState(() => new Map()); // run -> why it was not retried
   const [busy, setBusy] = useState(false);
   const rows = data?.items ?? [];
   const why = lacks(who, "operate");
-  const marked = rows.filter((one) => chosen.has(one.id));
-  const mark = (ids, on) => setChosen((before) => new Set(on ? [...before, ...ids] : [...before].filter((id) => !ids.includes(id))));
+  const marked = rows.filter((one) => marks.has(one.id));
   const retry = async (ids, options = {}) => {
     setBusy(true);
     const told = new Map(refused);
@@ -51,7 +50,7 @@ export function DeadPage({ query, who }) {
     ${data ? html`<${List} label="dead runs" rows=${rows} keyOf=${(one) => one.id} open=${(one) => go("runs", one.id)}
       empty=${html`<p>No run is dead.</p><p>A run that takes its workers down several times in a row, without recording anything new, is left alone and stands here, so that it takes no more of them with it. <code>max_deliveries</code> says how often it may.</p>`}
       columns=${[
-        { name: "", unseen: "mark", of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${chosen.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
+        { name: "", unseen: "mark", of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
         { name: "Run", tone: "wide", of: (one) => html`<a href=${href("runs", one.id)}>${one.id}</a><div class="faint">${one.workflow}</div>` },
         { name: "Dead", of: (one) => html`<${Ago} at=${one.since} />` },
         { name: "Took down", of: (one) => html`${plural(one.deaths, "worker")}${one.worker ? html`<div class="faint">the last was ${one.worker}</div>` : null}` },
@@ -60,18 +59,6 @@ export function DeadPage({ query, who }) {
           ${refused.has(one.id) ? html`<${Refused} problem=${refused.get(one.id)} again=${() => retry([one.id], { run_again: true })} />` : null}` },
       ]} />` : null}
     ${data?.next ? html`<p><button onClick=${() => setPages(pages + 1)}>Older ones</button></p>` : null}`;
-}
-
-async function loaded(workflow, pages, signal) {
-  let items = [];
-  let next = null;
-  for (let page = 0; page < pages; page += 1) {
-    const told = await get("/v1/dead", { workflow, limit: PAGE, cursor: next }, signal);
-    items = [...items, ...told.items];
-    next = told.next;
-    if (!next) break;
-  }
-  return { items, next };
 }
 
 function Doing({ one }) {

@@ -3,8 +3,9 @@
 import { html, useState } from "../html.js";
 import { key, part, post, remove } from "../api.js";
 import { useGet } from "../data.js";
+import { Entry, useEntries } from "../entries.js";
 import { clock } from "../format.js";
-import { Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, toast } from "../parts.js";
+import { Ago, Badge, Confirm, copied, Dialog, Empty, List, NOT_COPIED, ProblemNote, toast } from "../parts.js";
 import { lacks } from "../scopes.js";
 
 const SCOPES = {
@@ -22,7 +23,7 @@ function Keys({ who }) {
   const [dialog, setDialog] = useState(null);
   const close = () => setDialog(null);
   const stateOf = (one) => (one.revoked_at ? ["bad", "revoked"] : one.expires_at && Date.parse(one.expires_at) <= Date.now() ? ["warn", "expired"] : ["good", "valid"]);
-  return html`<p><button class="main" onClick=${() => setDialog({ what: "make", isFirst: !data?.items.length })}>New key</button></p>
+  return html`<p><button class="main" disabled=${!data} onClick=${() => setDialog({ what: "make", isFirst: !data.items.length })}>New key</button></p>
     <${ProblemNote} problem=${problem} again=${again} />
     ${data ? html`<${List} label="keys" rows=${data.items} keyOf=${(one) => one.id}
       empty=${html`<p>There is no key: whoever is on this machine may do everything, and nobody else anything.</p><p>From the first key on, every request needs one, also those of this page. Make one with the scope admin first.</p>`}
@@ -45,57 +46,47 @@ function Make({ isFirst, onClose }) {
   const [scopes, setScopes] = useState(() => new Set(isFirst ? ["admin"] : ["read"]));
   const [address, setAddress] = useState("");
   const [days, setDays] = useState("");
-  const [faults, setFaults] = useState({});
-  const [problem, setProblem] = useState(null);
   const [made, setMade] = useState(null);
   const toggle = (scope) => (event) => setScopes((before) => new Set(event.target.checked ? [...before, scope] : [...before].filter((one) => one !== scope)));
-  const save = async (event) => {
-    event.preventDefault();
+  const all = [...scopes, ...(address.trim() ? [`listen:${address.trim()}`] : [])];
+  const check = () => {
     const found = {};
-    const all = [...scopes, ...(address.trim() ? [`listen:${address.trim()}`] : [])];
     if (!name.trim()) found.name = "What do people call it?";
     if (!all.length) found.scopes = "A key without a scope may do nothing.";
     else if (isFirst && !scopes.has("admin")) found.scopes = "From the first key on, every request needs one: give it the scope admin, or nobody could make another one here.";
     if (days.trim() && !(Number(days) > 0)) found.days = "A number of days, or nothing: for ever.";
-    setFaults(found);
-    setProblem(null);
-    if (Object.keys(found).length) return;
-    try {
-      const answer = await post("/v1/keys", { name: name.trim(), scopes: all, ...(days.trim() ? { expires_in: Number(days) * 86400 } : {}) });
-      setMade(answer);
-      if (isFirst) key.set(answer.token); // this page is asked for a key from now on, too: it would not show the token any more
-    } catch (told) {
-      setProblem(told);
-    }
+    return found;
   };
+  const { faults, problem, busy, onSubmit } = useEntries(check, async () => {
+    const answer = await post("/v1/keys", { name: name.trim(), scopes: all, ...(days.trim() ? { expires_in: Number(days) * 86400 } : {}) });
+    setMade(answer);
+    if (isFirst) key.set(answer.token); // this page is asked for a key from now on, too: it would not show the token any more
+  });
   if (made) return html`<${Made} made=${made} isFirst=${isFirst} onClose=${onClose} />`;
   return html`<${Dialog} title="New key" onClose=${onClose}>
-    <form onSubmit=${save} novalidate>
-      <label class="field">Name<input value=${name} class=${faults.name ? "invalid" : ""} aria-invalid=${faults.name ? "true" : undefined} onInput=${(event) => setName(event.target.value)} />${faults.name ? html`<span class="fault" role="alert">${faults.name}</span>` : null}</label>
+    <form onSubmit=${onSubmit} novalidate>
+      <${Entry} label="Name" value=${name} set=${setName} fault=${faults.name} />
       <fieldset class="choices"><legend>It may</legend>
         ${Object.entries(SCOPES).map(([scope, words]) => html`<label key=${scope} class="line"><input type="checkbox" checked=${scopes.has(scope)} onChange=${toggle(scope)} /><span><code>${scope}</code> <span class="faint">${words}</span></span></label>`)}
         ${faults.scopes ? html`<span class="fault" role="alert">${faults.scopes}</span>` : null}
       </fieldset>
-      <label class="field">Takes deliveries of one address<input value=${address} onInput=${(event) => setAddress(event.target.value)} /><span class="hint">nothing: of none</span></label>
-      <label class="field">Days until it expires<input inputmode="numeric" value=${days} class=${faults.days ? "invalid" : ""} aria-invalid=${faults.days ? "true" : undefined} onInput=${(event) => setDays(event.target.value)} />${faults.days ? html`<span class="fault" role="alert">${faults.days}</span>` : html`<span class="hint">nothing: never</span>`}</label>
+      <${Entry} label="Takes deliveries of one address" hint="nothing: of none" value=${address} set=${setAddress} />
+      <${Entry} label="Days until it expires" hint="nothing: never" inputmode="numeric" value=${days} set=${setDays} fault=${faults.days} />
       <${ProblemNote} problem=${problem} />
-      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main">Make it</button></div>
+      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main" disabled=${busy}>Make it</button></div>
     </form>
   <//>`;
 }
 
 function Made({ made, isFirst, onClose }) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => {
-    await navigator.clipboard.writeText(made.token);
-    setCopied(true);
-  };
+  const [told, setTold] = useState("");
+  const copy = async () => setTold((await copied(made.token)) ? "It is copied." : NOT_COPIED);
   return html`<${Dialog} title="The key ${made.name}" onClose=${onClose}>
     <p>This is its token. It is shown this once: nobody can learn it later.</p>
     <pre class="value mono token" tabindex="0" role="region" aria-label="token">${made.token}</pre>
     ${isFirst ? html`<div class="note warn">From now on every request needs a key. This tab uses this one.</div>` : null}
     <div class="does">
-      <span role="status" class="faint">${copied ? "It is copied." : ""}</span>
+      <span role="status" class="faint">${told}</span>
       <button onClick=${copy}>Copy</button>
       <button class="main" onClick=${onClose}>I have kept it</button>
     </div>

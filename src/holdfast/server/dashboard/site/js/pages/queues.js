@@ -3,8 +3,9 @@
 import { html, useState } from "../html.js";
 import { part, patch, post } from "../api.js";
 import { useGet } from "../data.js";
+import { Entry, isWhole, listed, useEntries } from "../entries.js";
 import { count } from "../format.js";
-import { Ago, Badge, Dialog, List, ProblemNote } from "../parts.js";
+import { Ago, Badge, Dialog, List, ProblemNote, useClosing } from "../parts.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 
 export function QueuesPage({ who }) {
@@ -51,51 +52,34 @@ const FIELDS = [
 const isRate = (name) => name.endsWith("rate");
 const textOf = (one, name) => (isRate(name) ? (one[name] ?? []).join(", ") : String(one[name] ?? ""));
 
+// What was typed in place of what there is: only that changes.
+const changedIn = (one, typed) => FIELDS.filter(({ name }) => typed[name].trim() !== textOf(one, name));
+
 function Limits({ one, onClose, again }) {
-  const [name, setName] = useState(one.name);
+  const close = useClosing(onClose);
+  const [queue, setQueue] = useState(one.name);
   const [typed, setTyped] = useState(() => Object.fromEntries(FIELDS.map((field) => [field.name, textOf(one, field.name)])));
-  const [faults, setFaults] = useState({});
-  const [problem, setProblem] = useState(null);
-  const save = async (event) => {
-    event.preventDefault();
-    const found = {};
-    const limits = {};
-    for (const field of FIELDS) {
-      const text = typed[field.name].trim();
-      if (text === textOf(one, field.name)) continue;
-      if (!text) limits[field.name] = null;
-      else if (isRate(field.name)) limits[field.name] = text.split(",").map((rate) => rate.trim()).filter(Boolean);
-      else if (!/^[1-9]\d*$/.test(text)) found[field.name] = "A whole number from 1 on.";
-      else limits[field.name] = Number(text);
-    }
-    if (!name.trim()) found.queue = "Which queue?";
-    else if (!Object.keys(found).length && !Object.keys(limits).length) {
-      if (one.name) return onClose();
-      found.concurrency = "Give at least one limit.";
-    }
-    setFaults(found);
-    setProblem(null);
-    if (Object.keys(found).length) return;
-    try {
-      await patch(`/v1/queues/${part(name.trim())}`, limits);
-      again();
-      onClose();
-    } catch (told) {
-      const at = (told.told?.faults ?? []).map((fault) => [fault.where.split(".")[1], fault.why]);
-      if (at.length) setFaults(Object.fromEntries(at));
-      setProblem(told);
-    }
+  const check = () => {
+    const changed = changedIn(one, typed);
+    const faults = Object.fromEntries(changed.filter(({ name }) => !isRate(name) && typed[name].trim() && !isWhole(typed[name])).map(({ name }) => [name, "A whole number from 1 on."]));
+    if (!queue.trim()) faults.queue = "Which queue?";
+    else if (!one.name && !changed.length) faults.concurrency = "Give at least one limit.";
+    return faults;
   };
-  const field = (id, words, hint, value, set, disabled = false) => html`<label key=${id} class="field">${words}
-    <input value=${value} disabled=${disabled} class=${faults[id] ? "invalid" : ""} aria-invalid=${faults[id] ? "true" : undefined} onInput=${(event) => set(event.target.value)} />
-    ${faults[id] ? html`<span class="fault" role="alert">${faults[id]}</span>` : hint ? html`<span class="hint">${hint}</span>` : null}</label>`;
+  const { faults, problem, busy, onSubmit } = useEntries(check, async () => {
+    const valueOf = (name) => (!typed[name].trim() ? null : isRate(name) ? listed(typed[name]) : Number(typed[name]));
+    const limits = Object.fromEntries(changedIn(one, typed).map(({ name }) => [name, valueOf(name)]));
+    if (Object.keys(limits).length) await patch(`/v1/queues/${part(queue.trim())}`, limits);
+    again();
+    close();
+  });
   return html`<${Dialog} title=${one.name ? `Limits of ${one.name}` : "Limit a queue"} onClose=${onClose}>
-    <form onSubmit=${save} novalidate>
+    <form onSubmit=${onSubmit} novalidate>
       <p class="faint">They hold for all workers at once, and stay until they are reset, whatever code says.</p>
-      ${field("queue", "Queue", "", name, setName, Boolean(one.name))}
-      ${FIELDS.map((each) => field(each.name, each.words, each.hint, typed[each.name], (text) => setTyped((before) => ({ ...before, [each.name]: text }))))}
+      <${Entry} label="Queue" value=${queue} set=${setQueue} fault=${faults.queue} disabled=${Boolean(one.name)} />
+      ${FIELDS.map(({ name, words, hint }) => html`<${Entry} key=${name} label=${words} hint=${hint} fault=${faults[name]} value=${typed[name]} set=${(text) => setTyped((before) => ({ ...before, [name]: text }))} />`)}
       <${ProblemNote} problem=${problem} />
-      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main">Set</button></div>
+      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main" disabled=${busy}>Set</button></div>
     </form>
   <//>`;
 }

@@ -7,7 +7,7 @@ import { useChanges, useGet, useNow } from "../data.js";
 import { clock, count, duration, plural, short } from "../format.js";
 import { useKeys } from "../keys.js";
 import { SPANS, STATES, states, toggled, why } from "../listing.js";
-import { Act, Ago, Dialog, List, Money, ProblemNote, State, toast } from "../parts.js";
+import { Act, Ago, Dialog, List, Money, ProblemNote, State, toast, useClosing, useMarks } from "../parts.js";
 import { go, href, refine } from "../router.js";
 import { lacks, ScopedButton } from "../scopes.js";
 import { useRuns } from "./runs/lister.js";
@@ -17,10 +17,9 @@ const NO_FILTER = { state: "", workflow: "", tag: "", parent: "", q: "", since: 
 const HELD_BELOW = 150; // pixels: whoever has scrolled so far down is reading
 
 export function RunsPage({ query, who }) {
-  const [chosen, setChosen] = useState(() => new Set());
+  const { marks, mark, unmark } = useMarks();
   const [starting, setStarting] = useState(false);
   const holding = useRef(false);
-  holding.current = chosen.size > 0;
   const list = useRuns(query, () => holding.current || window.scrollY > HELD_BELOW);
   const { overview } = useChanges();
   const isFiltered = Object.keys(NO_FILTER).some((name) => query[name]);
@@ -29,8 +28,8 @@ export function RunsPage({ query, who }) {
     "/": ["search", () => search.current?.focus()],
     n: ["start a run", () => setStarting(true)],
   });
-  const mark = (ids, on) => setChosen((before) => new Set(on ? [...before, ...ids] : [...before].filter((id) => !ids.includes(id))));
-  const marked = list.rows.filter((one) => chosen.has(one.id));
+  const marked = list.rows.filter((one) => marks.has(one.id));
+  holding.current = marked.length > 0; // those that are not on the page any more hold nothing up
   const showNew = () => {
     list.show();
     window.scrollTo(0, 0);
@@ -41,12 +40,12 @@ export function RunsPage({ query, who }) {
     <${Filters} query=${query} overview=${overview} search=${search} isFiltered=${isFiltered} />
     <${ProblemNote} problem=${list.problem} again=${list.again} />
     ${list.fresh ? html`<div class="new-runs" role="status"><button class="main" onClick=${showNew}>${plural(list.fresh, "new run")}</button></div>` : null}
-    ${marked.length ? html`<${Bulk} runs=${marked} who=${who} clear=${() => setChosen(new Set())} refresh=${list.refresh} />` : null}
+    ${marked.length ? html`<${Bulk} runs=${marked} who=${who} unmark=${unmark} refresh=${list.refresh} />` : null}
     ${list.loaded || list.rows.length ? html`<${List} label="runs" rows=${list.rows} keyOf=${(one) => one.id} open=${(one) => go("runs", one.id)}
-      keys=${{ x: ["mark the row", (one) => mark([one.id], !chosen.has(one.id))] }}
+      keys=${{ x: ["mark the row", (one) => mark([one.id], !marks.has(one.id))] }}
       toneOf=${(one) => (one.gone ? "gone" : undefined)}
       empty=${list.looking ? "Looking …" : isFiltered ? html`<${NothingMatches} />` : html`<${NoRuns} start=${() => setStarting(true)} />`}
-      columns=${columns({ chosen, mark, rows: list.rows })} />` : html`<p class="faint">Loading …</p>`}
+      columns=${columns({ marks, mark, rows: list.rows })} />` : html`<p class="faint">Loading …</p>`}
     <${Further} list=${list} />
     ${starting ? html`<${StartDialog} workflow=${query.workflow} onClose=${() => setStarting(false)} />` : null}`;
 }
@@ -119,12 +118,12 @@ function Tag({ value }) {
 
 // The list
 
-function columns({ chosen, mark, rows }) {
-  const all = rows.length > 0 && rows.every((one) => chosen.has(one.id));
+function columns({ marks, mark, rows }) {
+  const all = rows.length > 0 && rows.every((one) => marks.has(one.id));
   const ids = rows.map((one) => one.id);
   return [
     { name: "Mark", head: html`<input type="checkbox" aria-label="mark all" checked=${all} onChange=${(event) => mark(ids, event.target.checked)} />`,
-      of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${chosen.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
+      of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
     { name: "Run", tone: "run", of: (one) => html`<a class="mono" href=${href("runs", one.id)} title=${one.id}>${one.id}</a>` },
     { name: "Workflow", tone: "flow", of: (one) => html`<button class="plain link" title="show only its runs" onClick=${() => refine({ workflow: one.workflow })}>${one.workflow}</button>` },
     { name: "State", of: (one) => html`<span><${State} state=${one.state} paused=${one.paused} cancelling=${one.cancelling} /></span>` },
@@ -192,19 +191,20 @@ const DOES = {
 };
 const AT_ONCE = 6;
 
-function Bulk({ runs, who, clear, refresh }) {
+function Bulk({ runs, who, unmark, refresh }) {
   const [asking, setAsking] = useState(null);
   const ask = (name) => setAsking({ name, runs: runs.filter(DOES[name].fits), others: runs.filter((one) => !DOES[name].fits(one)).length });
   return html`<div class="bulk" role="region" aria-label="marked runs">
     <strong>${plural(runs.length, "run")} marked</strong>
     ${Object.entries(DOES).map(([name, one]) => html`<${ScopedButton} key=${name} who=${who} scope="operate" tone=${one.tone ?? ""} disabled=${!runs.some(one.fits)} onClick=${() => ask(name)}>${one.label}<//>`)}
-    <button class="plain" onClick=${clear}>Unmark</button>
+    <button class="plain" onClick=${unmark}>Unmark</button>
     ${lacks(who, "operate") ? html`<span class="faint">${lacks(who, "operate")}</span>` : null}
-    ${asking ? html`<${Sure} ...${asking} clear=${clear} refresh=${refresh} onClose=${() => setAsking(null)} />` : null}
+    ${asking ? html`<${Sure} ...${asking} unmark=${unmark} refresh=${refresh} onClose=${() => setAsking(null)} />` : null}
   </div>`;
 }
 
-function Sure({ name, runs, others, clear, refresh, onClose }) {
+function Sure({ name, runs, others, unmark, refresh, onClose }) {
+  const close = useClosing(onClose);
   const { label, words, tone, body } = DOES[name];
   const [done, setDone] = useState(0);
   const act = async () => {
@@ -221,11 +221,11 @@ function Sure({ name, runs, others, clear, refresh, onClose }) {
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
-    onClose();
+    close();
     refresh();
     if (runs.length > refused.length) toast(`${label}: ${plural(runs.length - refused.length, "run")}.`, "good");
     if (refused.length) toast(`${plural(refused.length, "run")} refused it. ${refused[0]}`, "bad");
-    else clear();
+    else unmark();
   };
   return html`<${Dialog} title="${label} ${plural(runs.length, "run")}?" onClose=${onClose}>
     <p>${words}</p>

@@ -3,9 +3,10 @@
 import { html, useEffect, useState } from "../html.js";
 import { get, part, post, put, remove } from "../api.js";
 import { useGet, useNow } from "../data.js";
+import { Entry, isWhole, listed, useEntries } from "../entries.js";
 import { ago, clock } from "../format.js";
-import { Ago, Badge, Confirm, Dialog, List, ProblemNote, State, toast, Value } from "../parts.js";
-import { go, href } from "../router.js";
+import { Ago, Badge, Confirm, Dialog, List, ProblemNote, State, toast, useClosing, Value } from "../parts.js";
+import { href } from "../router.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 
 const LATE = 60; // seconds: as long as a tick counts as being on time
@@ -56,7 +57,7 @@ function Next({ one }) {
   if (one.paused_at) return html`<${Badge} tone="warn">paused<//> <span class="faint"><${Ago} at=${one.paused_at} /></span>`;
   if (!one.next_at) return html`<span class="faint">never again</span>`;
   const late = (now - Date.parse(one.next_at)) / 1000;
-  if (late > LATE) return html`<${Badge} tone="bad">overdue<//> since <${Ago} at=${one.next_at} /><div class="faint">no worker that serves ${one.workflow} is there to fire it</div>`;
+  if (late > LATE) return html`<${Badge} tone="bad">late<//> <${Ago} at=${one.next_at} /><div class="faint">no worker that serves ${one.workflow} is there to fire it</div>`;
   return html`${late >= 0 ? "now" : ago(one.next_at, now)}<div class="faint">${clock(one.next_at)}</div>`;
 }
 
@@ -109,65 +110,63 @@ function Shown({ one, onClose }) {
   <//>`;
 }
 
+// The inputs that were typed: { value } or { fault }.
+function inputsIn(text) {
+  try {
+    const value = text.trim() ? JSON.parse(text) : {};
+    return value === null || typeof value !== "object" || Array.isArray(value) ? { fault: "An object: a value for each parameter, by its name." } : { value };
+  } catch (error) {
+    return { fault: `That is no JSON: ${error.message}` };
+  }
+}
+
+function faultsIn(form, unfit) {
+  const faults = {};
+  const { fault } = inputsIn(form.inputs);
+  if (!form.name.trim()) faults.name = "A schedule needs a name: the ids of its runs begin with it.";
+  if (!form.workflow.trim()) faults.workflow = "Which workflow or agent is started?";
+  if (!form.timing.trim()) faults.timing = "When does it fire?";
+  else if (unfit) faults.timing = unfit.message;
+  if (!isWhole(form.most)) faults.most = "A whole number from 1 on.";
+  if (fault) faults.inputs = fault;
+  return faults;
+}
+
 function Editor({ one, onClose, again }) {
+  const close = useClosing(onClose);
   const agents = useGet("/v1/agents", {}, { live: false });
   const [form, setForm] = useState(() => ({
     name: one?.name ?? "", workflow: one?.workflow ?? "", timing: one?.timing ?? "", inputs: one ? JSON.stringify(one.inputs ?? {}, null, 2) : "{}",
     catch_up: one?.catch_up ?? "last", overlap: one?.overlap ?? "allow", most: String(one?.most ?? 100), queue: one?.queue ?? "", tags: (one?.tags ?? []).join(", "),
   }));
-  const [faults, setFaults] = useState({});
-  const [problem, setProblem] = useState(null);
   const { ticks, problem: unfit } = useTicks(form.timing);
-  const set = (name) => (event) => setForm((before) => ({ ...before, [name]: event.target.value }));
-  const save = async (event) => {
-    event.preventDefault();
-    const found = {};
-    let kwargs = {};
-    if (!form.name.trim()) found.name = "A schedule needs a name: the ids of its runs begin with it.";
-    if (!form.workflow.trim()) found.workflow = "Which workflow or agent is started?";
-    if (!form.timing.trim()) found.timing = "When does it fire?";
-    else if (unfit) found.timing = unfit.message;
-    if (!/^[1-9]\d*$/.test(form.most.trim())) found.most = "A whole number from 1 on.";
-    try {
-      kwargs = form.inputs.trim() ? JSON.parse(form.inputs) : {};
-      if (kwargs === null || typeof kwargs !== "object" || Array.isArray(kwargs)) found.inputs = "An object: a value for each parameter, by its name.";
-    } catch (error) {
-      found.inputs = `That is no JSON: ${error.message}`;
-    }
-    setFaults(found);
-    setProblem(null);
-    if (Object.keys(found).length) return;
-    const tags = form.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
-    try {
-      await put(`/v1/schedules/${part(form.name.trim())}`, {
-        workflow: form.workflow.trim(), cron: form.timing.trim(), kwargs, catch_up: form.catch_up, overlap: form.overlap, most: Number(form.most), tags,
-        ...(form.queue.trim() ? { queue: form.queue.trim() } : {}), ...(one ? { replace: true, key: one.key, priority: one.priority, budget: one.budget, max_deliveries: one.max_deliveries } : {}),
-      });
-      toast(`${form.name.trim()} is set.`, "good");
-      again();
-      onClose();
-    } catch (told) {
-      setProblem(told);
-    }
-  };
-  const told = (name, hint) => (faults[name] ? html`<span class="fault" role="alert">${faults[name]}</span>` : hint ? html`<span class="hint">${hint}</span>` : null);
-  const common = (name) => ({ value: form[name], onInput: set(name), class: faults[name] ? "invalid" : "", "aria-invalid": faults[name] ? "true" : undefined });
-  const choice = (name, words, choices) => html`<label class="field">${words}<select value=${form[name]} onChange=${set(name)}>${Object.entries(choices).map(([value, text]) => html`<option key=${value} value=${value} selected=${value === form[name]}>${text}</option>`)}</select></label>`;
+  const { faults, problem, busy, onSubmit } = useEntries(() => faultsIn(form, unfit), async () => {
+    await put(`/v1/schedules/${part(form.name.trim())}`, {
+      workflow: form.workflow.trim(), cron: form.timing.trim(), kwargs: inputsIn(form.inputs).value, catch_up: form.catch_up, overlap: form.overlap, most: Number(form.most), tags: listed(form.tags),
+      ...(form.queue.trim() ? { queue: form.queue.trim() } : {}), ...(one ? { replace: true, key: one.key, priority: one.priority, budget: one.budget, max_deliveries: one.max_deliveries } : {}),
+    });
+    toast(`${form.name.trim()} is set.`, "good");
+    again();
+    close();
+  });
+  const set = (name) => (value) => setForm((before) => ({ ...before, [name]: value }));
+  const entry = (name, label, hint, more = {}) => html`<${Entry} label=${label} hint=${hint} fault=${faults[name]} value=${form[name]} set=${set(name)} ...${more} />`;
+  const choice = (name, words, choices) => html`<label class="field">${words}<select value=${form[name]} onChange=${(event) => set(name)(event.target.value)}>${Object.entries(choices).map(([value, text]) => html`<option key=${value} value=${value} selected=${value === form[name]}>${text}</option>`)}</select></label>`;
   return html`<${Dialog} title=${one ? `Change ${one.name}` : "New schedule"} onClose=${onClose}>
-    <form onSubmit=${save} novalidate>
-      <label class="field">Name<input ...${common("name")} disabled=${Boolean(one)} />${told("name")}</label>
-      <label class="field">Starts<input ...${common("workflow")} list="served" />${told("workflow", "a workflow or an agent that a worker has announced")}</label>
+    <form onSubmit=${onSubmit} novalidate>
+      ${entry("name", "Name", "", { disabled: Boolean(one) })}
+      ${entry("workflow", "Starts", "a workflow or an agent that a worker has announced", { list: "served" })}
       <datalist id="served">${(agents.data?.items ?? []).map((each) => html`<option key=${each.name} value=${each.name} />`)}</datalist>
-      <label class="field">When<input ...${common("timing")} placeholder="0 6 * * 1-5 in Europe/Berlin" spellcheck=${false} />${told("timing", "a cron expression, with a time zone behind “in” (UTC without), or as in: every 15 min")}</label>
+      ${entry("timing", "When", "a cron expression, with a time zone behind “in” (UTC without), or as in: every 15 min", { placeholder: "0 6 * * 1-5 in Europe/Berlin", spellcheck: false })}
       ${unfit && !faults.timing ? html`<p class="fault" role="status">${unfit.message}</p>` : html`<${Ticks} ticks=${ticks} />`}
-      <label class="field">Inputs<textarea ...${common("inputs")} spellcheck=${false}></textarea>${told("inputs", "JSON: a value for each parameter, by its name")}</label>
+      ${entry("inputs", "Inputs", "JSON: a value for each parameter, by its name", { long: true, spellcheck: false })}
       ${choice("catch_up", "Of ticks that were missed, fire", CATCH_UP)}
       ${choice("overlap", "While the run before is under way", OVERLAP)}
-      <label class="field">Missed ticks at once, at most<input ...${common("most")} inputmode="numeric" />${told("most")}</label>
-      <label class="field">Queue<input ...${common("queue")} />${told("queue", "nothing: the workflow's own")}</label>
-      <label class="field">Tags<input ...${common("tags")} />${told("tags", "with commas between them")}</label>
+      ${entry("most", "Missed ticks at once, at most", "", { inputmode: "numeric" })}
+      ${entry("queue", "Queue", "nothing: the workflow's own")}
+      ${entry("tags", "Tags", "with commas between them")}
       <${ProblemNote} problem=${problem} />
-      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main">${one ? "Change it" : "Make it"}</button></div>
+      <div class="does"><button type="button" onClick=${onClose}>Leave it</button><button class="main" disabled=${busy}>${one ? "Change it" : "Make it"}</button></div>
     </form>
   <//>`;
 }

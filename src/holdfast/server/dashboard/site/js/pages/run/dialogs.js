@@ -4,37 +4,40 @@ import { html, useEffect, useState } from "../../html.js";
 import { get, part, post, put } from "../../api.js";
 import { plural } from "../../format.js";
 import { Form, useForm } from "../../forms.js";
-import { Act, Confirm, Dialog, Note, ProblemNote, Value } from "../../parts.js";
+import { Act, Confirm, Dialog, Note, ProblemNote, useClosing, Value } from "../../parts.js";
 import { go } from "../../router.js";
+import { jsonField } from "../../schema.js";
 import { isForkable } from "./may.js";
 import { titleOf } from "./rows.js";
 import { Words } from "./values.js";
 
 const at = (story) => `/v1/runs/${part(story.id)}`;
-const asJson = (label, hint = "") => ({ kind: "json", label, hint, required: true, nullable: false });
-const OUTPUT = asJson("What it returned");
-const VALUE = asJson("Value");
+const OUTPUT = jsonField("What it returned");
+const VALUE = jsonField("Value");
+const SHOWN = 12; // records that a retry takes back, by name
 
-export function CancelDialog({ story, onClose }) {
+function CancelDialog({ story, onClose }) {
   return html`<${Confirm} title="Cancel this run?" yes="Cancel the run" onClose=${onClose}
     words="What it is doing is interrupted, and steps that can be undone are undone. It can be retried afterwards, unless something was undone."
     act=${() => post(`${at(story)}/cancel`)} />`;
 }
 
 // What a retry takes back, told before it is.
-export function RetryDialog({ story, onClose }) {
+function RetryDialog({ story, onClose }) {
+  const close = useClosing(onClose);
   const [again, setAgain] = useState(false);
   const { retry } = story;
   if (!retry) return html`<${Dialog} title="Retry this run?" onClose=${onClose}><p>It goes on already.</p><div class="does"><button onClick=${onClose}>Close</button></div><//>`;
   const back = new Set(retry.takes_back);
   const records = story.journal.filter((one) => back.has(one.seq));
-  const unknown = story.journal.length >= story.records ? 0 : retry.takes_back.length - records.length;
+  const unread = story.journal.length >= story.records ? 0 : retry.takes_back.length - records.length;
+  const others = Math.max(0, records.length - SHOWN) + unread;
   return html`<${Dialog} title="Retry this run?" onClose=${onClose}>
     <p><${Words}>${retry.message}<//></p>
     ${retry.takes_back.length
       ? html`<p>It goes on from where it went wrong. Taken back from its journal:</p>
-          <ul class="taken">${records.slice(0, 12).map((one) => html`<li key=${one.seq}>${one.number ? `#${one.number} ` : ""}${titleOf(one)}${one.ok ? "" : ", which failed"}</li>`)}</ul>
-          ${records.length > 12 || unknown ? html`<p class="faint">and ${plural(records.length - 12 + unknown, "more record")}</p>` : null}`
+          <ul class="taken">${records.slice(0, SHOWN).map((one) => html`<li key=${one.seq}>${one.number ? `#${one.number} ` : ""}${titleOf(one)}${one.ok ? "" : ", which failed"}</li>`)}</ul>
+          ${others ? html`<p class="faint">and ${plural(others, "more record")}</p>` : null}`
       : html`<p>Nothing is taken back from its journal: all that is recorded is replayed, and not paid for again.</p>`}
     ${retry.needs_run_again
       ? html`<${Note} tone="warn"><label class="line"><input type="checkbox" checked=${again} onChange=${(event) => setAgain(event.target.checked)} />A step that must happen only once may run a second time.</label><//>`
@@ -44,14 +47,14 @@ export function RetryDialog({ story, onClose }) {
       <${Act} tone="main" disabled=${retry.needs_run_again && !again} title=${retry.needs_run_again && !again ? "say that it may" : undefined} done="It goes on."
         act=${async () => {
           await post(`${at(story)}/retry`, { run_again: again });
-          onClose();
+          close();
         }}>Retry<//>
     </div>
   <//>`;
 }
 
 // A new run from a step on: the step runs again, or is taken to have returned another value.
-export function ForkDialog({ story, record, onClose }) {
+function ForkDialog({ story, record, onClose }) {
   const [choice, setChoice] = useState(null);
   const chosen = record ?? choice;
   return html`<${Dialog} title="Fork this run" onClose=${onClose}>
@@ -92,6 +95,7 @@ function ForkForm({ story, record, onClose }) {
 }
 
 function ForkChoice({ story, record, isTurn, onClose }) {
+  const close = useClosing(onClose);
   const answer = record.kind === "approval" && record.ok ? (record.output?.value ?? record.output?.approved) : record.output;
   const [way, setWay] = useState(isTurn || !record.ok ? "again" : "value");
   const [id, setId] = useState("");
@@ -104,8 +108,7 @@ function ForkChoice({ story, record, isTurn, onClose }) {
       body.output = value;
     }
     const run = await post(`${at(story)}/fork`, body);
-    onClose();
-    go("runs", run.id);
+    if (close()) go("runs", run.id);
     return run;
   };
   return html`<p><strong>#${record.number} ${titleOf(record)}</strong></p>
@@ -126,7 +129,8 @@ function ForkChoice({ story, record, isTurn, onClose }) {
 }
 
 // A step that must happen only once, and may have: a person says what came of it.
-export function SettleDialog({ story, record, onClose }) {
+function SettleDialog({ story, record, onClose }) {
+  const close = useClosing(onClose);
   const [way, setWay] = useState("happened");
   const form = useForm(null, null, OUTPUT);
   const act = async () => {
@@ -137,7 +141,7 @@ export function SettleDialog({ story, record, onClose }) {
       body.output = value;
     } else body.happened = false;
     await post(`${at(story)}/settle`, body);
-    onClose();
+    close();
     return true;
   };
   return html`<${Dialog} title="Did step ${record.number} happen?" onClose=${onClose}>
@@ -156,14 +160,15 @@ export function SettleDialog({ story, record, onClose }) {
   <//>`;
 }
 
-export function SignalDialog({ story, onClose }) {
+function SignalDialog({ story, onClose }) {
+  const close = useClosing(onClose);
   const [name, setName] = useState(/^signal '?([^']+)'?$/.exec(story.waits_for ?? "")?.[1] ?? "");
   const form = useForm(null, null, VALUE);
   const act = async () => {
     const { ok, value } = form.read();
     if (!ok || !name.trim()) return null;
     await post(`${at(story)}/signals`, { name: name.trim(), value });
-    onClose();
+    close();
     return true;
   };
   return html`<${Dialog} title="Send a signal" onClose=${onClose}>
@@ -183,7 +188,8 @@ const BUDGET = {
   fields: [["usd", limit("Dollars", false)], ["tokens", limit("Tokens", true)], ["turns", limit("Model calls", true)], ["seconds", limit("Seconds of work", false)]],
 };
 
-export function BudgetDialog({ story, onClose }) {
+function BudgetDialog({ story, onClose }) {
+  const close = useClosing(onClose);
   const whose = story.short_of?.run ?? story.id; // of the run whose budget is used up, which may be one above it
   const known = story.budgets?.find((one) => one.run === whose)?.budget ?? (whose === story.id ? story.budget : null);
   const form = useForm(null, known ?? {}, BUDGET);
@@ -196,7 +202,7 @@ export function BudgetDialog({ story, onClose }) {
       return null;
     }
     await put(`/v1/runs/${part(whose)}/budget`, value);
-    onClose();
+    close();
     return true;
   };
   return html`<${Dialog} title="Budget" onClose=${onClose}>
@@ -210,4 +216,4 @@ export function BudgetDialog({ story, onClose }) {
   <//>`;
 }
 
-export const DIALOGS = { cancel: CancelDialog, retry: RetryDialog, run_again: RetryDialog, fork: ForkDialog, settle: SettleDialog, signal: SignalDialog, budget: BudgetDialog };
+export const DIALOGS = { cancel: CancelDialog, retry: RetryDialog, fork: ForkDialog, settle: SettleDialog, signal: SignalDialog, budget: BudgetDialog };

@@ -2,16 +2,12 @@
 
 import { html, useState } from "../../html.js";
 import { asText, bytes } from "../../format.js";
-import { toast, Value } from "../../parts.js";
+import { copied, NOT_COPIED, toast, Value } from "../../parts.js";
 
 export function Copy({ of, label }) {
   const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(typeof of === "function" ? of() : asText(of));
-      toast("Copied.", "good");
-    } catch {
-      toast("The browser does not let this page copy. Mark the text, and copy it by the keyboard.", "bad");
-    }
+    if (await copied(typeof of === "function" ? of() : asText(of))) toast("Copied.", "good");
+    else toast(NOT_COPIED, "bad");
   };
   return html`<button type="button" class="plain copy" onClick=${copy} aria-label="copy ${label}" title="copy ${label}">copy</button>`;
 }

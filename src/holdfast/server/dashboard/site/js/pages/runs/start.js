@@ -3,8 +3,9 @@
 import { html, useMemo, useState } from "../../html.js";
 import { post } from "../../api.js";
 import { useGet } from "../../data.js";
+import { listed } from "../../entries.js";
 import { Form, useForm } from "../../forms.js";
-import { Act, Dialog, ProblemNote, toast } from "../../parts.js";
+import { Act, Dialog, ProblemNote, toast, useClosing } from "../../parts.js";
 import { go } from "../../router.js";
 import { fieldOf, fieldsOfNames } from "../../schema.js";
 
@@ -17,7 +18,7 @@ export function StartDialog({ workflow = "", onClose }) {
   const one = known.find((other) => other.name === chosen);
   return html`<${Dialog} title="Start a run" onClose=${onClose}>
     <${ProblemNote} problem=${problem} again=${again} />
-    ${data && !known.length ? html`<p>No worker has announced a workflow or an agent yet. One announces what it serves when it starts: <code>holdfast work module</code>.</p>` : null}
+    ${data && !known.length ? html`<p>No worker has announced a workflow or an agent yet. One announces what it serves when it starts: <code>holdfast worker module</code>.</p>` : null}
     <label class="field">Workflow or agent
       <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
         <option value="">Choose one</option>
@@ -30,6 +31,7 @@ export function StartDialog({ workflow = "", onClose }) {
 
 // Only the names of its parameters are known: each takes JSON, or else a text.
 function Inputs({ of, onClose }) {
+  const close = useClosing(onClose);
   const names = of.parameters ?? [];
   const field = useMemo(() => (names.length ? fieldsOfNames(names) : JSON_FIELD), [of.name]);
   const form = useForm(null, names.length ? undefined : {}, field);
@@ -38,11 +40,10 @@ function Inputs({ of, onClose }) {
   const start = async () => {
     const { ok, value } = form.read();
     if (!ok) throw new Error("Something does not fit yet: see above.");
-    const body = { workflow: of.name, kwargs: value ?? {}, tags: tags.split(",").map((tag) => tag.trim()).filter(Boolean) };
+    const body = { workflow: of.name, kwargs: value ?? {}, tags: listed(tags) };
     const run = await post("/v1/runs", id.trim() ? { ...body, id: id.trim() } : body);
     toast(`Run ${run.id} was started.`, "good");
-    onClose();
-    go("runs", run.id);
+    if (close()) go("runs", run.id);
   };
   return html`<${Form} form=${form} />
     <label class="field">Id <input value=${id} onInput=${(event) => setId(event.target.value)} autocomplete="off" spellcheck=${false} />

@@ -179,6 +179,29 @@ async def test_a_fork_with_an_edited_value_completes_with_it(stage: Stage, page:
     assert (await stage.client.get("sale-forked")).output == "lamp for 7 cents"
 
 
+async def test_what_is_refused_is_told_in_the_dialog_that_asked_for_it(stage: Stage, page: Any) -> None:
+    page.allowed.append("409")
+    await begin(stage, "page_sale", "sale-taken", "completed", item="lamp")
+    await stage.open(page, "runs/sale-taken")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Go on").click()
+    await dialog.get_by_label("Id of the new run").fill("sale-taken")
+    await dialog.get_by_role("button", name="Fork", exact=True).click()
+    await dialog.get_by_role("alert").get_by_text("sale-taken").wait_for()
+    await check_looks(page)
+
+
+async def test_a_run_of_what_is_switched_off_is_let_go_on_from_its_page(stage: Stage, page: Any) -> None:
+    await begin(stage, "page_wait", "off", "waiting", text="x")
+    await stage.client.switch_off("page_wait")
+    await stage.client.signal("off", "go", 1)
+    await stage.open(page, "runs/off")
+    await page.get_by_role("list", name="what to do now").get_by_role("button", name="Lift").click()
+    await page.get_by_role("button", name="Answer", exact=True).wait_for()  # it has gone on to its question
+    assert await stage.client.switched_off() == {}
+
+
 async def test_a_retry_says_what_it_takes_back_and_the_page_goes_along(stage: Stage, page: Any) -> None:
     broken["is"] = True
     await begin(stage, "page_repair", "repair", "failed")

@@ -10,8 +10,6 @@ import { outcomeOf, Question } from "../question.js";
 import { href, refine } from "../router.js";
 import { ScopeNote } from "../scopes.js";
 
-export { Question } from "../question.js";
-
 const MOST = 200;
 
 export function ApprovalsPage({ query, who }) {

@@ -39,7 +39,7 @@ function Report({ report, by, agent }) {
   const runs = report.runs.reduce((all, one) => all + one.runs, 0);
   if (!sum.calls) {
     return html`<${Empty}>
-      <p>No model was called between ${report.since} and ${report.until}${agent ? ` by ${agent}` : ""}. ${runs ? `${plural(runs, "run")} of it began.` : ""}</p>
+      <p>No model was called between ${report.since} and ${report.until}${agent ? ` by ${agent}` : ""}. ${runs ? `${plural(runs, "run")} began.` : ""}</p>
       <p>An agent's calls are counted by themselves; a step of a workflow that calls a model is counted with <code>@llm_step</code>.</p>
     <//>`;
   }

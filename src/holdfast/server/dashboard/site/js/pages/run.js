@@ -17,7 +17,7 @@ import { Timeline } from "./run/timeline.js";
 
 export function RunPage({ arg, query, who }) {
   const { story, problem, answers, flights, events, again } = useStory(arg);
-  const [dialog, setDialog] = useState(null); // { name, record, story }
+  const [dialog, setDialog] = useState(null); // { name, record, of: the story that it is about, which may be that of a child }
   useEffect(() => {
     // "step 5 in the timeline": which row that is, is known here.
     if (!query.find || !story) return;
@@ -30,7 +30,7 @@ export function RunPage({ arg, query, who }) {
       ? html`<header><h1>${arg}</h1></header><${Empty}><p>There is no such run. It may have been deleted, or belong to another namespace.</p><p><a href=${href("runs")}>All runs</a></p><//>`
       : html`<${ProblemNote} problem=${problem} again=${again} />`;
   }
-  const open = (name, record = null, of = story) => (name === "approve" ? refine({ tab: "questions" }) : setDialog({ name, record, id: of.id, of }));
+  const open = (name, record = null, of = story) => (name === "approve" ? refine({ tab: "questions" }) : setDialog({ name, record, of }));
   const tabs = tabsOf(story);
   const tab = tabs.some((one) => one.name === query.tab) ? query.tab : "timeline";
   const Asked = dialog ? DIALOGS[dialog.name] : null;

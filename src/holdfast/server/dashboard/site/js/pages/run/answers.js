@@ -3,7 +3,7 @@
 // An answer may be begun by one worker and given by another: what the first had said is void then, and the reader has
 // seen it. It is kept, marked as taken back.
 
-// answers: { [step]: { step, name, text, attempt, takenBack: [text], done } }
+// answers: { [step]: { step, name, text, takenBack: [text], done } }
 export function heard(answers, event) {
   const { kind, step } = event;
   if (kind === "reopened") return {};

@@ -48,9 +48,10 @@ export function Conversation({ story, answers, who }) {
   useEffect(() => {
     if (watches.current && !over) end.current?.scrollIntoView({ block: "end" });
   }, [said, items.length]);
-  if (problem && !data) return html`<${ProblemNote} problem=${problem} again=${again} />`;
-  if (!items.length && !flights.length) return loading ? null : html`<${Empty}>Nothing was said in this run: it is no agent's, or has not begun.<//>`;
-  return html`<ol class="conversation" aria-label="conversation">
+  const complaint = html`<${ProblemNote} problem=${problem} again=${again} />`;
+  if (!items.length && !flights.length) return problem ? complaint : loading ? null : html`<${Empty}>Nothing was said in this run: it is no agent's, or has not begun.<//>`;
+  return html`${complaint}
+    <ol class="conversation" aria-label="conversation">
       ${items.map((one, index) => html`<${Said} key=${index} one=${one} takenBack=${answers[one.number]?.takenBack ?? []} />`)}
       ${flights.map((one) => html`<${InFlight} key=${`f${one.step}`} one=${one} over=${over} />`)}
     </ol>

@@ -23,7 +23,7 @@ export function Detail({ row, who, open, onClose }) {
       <button type="button" class="plain" aria-label="close the step" onClick=${onClose}>✕</button>
     </header>
     ${row.record
-      ? html`<${RecordDetail} record=${row.record} story=${row.story} who=${who} open=${open} />`
+      ? html`<${RecordDetail} key=${row.record.at} record=${row.record} story=${row.story} who=${who} open=${open} />`
       : row.attempt
         ? html`<${FlightDetail} row=${row} />`
         : row.child

@@ -15,7 +15,8 @@ export function Tree({ story }) {
   const rows = treeOf(data);
   const top = rows.find((one) => one.id === data.root);
   const states = Object.entries(statesOf(data.items)).map(([state, many]) => `${many} ${state}`).join(", ");
-  return html`<p>${plural(rows.length, "run")}${data.more ? " and more" : ""}: ${states}. ${top?.usage ? html`All together: <${Spent} usage=${top.usage} />` : null}</p>
+  return html`<${ProblemNote} problem=${problem} again=${again} />
+    <p>${plural(rows.length, "run")}${data.more ? " and more" : ""}: ${states}. ${top?.usage ? html`All together: <${Spent} usage=${top.usage} />` : null}</p>
     <ul class="tree" aria-label="runs that belong together">
       ${rows.map((one) => html`<li key=${one.id} class="depth-${Math.min(6, one.depth)} ${one.id === story.id ? "here" : ""}">
         <span class="who">${one.depth ? html`<span class="faint" aria-hidden="true">└ </span>` : null}${one.id === story.id ? html`<strong aria-current="page">${one.id}</strong>` : html`<a href=${href("runs", one.id)}>${one.id}</a>`}

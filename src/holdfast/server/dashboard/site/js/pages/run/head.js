@@ -49,19 +49,20 @@ function Facts({ story }) {
   </dl>`;
 }
 
+const Resume = ({ story, can }) => html`<${Act} tone="main" disabled=${Boolean(can.resume)} title=${can.resume || undefined} act=${() => post(`/v1/runs/${part(story.id)}/resume`)} done="It goes on.">Resume<//>`;
+
 const WORDS = { cancel: "Cancel", retry: "Retry", fork: "Fork", signal: "Signal", budget: "Budget" };
 
 function Buttons({ story, who, open }) {
   const can = may(story, who);
-  const path = `/v1/runs/${part(story.id)}`;
   const over = isEnded(story.state);
   const ask = (name, tone = "") => html`<button key=${name} class=${tone} disabled=${Boolean(can[name])} title=${can[name] || undefined} onClick=${() => open(name)}>${WORDS[name]}</button>`;
   return html`<div class="right" role="group" aria-label="what can be done">
     ${over
       ? ask("retry", story.retry?.possible ? "main" : "")
       : story.paused
-        ? html`<${Act} key="resume" tone="main" disabled=${Boolean(can.resume)} title=${can.resume || undefined} act=${() => post(`${path}/resume`)} done="It goes on.">Resume<//>`
-        : html`<${Act} key="pause" disabled=${Boolean(can.pause)} title=${can.pause || undefined} act=${() => post(`${path}/pause`)} done="Paused: steps in flight may end.">Pause<//>`}
+        ? html`<${Resume} key="resume" story=${story} can=${can} />`
+        : html`<${Act} key="pause" disabled=${Boolean(can.pause)} title=${can.pause || undefined} act=${() => post(`/v1/runs/${part(story.id)}/pause`)} done="Paused: steps in flight may end.">Pause<//>`}
     ${ask("fork")}${ask("signal")}${ask("budget")}${ask("cancel", "danger")}
   </div>`;
 }
@@ -90,7 +91,7 @@ function Does({ does, story, who, open }) {
       return unknown ? button("settle", "Settle it", () => open("settle", unknown)) : null;
     }
     case "resume":
-      return html`<${Act} tone="main" disabled=${Boolean(can.resume)} title=${can.resume || undefined} act=${() => post(`/v1/runs/${part(story.id)}/resume`)} done="It goes on.">Resume<//>`;
+      return html`<${Resume} story=${story} can=${can} />`;
     case "approve":
       return button("approve", "Answer", () => open("approve"));
     case "budget":
@@ -98,7 +99,7 @@ function Does({ does, story, who, open }) {
     case "fork":
       return button("fork", "Fork", () => open("fork"), "");
     case "lift":
-      return html`<a class="button" href=${href("agents")}>Switch it on</a>`;
+      return html`<${Act} tone="main" disabled=${Boolean(can.lift)} title=${can.lift || undefined} act=${() => post(`/v1/agents/${part(story.workflow)}/lift`)} done="${story.workflow} goes on.">Lift<//>`;
     case "worker":
       return html`<a class="button" href=${href("workers")}>Workers</a>`;
     default:

@@ -21,5 +21,6 @@ export function may(story, who) {
     signal: submit || ended,
     budget: operate || ended || (story.budget || story.short_of ? "" : "it was started without a budget, so nothing limits it"),
     approve: operate,
+    lift: operate,
   };
 }

@@ -11,6 +11,7 @@ export function Questions({ story, who, onlyOpen = false }) {
   const open = data.items.filter((one) => one.state === "open");
   const closed = data.items.filter((one) => one.state !== "open");
   return html`<h2 class="out-of-sight">Questions</h2>
+    <${ProblemNote} problem=${problem} again=${again} />
     ${[...open, ...closed.reverse()].map((one) => html`<section key=${one.id} class="panel" aria-label="question"><${Question} approval=${one} who=${who} onAnswered=${again} /></section>`)}
     ${data.items.length || onlyOpen ? null : html`<${Empty}>This run has asked nobody anything.<//>`}`;
 }

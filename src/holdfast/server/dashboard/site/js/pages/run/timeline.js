@@ -3,11 +3,11 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
-import { useChanges, useLoaded, useNow } from "../../data.js";
+import { useLoaded, useNow } from "../../data.js";
 import { clock, count, duration, plural } from "../../format.js";
 import { useKeys } from "../../keys.js";
-import { Empty } from "../../parts.js";
-import { parse, refine } from "../../router.js";
+import { Empty, ProblemNote } from "../../parts.js";
+import { href, parse, refine } from "../../router.js";
 import { axisOf, marksOf, place } from "./axis.js";
 import { Detail } from "./detail.js";
 import { inView, isEnded, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
@@ -27,15 +27,16 @@ function usePhone() {
   return phone;
 }
 
-// The stories of runs that were opened in place, by id.
+// The stories of runs that were opened in place: { kin: by id, problem, again }. Of a very long one, it is the beginning.
 function useKin(ids) {
-  const { number } = useChanges();
-  const { data } = useLoaded(
-    async (signal) => Object.fromEntries(await Promise.all(ids.map(async (id) => [id, await get(`/v1/runs/${part(id)}/story`, {}, signal).catch(() => null)]))),
-    [ids, ids.length ? number : 0], { live: false },
-  );
-  return data ?? {};
+  const { data, again } = useLoaded(async (signal) => {
+    const read = await Promise.allSettled(ids.map((id) => get(`/v1/runs/${part(id)}/story`, {}, signal)));
+    const kin = Object.fromEntries(ids.map((id, index) => [id, read[index].value]).filter(([, story]) => story));
+    return { kin, problem: read.find((one) => one.reason)?.reason ?? null };
+  }, [ids], { live: ids.length > 0 });
+  return { ...(data ?? NONE), again };
 }
+const NONE = { kin: {}, problem: null };
 
 // When the runs that a run has started began and ended.
 function useFamily(story) {
@@ -65,13 +66,13 @@ export function Timeline({ story: told, flights, who, query, open }) {
   const now = useNow(moves ? 250 : 60000);
   const [opened, setOpened] = useState([]);
   const [wanted, setWanted] = useState("");
-  const kin = useKin(opened);
+  const { kin, problem, again } = useKin(opened);
   const family = useFamily(story);
   const rows = useMemo(() => flattened(story, Math.max(now, Date.parse(story.at ?? story.created_at)), kin, family), [story, kin, family, moves ? now : 0]);
   const axis = useMemo(() => axisOf(rows.map(({ begin, end, work }) => ({ begin, end, work }))), [rows]);
   const lanes = useMemo(() => {
     const all = lanesOf(story);
-    for (const one of Object.values(kin)) if (one) for (const id of lanesOf(one).keys()) if (!all.has(id)) all.set(id, all.size % 6);
+    for (const one of Object.values(kin)) for (const id of lanesOf(one).keys()) if (!all.has(id)) all.set(id, all.size % 6);
     return all;
   }, [story, kin]);
   const shown = useMemo(() => {
@@ -81,8 +82,10 @@ export function Timeline({ story: told, flights, who, query, open }) {
   const selected = query.row ? shown.find((row) => row.key === query.row) : null;
   const toggle = (id) => setOpened((before) => (before.includes(id) ? before.filter((one) => one !== id) : [...before, id]));
   return html`<div class="timeline ${selected ? "with-detail" : ""}">
-    <div class="rows-side">
-      <${Legend} story=${story} rows=${rows} lanes=${lanes} wanted=${wanted} setWanted=${setWanted} />
+    <div>
+      <${Legend} story=${story} lanes=${lanes} wanted=${wanted} setWanted=${setWanted} />
+      <${ProblemNote} problem=${problem} again=${again} />
+      ${opened.filter((id) => kin[id]?.more).map((id) => html`<p key=${id} class="faint">Of <a href=${href("runs", id)}>${id}</a> only the first ${count(kin[id].journal.length)} records stand here.</p>`)}
       ${rows.length
         ? html`<${Rows} rows=${shown} axis=${axis} lanes=${lanes} selected=${selected} opened=${opened} toggle=${toggle} moves=${moves} />`
         : html`<${Empty}>Nothing is recorded yet${story.stalled ? `: ${story.stalled}` : "."}<//>`}
@@ -105,7 +108,7 @@ function close(key) {
   requestAnimationFrame(() => document.querySelector(`[data-row="${CSS.escape(key)}"]`)?.focus());
 }
 
-function Legend({ story, rows, lanes, wanted, setWanted }) {
+function Legend({ story, lanes, wanted, setWanted }) {
   const workers = workersOf(story);
   const loaded = story.journal.length;
   return html`<div class="legend">
@@ -201,7 +204,7 @@ function Axis({ axis, many }) {
   const labels = ticks.map(({ left, seconds }) => ({ left, words: seconds ? duration(seconds) : "0" })).filter((one, index, all) => !index || one.words !== all[index - 1].words);
   return html`<div class="row axis ${folds.length ? "folds" : ""}" role="row" aria-rowindex="1">
     <span role="columnheader">#</span><span role="columnheader">step</span>
-    <span class="line" role="columnheader" aria-label="when, from the beginning${folds.length ? `; ${plural(folds.length, "stretch")} in which nothing was done folded` : ""}">
+    <span class="line" role="columnheader" aria-label="when, from the beginning${folds.length ? `; ${plural(folds.length, "stretch", "stretches")} in which nothing was done folded` : ""}">
       ${labels.map((one) => html`<i key=${one.words} class="tick" style=${{ left: percent(one.left) }}>${one.words}</i>`)}
       ${folds.map((one, index) => html`<i key=${`f${index}`} class="fold ${one.left < 0.06 ? "first" : one.left > 0.9 ? "last" : ""}" style=${{ left: percent(one.left), width: percent(one.width) }} title="${duration(one.seconds)} without work, folded">${folds.length <= many ? html`<b>${duration(one.seconds)} idle</b>` : null}</i>`)}
     </span>

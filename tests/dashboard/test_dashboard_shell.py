@@ -46,3 +46,16 @@ async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() 
         assert (await client.get("/ui/../app.py")).status_code == 404
         assert (await client.get("/ui/%2e%2e/__init__.py")).status_code == 404
         assert (await client.post("/")).status_code in (404, 405)
+
+
+async def test_whoever_has_a_key_from_before_gets_in_where_none_is_needed(page: Any) -> None:
+    page.allowed += ["401"]
+    async with live() as server:
+        await page.add_init_script(
+            "sessionStorage.getItem('holdfast-key') ?? sessionStorage.setItem('holdfast-key', 'hf_old')"
+        )
+        await page.goto(server.address)
+        await page.get_by_role("alert").get_by_text("was revoked, or has expired").wait_for()
+        assert await violations(page) == []
+        await page.get_by_role("button", name="Without a key").click()
+        await page.get_by_text("live", exact=True).wait_for()

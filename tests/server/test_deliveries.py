@@ -13,6 +13,7 @@ import pytest_asyncio
 from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
+from holdfast.server.delivering import listeners
 from holdfast.server.delivering.sweeping import sweep
 
 pytestmark = pytest.mark.asyncio
@@ -340,3 +341,21 @@ async def test_what_is_sent_again_is_answered_with_its_run_also_when_that_has_fa
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (200, sent["id"], "failed")
     by_id = await world.http.post(path, json={"payload": 1, "id": sent["id"]})
     assert (by_id.status_code, by_id.json()["type"]) == (409, "run-unsuccessful")
+
+
+@pytest.mark.parametrize("named", [5, ["x"], "http://[no"])
+async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: World, named: Any):
+    await world.send("asking")
+    body = {"name": "sure", "question": "Sure?", "form": {"$schema": named, "type": "string"}}
+    refused = await world.on(await world.take("asking"), "ask", body, status=422)
+    assert "$schema" in refused["detail"]
+
+
+async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(listeners, "MOST_KNOWN", 2)
+    for number in range(5):
+        await world.send("quick", number)
+        await world.on(await world.take("quick"), "complete")
+    assert len(world.served.app.platform.listeners._renewed) == 2

@@ -122,6 +122,7 @@ class Desk:
                 await bell.wait(min(wait, LOOK))
                 await asyncio.sleep(max(0.0, GATHER - (loop.time() - looked)))
             self._lines.pop(address, None)
+            self._tasks.pop(address, None)
 
     async def _look(self, address: str, line: deque[Waiting]) -> float:
         """Hand out what there is; seconds until the next look makes sense."""

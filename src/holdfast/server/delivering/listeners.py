@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from holdfast.client.addresses import LEASE, AddressInfo, find_address
@@ -26,6 +26,8 @@ GRACE = 2.0
 """Seconds that a listener has to come back when its connection breaks, before its deliveries go to others."""
 RENEWED_AFTER = 1 / 6
 """Part of a lease after which it is renewed: not every call on a delivery is worth a write."""
+MOST_KNOWN = 10_000
+"""Listeners of which it is remembered when they were heard of; what is forgotten is written once more."""
 LONGEST_NAME = 100
 KNOWN_FOR = 2.0
 """Seconds for which the settings of an address need not be read again."""
@@ -38,8 +40,8 @@ class Listeners:
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self._secret: bytes | None = None
-        self._renewed: dict[tuple[str, int], float] = {}
-        """When this server has last renewed the lease of a listener."""
+        self._renewed: OrderedDict[tuple[str, int], float] = OrderedDict()
+        """When this server has last renewed the lease of a listener; the latest last."""
         self._streams: Counter[tuple[str, int]] = Counter()
         """How many streams of a listener are open: it may be back before the old one is seen to be broken."""
         self._leases: dict[tuple[str, str], tuple[float, float]] = {}
@@ -86,7 +88,7 @@ class Listeners:
             by_lease=True,
         )
         number = await store.register_worker(worker, address.lease)
-        self._renewed[call.tenant.namespace, number] = store.now()
+        self._note((call.tenant.namespace, number), store.now())
         return number
 
     async def keep(self, tenant: Tenant, store: Store, worker: int, lease: float) -> bool:
@@ -97,10 +99,14 @@ class Listeners:
         if not await store.keep_worker(worker, lease):
             self._renewed.pop(place, None)
             return False
-        if len(self._renewed) > 100_000:
-            self._renewed.clear()
-        self._renewed[place] = now
+        self._note(place, now)
         return True
+
+    def _note(self, place: tuple[str, int], now: float) -> None:
+        self._renewed[place] = now
+        self._renewed.move_to_end(place)
+        if len(self._renewed) > MOST_KNOWN:
+            self._renewed.popitem(last=False)
 
     def begins(self, tenant: Tenant, worker: int) -> None:
         """A stream of this listener is open."""

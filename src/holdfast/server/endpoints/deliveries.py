@@ -298,3 +298,5 @@ def _check_form(form: dict[str, Any]) -> None:
         validator_for(form).check_schema(form)
     except SchemaError as error:
         raise InputError(f"the form is no JSON schema: {error.message}") from None
+    except (AttributeError, TypeError, ValueError):  # of the search for what it names
+        raise InputError("the form is no JSON schema: its $schema is not the URL of one") from None

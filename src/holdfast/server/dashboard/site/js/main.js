@@ -58,11 +58,14 @@ function SignIn() {
   const [typed, setTyped] = useState("");
   // A key that was good until now is good no more.
   const [problem, setProblem] = useState(key.get() ? new Error("The key is not known here, was revoked, or has expired.") : null);
+  const open = (token) => {
+    setProblem(null);
+    key.set(token);
+    get("/v1/whoami").catch(setProblem); // one that is known opens the page
+  };
   const submit = (event) => {
     event.preventDefault();
-    setProblem(null);
-    key.set(typed.trim());
-    get("/v1/whoami").catch(setProblem); // one that is known opens the page
+    open(typed.trim());
   };
   return html`<main class="sign-in">
     <img src="/ui/icon.svg" alt="" width="44" height="44" />
@@ -74,7 +77,7 @@ function SignIn() {
         <input type="password" autocomplete="off" required value=${typed} onInput=${(event) => setTyped(event.target.value)} placeholder="hf_…" />
         <span class="hint">It is kept in this tab, until the tab is closed.</span>
       </label>
-      <button class="main">Open</button>
+      <div class="does"><button class="main">Open</button>${key.get() ? html`<button type="button" onClick=${() => open("")}>Without a key</button>` : null}</div>
     </form>
   </main>`;
 }

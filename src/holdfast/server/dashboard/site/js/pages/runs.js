@@ -24,9 +24,11 @@ export function RunsPage({ query, who }) {
   const { overview } = useChanges();
   const isFiltered = Object.keys(NO_FILTER).some((name) => query[name]);
   const search = useRef(null);
+  const mayStart = !lacks(who, "submit");
+  const start = () => setStarting(true);
   useKeys({
     "/": ["search", () => search.current?.focus()],
-    n: ["start a run", () => setStarting(true)],
+    ...(mayStart ? { n: ["start a run", start] } : {}),
   });
   const marked = list.rows.filter((one) => marks.has(one.id));
   holding.current = marked.length > 0; // those that are not on the page any more hold nothing up
@@ -35,7 +37,7 @@ export function RunsPage({ query, who }) {
     window.scrollTo(0, 0);
   };
   return html`<header><h1>Runs</h1>
-      <div class="right"><${ScopedButton} who=${who} scope="submit" tone="main" onClick=${() => setStarting(true)}>Start a run<//></div>
+      <div class="right"><${ScopedButton} who=${who} scope="submit" tone="main" onClick=${start}>Start a run<//></div>
     </header>
     <${Filters} query=${query} overview=${overview} search=${search} isFiltered=${isFiltered} />
     <${ProblemNote} problem=${list.problem} again=${list.again} />
@@ -44,7 +46,7 @@ export function RunsPage({ query, who }) {
     ${list.loaded || list.rows.length ? html`<${List} label="runs" rows=${list.rows} keyOf=${(one) => one.id} open=${(one) => go("runs", one.id)}
       keys=${{ x: ["mark the row", (one) => mark([one.id], !marks.has(one.id))] }}
       toneOf=${(one) => (one.gone ? "gone" : undefined)}
-      empty=${list.looking ? "Looking …" : isFiltered ? html`<${NothingMatches} />` : html`<${NoRuns} start=${() => setStarting(true)} />`}
+      empty=${list.looking ? "Looking …" : isFiltered ? html`<${NothingMatches} />` : html`<${NoRuns} start=${mayStart ? start : null} />`}
       columns=${columns({ marks, mark, rows: list.rows })} />` : html`<p class="faint">Loading …</p>`}
     <${Further} list=${list} />
     ${starting ? html`<${StartDialog} workflow=${query.workflow} onClose=${() => setStarting(false)} />` : null}`;
@@ -179,7 +181,7 @@ asyncio.run(report("acme"))`;
 
 const NoRuns = ({ start }) => html`<p><strong>There are no runs yet.</strong> Whatever is run on this server's store appears here by itself, as it happens. For a first one, run this with <code>HOLDFAST_URL</code> set to the store:</p>
   <pre class="value" tabindex="0" role="region" aria-label="a first run">${TEN_LINES}</pre>
-  <p>Or start one of a workflow that a worker serves: <button class="plain link" onClick=${start}>start a run</button>. <code>holdfast demo</code> shows an agent that survives its worker.</p>`;
+  <p>${start ? html`Or start one of a workflow that a worker serves: <button class="plain link" onClick=${start}>start a run</button>. ` : null}<code>holdfast demo</code> shows an agent that survives its worker.</p>`;
 
 // Several at once
 

@@ -11,7 +11,7 @@ import base64
 import binascii
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
@@ -294,6 +294,3 @@ async def announce_queue(call: Call, store: Store, queue: str | Queue | None) ->
     if not call.caller.may(Scope.OPERATE):
         raise not_allowed(Scope.OPERATE)
     await store.put_queues([NewQueue(queue.name, queue.limits)])
-
-
-StateName = Literal["pending", "running", "waiting", "completed", "failed", "cancelled", "dead"]

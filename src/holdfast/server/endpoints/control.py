@@ -11,6 +11,7 @@ from holdfast.client.dead import DeadRun
 from holdfast.client.forking import NOT_GIVEN, fork_run
 from holdfast.client.pruning import PruneReport
 from holdfast.client.wire import VALUES
+from holdfast.core.states import RunState
 from holdfast.errors import RunConflict
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
@@ -26,7 +27,6 @@ from holdfast.server.models import (
     Page,
     RunInfo,
     Seconds,
-    StateName,
     Text,
     bad_cursor,
     from_cursor,
@@ -187,7 +187,7 @@ class PruneBody(Body):
 
     older_than: Annotated[Seconds, Field(description="Seconds since they ended.")]
     state: Annotated[
-        tuple[StateName, ...],
+        tuple[RunState, ...],
         Field(description="Ended states; completed and cancelled unless given.", max_length=10),
     ] = ()
     workflow: Name | None = None

@@ -33,7 +33,6 @@ from holdfast.server.models import (
     Moment,
     Name,
     Page,
-    StateName,
     Wait,
     bad_cursor,
     number_from_cursor,
@@ -111,7 +110,7 @@ class TailQuery(Body):
 
     workflow: Name | None = None
     tag: Name | None = None
-    state: Annotated[tuple[StateName, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
+    state: Annotated[tuple[RunState, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
     since: Annotated[
         Moment | None, Field(description="Also what has happened since then; from now on unless given.")
     ] = None
@@ -130,7 +129,7 @@ async def follow_runs(call: Call, query: TailQuery) -> Response:
     if (last := call.request.headers.get(LAST_EVENT_ID)) is not None and since is None:
         since = _moment_in(last)
     begin = store.now() if since is None else since.timestamp() - OVERLAP
-    followed = Followed(query.workflow, query.tag, tuple(RunState(one) for one in query.state))
+    followed = Followed(query.workflow, query.tag, query.state)
     return event_stream(_happenings(call, followed, begin, store.now() if since is None else since.timestamp()))
 
 

@@ -39,7 +39,6 @@ from holdfast.server.models import (
     Page,
     RunInfo,
     Spent,
-    StateName,
     Text,
     WaitQuery,
     announce_queue,
@@ -187,7 +186,7 @@ def _derived(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | Non
 class RunsQuery(Body):
     """Which runs: those that match all that is given."""
 
-    state: Annotated[tuple[StateName, ...], Field(description="In one of these states.")] = ()
+    state: Annotated[tuple[RunState, ...], Field(description="In one of these states.")] = ()
     workflow: Name | None = None
     tag: Name | None = None
     text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
@@ -218,7 +217,7 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     """
     store = await call.store()
     where = RunFilter(
-        states=[RunState(one) for one in query.state],
+        states=query.state,
         workflow=query.workflow,
         tag=query.tag,
         text=query.text,

@@ -11,6 +11,7 @@ from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
 from holdfast.server.policing import keep_policies
+from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio
 
@@ -145,3 +146,30 @@ async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_we
         assert (refused.status_code, refused.json()["type"]) == (429, "policy-limit"), refused.text
     again = await world.http.post("/v1/schedules/often/trigger", headers=name)
     assert again.json() == first.json(), "that is no other run"
+
+
+async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: World):
+    store = await (await world.served.app.platform.tenants.tenant("default")).store()
+    await store.publish([WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")])
+    await world.limit(runs_per_day=3)
+    assert (await world.http.put("/v1/agents/named/policy", json={"runs_per_day": 3})).status_code == 200
+
+    async def start(workflow: str, many: int, **headers: str) -> Any:
+        body = {"workflow": workflow, "calls": [{"args": [number]} for number in range(many)]}
+        return await world.http.post("/v1/runs/batch", json=body, headers=headers)
+
+    for workflow, name in (("spender", {"Idempotency-Key": "import"}), ("named", {})):
+        first = await start(workflow, 3, **name)
+        assert first.status_code == 201, first.text
+        assert (await start(workflow, 3, **name)).json() == first.json(), "its answer may have been lost"
+        more = await start(workflow, 4, **name)
+        assert (more.status_code, more.json()["type"]) == (429, "policy-limit")
+
+
+async def test_many_runs_are_not_one():
+    async with serving() as served:
+        store = await (await served.app.platform.tenants.tenant("default")).store()
+        await store.publish([WorkflowSpec("spender", ("n",))])
+        body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}
+        refused = await served.caller().post("/v1/runs/batch", json=body)
+        assert (refused.status_code, refused.json()["type"]) == (422, "bad-request")

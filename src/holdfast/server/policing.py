@@ -6,8 +6,9 @@ Several servers may look at the same time: whoever notes a breach first acts on 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.client.policies import (
@@ -33,6 +34,8 @@ log = logging.getLogger("holdfast.server")
 
 EVERY = 1.0
 """Seconds between two looks."""
+AT_ONCE = 500
+"""Runs that are read together."""
 
 
 async def policeman(platform: Platform) -> AsyncGenerator[None]:
@@ -85,17 +88,15 @@ def _limit_in_words(info: PolicyInfo) -> str:
     return f"{policy.runs_per_day} runs" if info.reached == "runs" else f"${policy.usd_per_day:g}"
 
 
-async def refuse_starts(store: Store, name: str, starts: int = 1, run_id: str | None = None) -> None:
-    """Refuse to start runs of what has reached a limit, and whose policy says so. Raises ``Problem``.
+async def refuse_starts(store: Store, name: str, ids: Iterable[str | None], starts: int = 1) -> None:
+    """Refuse to start so many runs of what has reached a limit, and whose policy says so. Raises ``Problem``.
 
-    A run that is there under ``run_id`` is not started, but found.
+    Those of ``ids`` that are there are not started, but found. They are only asked for when there would be too many.
     """
     info = await read_policy(store, name)
-    if info is None or info.policy.on_breach != "refuse":
+    if info is None or info.policy.on_breach != "refuse" or not _is_over(info, starts):
         return
-    most = info.policy.runs_per_day
-    is_over = info.reached is not None or (most is not None and info.runs + starts > most)
-    if not is_over or (run_id is not None and await store.get(run_id) is not None):
+    if not _is_over(info, starts - await _number_of(store, ids)):
         return
     until = end_of_day(info.day)
     wait = max(1, round(until.timestamp() - store.now()))
@@ -108,6 +109,19 @@ async def refuse_starts(store: Store, name: str, starts: int = 1, run_id: str | 
         headers={"Retry-After": str(wait)},
         limit=info.reached or "runs",
     )
+
+
+def _is_over(info: PolicyInfo, starts: int) -> bool:
+    most = info.policy.runs_per_day
+    return starts > 0 and (info.reached is not None or (most is not None and info.runs + starts > most))
+
+
+async def _number_of(store: Store, ids: Iterable[str | None]) -> int:
+    """How many of these runs are there."""
+    left, found = iter([id for id in ids if id is not None]), 0
+    while some := list(islice(left, AT_ONCE)):
+        found += len(await store.get_many(some))
+    return found
 
 
 def _allowed(info: PolicyInfo) -> str:

@@ -202,7 +202,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     options = options if derived is None else replace(options, id=derived)
     payload = call.taken(body.payload, "the payload")
     store = await call.store()
-    await refuse_starts(store, address, run_id=options.id)
+    await refuse_starts(store, address, [options.id])
     await announce_queue(call, store, options.queue)
     # What the same request has sent is told also if it has failed since: that is what has come of it.
     run, is_new = await send_to(

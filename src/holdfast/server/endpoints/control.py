@@ -128,7 +128,7 @@ async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
     derived = call.derived_id("fork") if body.id is None else None
     store = await call.store()
     forked = await call.tenant.connection.read(id)
-    await refuse_starts(store, forked.workflow, run_id=body.id or derived)
+    await refuse_starts(store, forked.workflow, [body.id or derived])
     try:
         run = await fork_run(
             store, id, at=body.at, with_output=output, new_id=body.id or derived, by=call.caller.name or None

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.bulk import start_all
+from holdfast.client.bulk import check_options, start_all
 from holdfast.client.plans import PlanItem
 from holdfast.client.run_info import infos_of
 from holdfast.client.starting import StartOptions, accept, find_spec, new_run
 from holdfast.client.wire import VALUES
-from holdfast.codec import bind_by_name, describe_error
+from holdfast.codec import bind_by_name, describe_error, render_id
 from holdfast.core.states import RunState
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
@@ -139,7 +139,7 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     derived = _derived(call, spec, options)
     new = new_run(spec, inputs, options if derived is None else replace(options, id=derived), now=store.now())
     await announce_queue(call, store, options.queue)
-    await refuse_starts(store, spec.name, run_id=new.id)
+    await refuse_starts(store, spec.name, [new.id])
     [answer] = await store.commit([StartRun(new)])
     call.nudge(spec)
     # What the same request has started is told also if it has failed since: that is what has come of it.
@@ -158,6 +158,7 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
     store = await call.store()
     spec = await find_spec(store, body.workflow, body.version)
     options = body.options()
+    check_options(spec.name, options)
     derived = _derived(call, spec, options)
 
     def each() -> Iterator[tuple[bytes, StartOptions]]:
@@ -167,7 +168,7 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
 
     calls = list(each())  # all of them are checked before the first is started
     await announce_queue(call, store, options.queue)
-    await refuse_starts(store, spec.name, len(calls))
+    await refuse_starts(store, spec.name, (_id_of(spec, *one) for one in calls), len(calls))
     ids = await start_all(store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None)
     call.nudge(spec)
     return Ids(ids=ids)
@@ -178,6 +179,13 @@ def _derived(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | Non
     if options.id is not None or spec.id_template is not None:
         return None
     return call.derived_id("run")
+
+
+def _id_of(spec: WorkflowSpec, inputs: bytes, options: StartOptions) -> str | None:
+    """The id that a run will have, unless it is made up."""
+    if options.id is None and spec.id_template is not None:
+        return render_id(spec.id_template, inputs, spec.name, {})
+    return options.id
 
 
 # Finding

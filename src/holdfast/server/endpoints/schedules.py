@@ -171,7 +171,7 @@ async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> Triggere
     """Start a run of it now, paused or not, beside those of its ticks."""
     given = call.derived_id("trigger") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
-    await refuse_starts(await call.store(), schedule.workflow, run_id=given)
+    await refuse_starts(await call.store(), schedule.workflow, [given])
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))
 
 

@@ -20,11 +20,8 @@ from holdfast.client.starting import StartOptions, start_options
 from holdfast.core.queues import PerKey, Queue
 from holdfast.core.usage import Budget, Usage
 from holdfast.server.api import Body
-from holdfast.server.calls import LONGEST_WAIT, Call, not_allowed
+from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
-from holdfast.stores.contract import Store
-from holdfast.stores.queues import NewQueue
 
 T = TypeVar("T")
 
@@ -282,15 +279,3 @@ class OptionsBody(Body):
             debounce_most=self.debounce_most,
         )
         return replace(checked, queue=self.queue.queue()) if isinstance(self.queue, QueueBody) else checked
-
-
-async def announce_queue(call: Call, store: Store, queue: str | Queue | None) -> None:
-    """Make the limits of a queue known before a run is in it. Whoever only submits may not change them."""
-    if not isinstance(queue, Queue):
-        return
-    known = await store.queues([queue.name])
-    if known and known[0].declared == queue.limits:
-        return
-    if not call.caller.may(Scope.OPERATE):
-        raise not_allowed(Scope.OPERATE)
-    await store.put_queues([NewQueue(queue.name, queue.limits)])

@@ -28,8 +28,9 @@ from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Delivery
 from holdfast.server.delivering.taking import leave, listen, take
+from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.models import LONGEST_SPAN, Changed, Items, Name, OptionsBody, RunInfo, WaitQuery, announce_queue
+from holdfast.server.models import LONGEST_SPAN, Changed, Items, Name, OptionsBody, RunInfo, WaitQuery
 from holdfast.server.policing import refuse_starts
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope

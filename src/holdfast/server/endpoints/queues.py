@@ -7,10 +7,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.queues import QueueInfo
+from holdfast.core.queues import Queue
 from holdfast.server.api import Api, Body
-from holdfast.server.calls import Call
+from holdfast.server.calls import Call, not_allowed
 from holdfast.server.models import Changed, Rate
 from holdfast.server.scopes import Scope
+from holdfast.stores.contract import Store
+from holdfast.stores.queues import NewQueue
 
 api = Api()
 
@@ -72,3 +75,15 @@ async def pause_queue(call: Call, name: str) -> Changed:
 async def resume_queue(call: Call, name: str) -> Changed:
     """Let its runs begin again."""
     return Changed(changed=await call.client.queues.resume(name))
+
+
+async def announce_queue(call: Call, store: Store, queue: str | Queue | None) -> None:
+    """Make the limits of a queue known before a run is in it. Whoever only submits may not change them."""
+    if not isinstance(queue, Queue):
+        return
+    known = await store.queues([queue.name])
+    if known and known[0].declared == queue.limits:
+        return
+    if not call.caller.may(Scope.OPERATE):
+        raise not_allowed(Scope.OPERATE)
+    await store.put_queues([NewQueue(queue.name, queue.limits)])

@@ -26,6 +26,7 @@ from holdfast.codec import bind_by_name, describe_error, render_id
 from holdfast.core.states import RunState
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
+from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.models import (
     Changed,
@@ -41,7 +42,6 @@ from holdfast.server.models import (
     Spent,
     Text,
     WaitQuery,
-    announce_queue,
     number_from_cursor,
     to_cursor,
 )
@@ -138,8 +138,8 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     options = body.options(body.id)
     derived = _derived(call, spec, options)
     new = new_run(spec, inputs, options if derived is None else replace(options, id=derived), now=store.now())
-    await announce_queue(call, store, options.queue)
     await refuse_starts(store, spec.name, [new.id])
+    await announce_queue(call, store, options.queue)
     [answer] = await store.commit([StartRun(new)])
     call.nudge(spec)
     # What the same request has started is told also if it has failed since: that is what has come of it.
@@ -167,8 +167,8 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
             yield one.inputs(call, spec), replace(options, id=id)
 
     calls = list(each())  # all of them are checked before the first is started
-    await announce_queue(call, store, options.queue)
     await refuse_starts(store, spec.name, (_id_of(spec, *one) for one in calls), len(calls))
+    await announce_queue(call, store, options.queue)
     ids = await start_all(store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None)
     call.nudge(spec)
     return Ids(ids=ids)

@@ -17,6 +17,7 @@ from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Overlap, Timing
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
+from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.endpoints.runs import CallBody
 from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.models import (
@@ -30,7 +31,6 @@ from holdfast.server.models import (
     Span,
     Tags,
     Text,
-    announce_queue,
 )
 from holdfast.server.policing import refuse_starts
 from holdfast.server.scopes import Scope

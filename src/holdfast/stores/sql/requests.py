@@ -196,6 +196,10 @@ class Requests(Transaction):
         if run.taken is None:
             return []
         rows = self._db.ask(self._sql.OPEN_ENDS, run.taken)
+        unread = [row[1] for row in rows if row[1] not in self._by_key]
+        if unread:  # one of them may be reopened by itself just now: look again when nobody else can change them
+            self.read_fences(unread)
+            rows = self._db.ask(self._sql.OPEN_ENDS, run.taken)
         later = run.taken["positions"]
         return [
             _OpenEnd(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= later)

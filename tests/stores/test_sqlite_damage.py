@@ -70,10 +70,19 @@ async def test_a_record_that_cannot_be_read_is_named(frail: SqliteStore, harm: s
     await do(frail, append(run, 0), append(run, 1, position=7, name="fetch", payload=LARGE), append(other, 0))
     damage(frail, harm)
     named = rf"record 1 of run 'broken' \('fetch' at position 7\) cannot be read: .*{problem}"
-    with pytest.raises(StoreCorrupt, match=named):
-        await frail.histories([run.key])
+    for reading in (frail.histories([run.key]), frail.outline("broken"), frail.feed("broken", -1, 0)):
+        with pytest.raises(StoreCorrupt, match=named):
+            await reading
     [history] = await frail.histories([other.key])
     assert len(history.records) == 1
+
+
+async def test_a_record_of_no_kind_that_there_is_is_named_also_by_who_looks_at_others(frail: SqliteStore):
+    run = await hold(frail, "broken")
+    await do(frail, append(run, 0), append(run, 1), append(run, 2))
+    damage(frail, "UPDATE records SET kind = 99 WHERE seq = 1")
+    with pytest.raises(StoreCorrupt, match="record 1 of run 'broken' cannot be read: unknown kind 99"):
+        await frail.outline("broken", after_seq=1)
 
 
 async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(frail: SqliteStore, caplog):

@@ -21,8 +21,7 @@ def feed(db: Database, reader: Reader, run_id: str, after_seq: int, after_notice
     if run is not None:
         rows = db.ask(db.sql.NEW_NOTICES, (run.key, after_notice, limit))
         told = [(row[0], Notice(*row[1:])) for row in rows]
-        rows = db.ask(db.sql.NEW_RECORDS, (run.key, after_seq, limit))
-        records = fill_records(db, reader, [reader.record(row, run_id) for row in rows], lambda: run_id)
+        records = fill_records(db, reader, queries.new_records(db, reader, run, after_seq, limit), lambda: run_id)
         found = Feed(readable(db, reader, run, whole=run.state in TERMINAL), records, told)
     db.commit()
     return found

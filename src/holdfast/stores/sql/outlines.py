@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import Kind, Record
-from holdfast.stores.outlines import Outline, Part
+from holdfast.core.records import Record
+from holdfast.stores.outlines import Outline
 from holdfast.stores.sql import blobs, queries
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.feeds import readable
@@ -22,18 +22,14 @@ def outline(
     run = queries.get(db, reader, run_id)
     found = None
     if run is not None:
-        rows = db.ask(db.sql.NEW_RECORDS, (run.key, after_seq, _ALL if limit is None else limit))
-        records = [reader.record(row, run_id) for row in rows]
+        records = queries.new_records(db, reader, run, after_seq, _ALL if limit is None else limit)
         left_out = {} if whole else _sizes(db, records)
         short = [record._replace(payload=None) if record.seq in left_out else record for record in records]
         found = Outline(
             readable(db, reader, run, whole=whole),
             fill_records(db, reader, short, lambda: run_id),
             left_out,
-            [
-                Part(epoch, worker, Kind(kind), *counted)
-                for epoch, worker, kind, *counted in db.ask(db.sql.JOURNAL_PARTS, (run.key,))
-            ],
+            [reader.part(row, run_id) for row in db.ask(db.sql.JOURNAL_PARTS, (run.key,))],
             reader.attempts(db.lookup(db.sql.ATTEMPTS, run.key)),
             queries.mailbox(db, reader, run.key),
         )

@@ -115,6 +115,16 @@ def _journal(db: Database, reader: Reader, key: int) -> list[Record]:
     return fill_records(db, reader, records, lambda: key_name(db, key))
 
 
+def new_records(db: Database, reader: Reader, run: Run, after: int, limit: int) -> list[Record]:
+    """The records of a run behind a number, with references where large payloads are."""
+    try:
+        rows = db.ask(db.sql.NEW_RECORDS, (run.key, after, limit))
+    except NotText:
+        _read_singly(db, reader, run.key)  # it says which one is wrong
+        raise
+    return [reader.record(row, run.id) for row in rows]
+
+
 def _read_singly(db: Database, reader: Reader, key: int) -> list[Record]:
     """A journal in which something is wrong: find out with which record."""
     run_id = key_name(db, key)

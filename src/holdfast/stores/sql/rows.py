@@ -14,6 +14,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.stores.accounts import Account
 from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
 from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
+from holdfast.stores.outlines import Part
 from holdfast.stores.rules import corrupt_error, first_wake
 from holdfast.stores.serving import served_name, split_name
 from holdfast.stores.sql.database import Row
@@ -215,6 +216,14 @@ class Reader:
             ]  # fmt: skip
         except (KeyError, TypeError):
             return None
+
+    def part(self, row: Row, run_id: str) -> Part:
+        """What is counted of a journal, from a row in the order of ``Part``'s fields."""
+        epoch, worker, number, records, first, last = row
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise self.unreadable(f"record {first} of run {run_id!r}", f"unknown kind {number!r}")
+        return Part(epoch, worker, kind, records, first, last)
 
     def attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
         """What is known of a run's open steps, by position."""

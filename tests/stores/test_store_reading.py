@@ -11,7 +11,9 @@ from store_values import FLOW, a_worker, append, do, finish, hold, park, signal,
 
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
-from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
+from holdfast.errors import UsageError
+from holdfast.stores.contract import Found, RunFilter, Store, WorkflowSpec
+from holdfast.stores.operations import CancelRun, PauseRun, ReopenRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 
@@ -253,3 +255,28 @@ async def test_closing_twice_is_harmless_and_a_closed_store_can_be_opened_again(
     assert (await store.get("r")) is not None
     store.abandon()
     store.abandon()
+
+
+HALF = "r\udc80"
+"""Half of a character: no text that can be kept has one."""
+
+
+async def test_what_is_looked_for_under_a_name_that_nothing_can_have_is_not_there(store: Store):
+    await start(store)
+    assert await store.get(HALF) is await store.feed(HALF, -1, 0) is await store.outline(HALF) is None
+    assert [run.id for run in await store.get_many([HALF, "r"])] == ["r"]
+    assert await store.usages([HALF, "r"]) == {}
+    assert await store.last_record(HALF, "step") is await store.last_record("r", HALF) is None
+    for field in ("workflow", "tag", "id_prefix", "text", "parent"):
+        assert await listed(store, **{field: HALF}) == [], field
+        assert await store.search_runs(RunFilter(**{field: HALF})) == Found([], None), field
+    asked = (signal(HALF), CancelRun(HALF, 1.0), PauseRun(HALF, 1.0), ReopenRun(HALF, 1.0))
+    assert await do(store, *asked, signal("r")) == [*[Verdict.UNKNOWN_RUN] * len(asked), Verdict.DONE]
+
+
+async def test_a_text_that_cannot_be_written_down_is_refused_in_words(store: Store):
+    if store.url == "memory://":
+        pytest.skip("what is in memory is not written down")
+    with pytest.raises(UsageError, match="half of a character"):
+        await start(store, tags=(HALF,))
+    await start(store)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.stores.memories import is_proper, proper
+from holdfast.stores.texts import is_proper, proper
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.codec import refuse_sealed
 from holdfast.errors import UsageError
-from holdfast.stores.memories import is_proper
+from holdfast.stores.texts import check_proper
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,5 @@ def check_place(kind: str, name: str) -> None:
     """Raises ``UsageError`` for a place that no store can keep a document in."""
     if not kind or not name:
         raise UsageError(f"a document needs a kind and a name that are not empty, and this has {kind!r} and {name!r}")
-    for text in (kind, name):
-        if not is_proper(text):
-            raise UsageError(
-                f"{text!r} contains half of a character (a lone surrogate), which cannot be written as UTF-8, so no "
-                f"document can have that name. Leave it out, or replace it."
-            )
+    check_proper(kind, "the kind of a document")
+    check_proper(name, f"the name of a document ({kind})")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
+from holdfast.stores.texts import check_proper, is_proper, proper
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +63,8 @@ class DeleteMemory:
 MemoryChange = PutMemory | DeleteMemory
 
 
-def is_proper(text: str) -> bool:
-    """Whether this can be written as UTF-8: halves of characters (surrogates), say from bad JSON, cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def proper(text: str) -> str:
-    """The text with question marks for what is no character."""
-    return text.encode(errors="replace").decode()
-
-
 def _check_place(namespace: str, key: str) -> None:
     if not key:
         raise UsageError(f"a memory in {namespace!r} needs a key that is not empty")
-    for what, text in (("namespace", namespace), ("key", key)):
-        if not is_proper(text):
-            raise UsageError(
-                f"the {what} {text!r} of a memory contains half of a character (a lone surrogate), which cannot be "
-                f"written as UTF-8. Leave it out, or replace it."
-            )
+    check_proper(namespace, "the namespace of a memory")
+    check_proper(key, "the key of a memory")

@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.core.usage import Usage
-from holdfast.stores.memories import proper
+from holdfast.stores.texts import proper
 
 
 def day_of(at: float) -> str:

@@ -17,9 +17,10 @@ from holdfast.stores.approvals import (
     answer_name,
     in_order,
 )
-from holdfast.stores.memories import Memory, MemoryChange, PutMemory, proper
+from holdfast.stores.memories import Memory, MemoryChange, PutMemory
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import TellNotices, Verdict
+from holdfast.stores.texts import proper
 from holdfast.stores.words import asked, best, words
 
 

@@ -3,7 +3,7 @@
 - **Text** in PostgreSQL cannot hold NUL, and SQLite's can. So NUL is written as ``\\x01\\x01`` and ``\\x01`` as
   ``\\x01\\x02``, and turned back when read: nothing is lost, and texts keep their order. Any other text is written as
   it is. Half of a character (a lone surrogate) cannot be written at all; those who may be given one have replaced it or
-  refused it before (see ``memories.proper``), and here it is refused in words.
+  refused it before (see ``stores.texts``), and here it is refused in words.
 - **Whole numbers** are always ``int8``. psycopg would choose the smallest type that fits, and every mixture of sizes
   would be another prepared statement.
 - **Columns** (``Ints``, ``Floats``, ``Texts``, ``Blobs``) are lists for ``unnest``, with a type of their own: also when
@@ -22,7 +22,7 @@ from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
-from holdfast.errors import UsageError
+from holdfast.stores.texts import improper
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext
@@ -69,11 +69,7 @@ def encoded(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        at = error.start
-        raise UsageError(
-            f"the text {_around(text, at)!r} contains half of a character (a lone surrogate, at position {at}), which "
-            f"cannot be written as UTF-8, and so cannot be kept in PostgreSQL. Leave it out, or replace it."
-        ) from None
+        raise improper(error) from None
     return escaped(text).encode() if b"\x00" in data or b"\x01" in data else data
 
 
@@ -89,12 +85,6 @@ def register(context: AdaptContext) -> None:
     for name in _TEXT_TYPES:
         adapters.register_loader(name, _TextLoader)
         adapters.register_loader(name, _TextLoaderInBinary)
-
-
-def _around(text: str, at: int, width: int = 30) -> str:
-    """So much of the text as shows where it is."""
-    begin, end = max(0, at - width), at + width
-    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
 class _Text(Dumper):

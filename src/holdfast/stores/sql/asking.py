@@ -21,7 +21,7 @@ from holdfast.stores.approvals import (
     WithdrawApproval,
     answer_name,
 )
-from holdfast.stores.memories import MemoryChange, is_proper, proper
+from holdfast.stores.memories import MemoryChange
 from holdfast.stores.notices import STAYING
 from holdfast.stores.operations import TellNotices, Verdict
 from holdfast.stores.sql import blobs
@@ -29,6 +29,7 @@ from holdfast.stores.sql.blobs import Damage, is_reference
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import Reader
 from holdfast.stores.sql.transaction import Transaction
+from holdfast.stores.texts import is_proper, proper
 
 _STATES = {state.value: state for state in ApprovalState}
 

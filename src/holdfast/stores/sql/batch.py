@@ -50,6 +50,7 @@ from holdfast.stores.sql.requests import Requests
 from holdfast.stores.sql.rows import Reader, record_row
 from holdfast.stores.sql.starting import Starting, links_wanted
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.texts import is_proper
 
 
 def carry_out(db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel = NOTHING) -> list[Answer]:
@@ -131,7 +132,8 @@ class Batch(Holding, Requests, Starting, Asking, Carrier):
         if ahead.starts:
             self._db.foresee_keys(ahead.starts)
         self._db.foresee({statement: asked for statement, asked in ahead.questions.items() if asked})
-        self.read_fences(ahead.keys, ahead.ids, ahead.ending)  # last: a database that is far away sends all at once
+        ids = filter(is_proper, ahead.ids)  # no run has another one
+        self.read_fences(ahead.keys, ids, ahead.ending)  # last: a database that is far away sends all at once
         self._ending.update(self._by_id[run_id].key for run_id in ahead.cancelled if run_id in self._by_id)
 
 

@@ -11,6 +11,7 @@ from holdfast.stores.sql import queries
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.payloads import fill_records, shorten_runs
 from holdfast.stores.sql.rows import Reader
+from holdfast.stores.texts import is_proper
 
 
 def feed(db: Database, reader: Reader, run_id: str, after_seq: int, after_notice: int, limit: int) -> Feed | None:
@@ -39,7 +40,7 @@ def readable(db: Database, reader: Reader, run: Run, *, whole: bool) -> Run:
 
 def last_record(db: Database, reader: Reader, run_id: str, name: str) -> Record | None:
     """The newest record of this name that is ok."""
-    row = db.one(db.sql.LAST_RECORD, run_id, name)
+    row = db.one(db.sql.LAST_RECORD, run_id, name) if is_proper(run_id) and is_proper(name) else None
     if row is None:
         return None
     return fill_records(db, reader, [reader.record(row, run_id)], lambda: run_id)[0]

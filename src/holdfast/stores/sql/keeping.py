@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from holdfast.core.usage import Usage
 from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.documents import Document
-from holdfast.stores.memories import is_proper
 from holdfast.stores.spending import DayRuns, DayUsage, Spent, day_of, days_between, span_of
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.texts import is_proper
 
 _NO_END = 2**63 - 1
 

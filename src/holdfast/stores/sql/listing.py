@@ -21,6 +21,7 @@ from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.payloads import shorten_runs
 from holdfast.stores.sql.queries import read_runs
 from holdfast.stores.sql.rows import Reader
+from holdfast.stores.texts import is_proper
 
 FEW = 2000
 """So many runs can be looked at one by one for a page."""
@@ -39,6 +40,9 @@ def search_runs(
     db: Database, reader: Reader, where: RunFilter, limit: int, before: int | None, most: int | None
 ) -> Found:
     """The same, among the newest ``most`` of those that the index finds."""
+    texts = (where.workflow, where.tag, where.id_prefix, where.text, where.parent)
+    if not all(is_proper(text) for text in texts if text is not None):
+        return Found([], None)
     below = _BEYOND_ALL_KEYS if before is None else before
     found: list[Run] = []
     conditions = _conditions(db, where)

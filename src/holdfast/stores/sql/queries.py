@@ -14,6 +14,7 @@ from holdfast.stores.operations import Answer, Run, Started
 from holdfast.stores.sql.database import Database, NotText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
 from holdfast.stores.sql.rows import Reader, record_name
+from holdfast.stores.texts import is_proper
 
 _ALL = (1 << 62) - 1
 
@@ -22,13 +23,13 @@ log = logging.getLogger("holdfast.stores")
 
 def get(db: Database, reader: Reader, run_id: str) -> Run | None:
     """One run's row, with references where its large payloads are."""
-    row = db.one(db.sql.GET_RUN, run_id)
+    row = db.one(db.sql.GET_RUN, run_id) if is_proper(run_id) else None
     return None if row is None else reader.run(row)
 
 
 def get_many(db: Database, reader: Reader, run_ids: Sequence[str]) -> list[Run]:
     """The rows of those that exist."""
-    rows = db.ask(db.sql.GET_RUNS_BY_ID, (db.listed(run_ids),))
+    rows = db.ask(db.sql.GET_RUNS_BY_ID, (db.listed(filter(is_proper, run_ids)),))
     return whole(db, reader, [reader.run(row) for row in rows])
 
 
@@ -221,7 +222,7 @@ def count_unfinished(db: Database, workflows: Collection[str] | None) -> Mapping
 
 def usages(db: Database, reader: Reader, run_ids: Sequence[str]) -> dict[str, RunUsage]:
     """What runs have used, and their budgets."""
-    found = {row[0]: reader.usage(row) for row in db.ask(db.sql.USAGES, (db.listed(run_ids),))}
+    found = {row[0]: reader.usage(row) for row in db.ask(db.sql.USAGES, (db.listed(filter(is_proper, run_ids)),))}
     return {run_id: usage for run_id, usage in found.items() if usage != RunUsage()}
 
 

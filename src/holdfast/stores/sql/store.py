@@ -33,7 +33,7 @@ from holdfast.stores.contract import (
     WorkflowSpec,
 )
 from holdfast.stores.documents import Document, check_place
-from holdfast.stores.memories import DeleteMemory, Memory, PutMemory, is_proper
+from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
 from holdfast.stores.outlines import Outline
@@ -62,6 +62,7 @@ from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.rows import Reader
+from holdfast.stores.texts import is_proper
 from holdfast.stores.words import asked
 
 T = TypeVar("T")

@@ -27,6 +27,7 @@ from holdfast.stores.sql.database import Database, NotText
 from holdfast.stores.sqlite.connections import PATIENCE, patiently, roll_back
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.faults import is_busy, store_error
+from holdfast.stores.texts import improper
 
 T = TypeVar("T")
 Work = Callable[[Database], T]
@@ -129,6 +130,8 @@ class Line:
             roll_back(connection)
             if isinstance(error, NotText) and error.__cause__ is not None:
                 raise error.__cause__ from None  # nobody could say which row it is, so it is the file that is damaged
+            if isinstance(error, UnicodeEncodeError):
+                raise improper(error) from None
             raise
         if sample and connection.total_changes != changes:
             self._pace += _WEIGHT * (time.perf_counter() - began - self._pace)

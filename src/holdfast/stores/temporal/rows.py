@@ -41,6 +41,7 @@ from holdfast.stores.temporal.happenings import How, ended_with
 from holdfast.stores.temporal.heads import HEAD, QUESTIONS, run_of
 from holdfast.stores.temporal.histories import first_event, is_apart, last_event, newest_events, plain_payloads
 from holdfast.stores.temporal.payloads import data_of, plain
+from holdfast.stores.texts import is_proper
 
 REOPENED = "reopened"
 """The entry of the memo that tells of retries: when each was made, and the ``seq`` of the last record that it kept."""
@@ -124,6 +125,8 @@ def span_of(key: int) -> tuple[int, int]:
 
 async def describe(client: Client, id: str, execution: str = "") -> Described | None:
     """What is told of an execution now, the newest one if it is not said which; ``None``: there is none."""
+    if not is_proper(id):
+        return None
     try:
         told = await client.workflow_service.describe_workflow_execution(
             DescribeWorkflowExecutionRequest(

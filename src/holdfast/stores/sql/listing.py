@@ -154,8 +154,9 @@ def _floor(
     if source.few or set(conditions) <= set(source.serves) or not places:
         return 0, None
     each = max(1, most // len(places))
-    statement = f"{_statement(db, source).format(filters='')} OFFSET {each - 1}"
-    last = max((row[0] for place in places for row in db.ask(statement, (*place, below, 0, 1))), default=0)
+    statement = f"SELECT count(*), min(found.key) FROM ({_statement(db, source).format(filters='')}) found"
+    looked_at = [db.ask(statement, (*place, below, 0, each))[0] for place in places]
+    last = max((lowest for count, lowest in looked_at if count == each), default=0)
     if not last or ("created" in conditions and not db.ask(db.sql.CREATED_BELOW, (*conditions["created"], last))):
         return last, None
     return last, last

@@ -402,7 +402,7 @@ _NARROW = {
     "created": ("key", "runs INDEXED BY runs_created", "created_at >= ? AND created_at < ?"),
 }
 LIST_BY = {
-    name: f"SELECT {key} FROM {index}{' CROSS JOIN runs ON key = run' if key == 'run' else ''} "
+    name: f"SELECT {key} AS key FROM {index}{' CROSS JOIN runs ON key = run' if key == 'run' else ''} "
     f"WHERE {condition} AND {key} < ? AND {key} >= ?{{filters}} ORDER BY {key} DESC LIMIT ?"
     for name, (key, index, condition) in _NARROW.items()
 }

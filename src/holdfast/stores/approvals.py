@@ -171,8 +171,17 @@ class ApprovalFilter(NamedTuple):
     """Only those that take no answer any more, the one that was asked last first; ``only_open`` is then without
     meaning."""
 
-    def takes(self, state: ApprovalState) -> bool:
-        """Whether one in this state is among them."""
+    def matches(self, approval: Approval) -> bool:
+        """Whether this one is among them."""
+        return (
+            self._takes(approval.state)
+            and (self.run_id is None or approval.run_id == self.run_id)
+            and (self.workflow is None or approval.workflow == self.workflow)
+            and (self.asked_of is None or approval.asked_of == self.asked_of)
+            and (self.id_prefix is None or approval.id.startswith(self.id_prefix))
+        )
+
+    def _takes(self, state: ApprovalState) -> bool:
         is_open = state is ApprovalState.OPEN
         return not is_open if self.only_closed else is_open or not self.only_open
 

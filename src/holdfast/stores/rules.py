@@ -403,6 +403,12 @@ def error_words(error: bytes | None) -> str:
         return ""
 
 
+def mentions(run: Run, text: str) -> bool:
+    """Whether a search for a text finds this run: see ``RunFilter.text``."""
+    wanted = text.casefold()
+    return any(wanted in words.casefold() for words in (run.id, run.workflow, *run.tags, error_words(run.error)))
+
+
 def switched_off(workflow: str, so: str) -> WorkflowSwitchedOff:
     """What to raise when a run is not started for that reason; ``so`` tells what did not happen."""
     return WorkflowSwitchedOff(

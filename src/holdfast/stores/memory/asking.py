@@ -102,7 +102,7 @@ class Asking(Tables):
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         """Approvals that match, the longest open first."""
         with self._lock:
-            found = [approval for approval in self._approvals.values() if _matches(approval, where)]
+            found = [approval for approval in self._approvals.values() if where.matches(approval)]
         return in_order(found, where)[:limit]
 
     # Notices
@@ -149,13 +149,3 @@ class Asking(Tables):
             among = [place for place in self._memories if place[0] == namespace]
             found = sorted(best(self._words, asked(words), among))
             return [self._memories[place] for _, place in found[:limit]]
-
-
-def _matches(approval: Approval, where: ApprovalFilter) -> bool:
-    return (
-        where.takes(approval.state)
-        and (where.run_id is None or approval.run_id == where.run_id)
-        and (where.workflow is None or approval.workflow == where.workflow)
-        and (where.asked_of is None or approval.asked_of == where.asked_of)
-        and (where.id_prefix is None or approval.id.startswith(where.id_prefix))
-    )

@@ -410,10 +410,5 @@ def _matches(run: Run, where: RunFilter) -> bool:
         and (where.created_before is None or run.created_at < where.created_before)
         and (where.parent is None or (where.parent != "" and run.parent == where.parent))
         and (where.owner is None or run.owner == where.owner)
-        and (where.text is None or _mentions(run, where.text.casefold()))
+        and (where.text is None or rules.mentions(run, where.text))
     )
-
-
-def _mentions(run: Run, text: str) -> bool:
-    words = (run.id, run.workflow, *run.tags, rules.error_words(run.error))
-    return any(text in word.casefold() for word in words)

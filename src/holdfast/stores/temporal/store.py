@@ -26,6 +26,7 @@ from holdfast.codec import LARGEST, Encryption, check_size
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
+from holdfast.stores import rules
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, in_order
 from holdfast.stores.contract import Found, History, RunFilter, RunUsage, Store, Worker, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
@@ -45,7 +46,6 @@ from holdfast.stores.operations import (
     StartRun,
     Verdict,
 )
-from holdfast.stores.rules import error_words
 from holdfast.stores.temporal import listing, requests
 from holdfast.stores.temporal.announcing import announce, announced
 from holdfast.stores.temporal.connecting import connect
@@ -66,9 +66,9 @@ from holdfast.stores.temporal.waiting import Ends
 log = logging.getLogger("holdfast.stores")
 
 AT_ONCE = 16
-LOOKED_AT = 500
-"""Runs that a piece of a search looks at: each is a question to the server."""
 """How many runs are looked at at a time."""
+LOOKED_AT = 500
+"""How many a piece of a search looks at: each is a question to the server."""
 REMEMBERED = 10_000
 """How many keys of runs, and ids of questions, are remembered."""
 
@@ -406,7 +406,7 @@ class TemporalStore(Lacking):
         """
         with translating(self.target):
             found = await self._questions(where)
-        fitting = [one for one in found if _is_asked(one, where)]
+        fitting = list(filter(where.matches, found))
         for one in fitting:
             self._askers[one.id] = one.run_id
         return in_order(fitting, where)[:limit]
@@ -512,20 +512,8 @@ async def _has_tags(client: Client) -> bool:
 
 def _matches(run: Run, where: RunFilter) -> bool:
     """What the visibility store cannot tell."""
-    text = None if where.text is None else where.text.casefold()
-    words = (run.id, run.workflow, *run.tags, error_words(run.error))
     return (
         (not where.states or run.state in where.states)
         and (where.parent is None or run.parent == where.parent)
-        and (text is None or any(text in word.casefold() for word in words))
-    )
-
-
-def _is_asked(one: Approval, where: ApprovalFilter) -> bool:
-    return (
-        (where.run_id is None or one.run_id == where.run_id)
-        and where.takes(one.state)
-        and (where.workflow is None or one.workflow == where.workflow)
-        and (where.asked_of is None or one.asked_of == where.asked_of)
-        and (where.id_prefix is None or one.id.startswith(where.id_prefix))
+        and (where.text is None or rules.mentions(run, where.text))
     )

@@ -8,7 +8,6 @@ from holdfast.agents.observations import outcome_of_failure
 from holdfast.client.observations import failure_of_child, observation_of_failure
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
-from holdfast.engine.children import child_failure
 from holdfast.errors import (
     ArgumentsRefused,
     RunConflict,
@@ -19,6 +18,7 @@ from holdfast.errors import (
     UnrecordableValue,
     ValueTooLarge,
 )
+from holdfast.stores.rules import child_failure
 
 
 class Sad(Exception):

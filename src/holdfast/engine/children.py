@@ -26,7 +26,7 @@ from holdfast.engine.telling import Account
 from holdfast.engine.writer import Done
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.stores.operations import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
-from holdfast.stores.rules import switched_off
+from holdfast.stores.rules import child_failure, switched_off
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -134,13 +134,3 @@ class Children:
         account = self._accounts.pop(command.position, None)
         if account is not None:
             self._driver.host.telling.forget(account)
-
-
-def child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:
-    """What is recorded of a run that ended without a result: enough to raise what its own caller would have seen."""
-    return json.dumps({"child": run_id, "state": state, "error": None if error is None else error.decode()}).encode()
-
-
-def is_child_failure(payload: bytes | None) -> bool:
-    """Whether this was recorded of such a run, and not of one that could not be started, or is not the one meant."""
-    return (payload or b"").startswith(b'{"child": ')

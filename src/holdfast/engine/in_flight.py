@@ -15,8 +15,8 @@ from holdfast.core.records import Attempt
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
 from holdfast.engine.hosting import Begun
-from holdfast.errors import StepOutcomeUnknown
 from holdfast.stores.memories import MemoryChange
+from holdfast.stores.rules import unknown_outcome
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -122,12 +122,3 @@ class StepsInFlight:
         begun, self.begun = self.begun, {}
         for step in begun.values():
             step.cancel(lost=True)
-
-
-def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
-    """What is recorded of a ``once`` step that was in flight when its worker died."""
-    return StepOutcomeUnknown(
-        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
-        f"not run again: it may or may not have happened. Check first, then act on what you find.",
-        step,
-    )

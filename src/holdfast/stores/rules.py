@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.core.usage import BUDGET_SIGNAL, Limits
-from holdfast.errors import BudgetExceeded, WorkflowSwitchedOff
+from holdfast.errors import BudgetExceeded, StepOutcomeUnknown, WorkflowSwitchedOff
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, ReopenRun, Run, Verdict
@@ -107,6 +107,16 @@ def becomes_linked(told: Told | None, state: str) -> bool:
 def end_payload(output: bytes | None, error: bytes | None) -> bytes:
     """What the mailbox of a run that waits is told of an end."""
     return output if output is not None else error if error is not None else b"null"
+
+
+def child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:
+    """What is recorded of a run that ended without a result: enough to raise what its own caller would have seen."""
+    return json.dumps({"child": run_id, "state": state, "error": None if error is None else error.decode()}).encode()
+
+
+def is_child_failure(payload: bytes | None) -> bool:
+    """Whether this was recorded of such a run, and not of one that could not be started, or is not the one meant."""
+    return (payload or b"").startswith(b'{"child": ')
 
 
 # Requests
@@ -401,6 +411,15 @@ def error_words(error: bytes | None) -> str:
         return f"{told['type']} {told['message']}"
     except (ValueError, TypeError, KeyError):
         return ""
+
+
+def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
+    """What is recorded of a ``once`` step that was in flight when its worker died."""
+    return StepOutcomeUnknown(
+        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
+        f"not run again: it may or may not have happened. Check first, then act on what you find.",
+        step,
+    )
 
 
 def mentions(run: Run, text: str) -> bool:

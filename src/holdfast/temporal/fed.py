@@ -10,11 +10,11 @@ from holdfast.core.commands import UNREAD, Command
 from holdfast.core.records import Attempt, Kind
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.driver import Driver
-from holdfast.engine.in_flight import unknown_outcome
-from holdfast.errors import StepFailed, UsageError
+from holdfast.errors import UsageError
 from holdfast.stores.rules import death_error
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.happenings import Ended, How, StepEnded
+from holdfast.stores.temporal.outcomes import step_failure
 
 if TYPE_CHECKING:
     from holdfast.temporal.feeding import Feed
@@ -80,7 +80,7 @@ class FedStep:
 
     def ended(self, told: StepEnded) -> None:
         """It has an outcome."""
-        ended, command = told.ended, self.command
+        ended = told.ended
         if self.withdrawn:
             if self.is_awaited_withdrawn:
                 self._driver.journal.answered()
@@ -92,10 +92,11 @@ class FedStep:
         if ended.how is How.DEAD or (ended.how in (How.TIMED_OUT, How.HANDED_OVER) and not self.call.is_once):
             self._driver.die(ended.payload if ended.how is How.DEAD else self._died_too_often())
             return
+        ok = ended.how is How.COMPLETED
         self._driver.steps.settled(
             self,
-            ok=ended.how is How.COMPLETED,
-            payload=self._outcome(command, ended),
+            ok=ok,
+            payload=ended.payload if ok else step_failure(ended, self.command.name, self._driver.run.id),
             value=UNREAD,
             started_at=told.started_at,
             attempts=told.attempts,
@@ -105,13 +106,6 @@ class FedStep:
             preview=told.preview,
             noted=False,
         )
-
-    def _outcome(self, command: Command, ended: Ended) -> bytes:
-        if ended.how in (How.COMPLETED, How.FAILED):
-            return ended.payload
-        if ended.how in (How.TIMED_OUT, How.HANDED_OVER):
-            return encode_error(unknown_outcome(self._driver.run.id, command.name))
-        return encode_error(StepFailed(f"step {command.name!r} was cancelled in Temporal", command.name))
 
     def _record_hole(self, told: StepEnded) -> None:
         command = self.command

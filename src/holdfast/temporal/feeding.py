@@ -21,7 +21,6 @@ from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt, Kind, Record, Signal
-from holdfast.engine.children import is_child_failure
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.writer import Done
@@ -42,6 +41,7 @@ from holdfast.stores.operations import (
     Run,
     Verdict,
 )
+from holdfast.stores.rules import is_child_failure
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.carrying import Packing, seen_in, unpack
 from holdfast.stores.temporal.happenings import (

@@ -10,12 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.engine.writer import Done
-from holdfast.errors import StepFailed
 from holdfast.stores.operations import Link, NewRun, Run, Started, Verdict
-from holdfast.stores.temporal.happenings import STATES, ChildEnded, ChildStarted, Ended, How, StepEnded
+from holdfast.stores.temporal.happenings import ChildEnded, ChildStarted, Ended, How, StepEnded
+from holdfast.stores.temporal.outcomes import child_end
 from holdfast.temporal import pacing
 from holdfast.temporal.awaited import AwaitedRun
 from holdfast.temporal.pacing import Pace
@@ -88,7 +87,7 @@ class Relatives:
             self._starting[link.position] = None, run_id, link, done
             self._begin_await(run_id, link)
         elif run_id in self._ends:
-            state, output, error = _end(self._ends[run_id])
+            state, output, error = child_end(self._ends[run_id])
             self._feed.later(done, Started(_row(None, run_id, state, output, error), created=False))
         else:
             self._waiting.setdefault(run_id, []).append(link.position)
@@ -125,20 +124,9 @@ class Relatives:
         """A child has ended."""
         self._starts.over(told.position)
         self._ends[told.run_id] = told.ended
-        state, output, error = _end(told.ended)
+        state, output, error = child_end(told.ended)
         for position in self._waiting.pop(told.run_id, ()):
             self._feed.put(state, output or error or b"null", self._feed.clock.now(), position)
-
-
-def _end(ended: Ended) -> tuple[RunState, bytes | None, bytes | None]:
-    """State, output and error of a run that has ended so."""
-    state = STATES.get(ended.how, RunState.FAILED)
-    if state is RunState.COMPLETED:
-        return state, ended.payload, None
-    if ended.how in (How.TERMINATED, How.TIMED_OUT):
-        words = "was terminated in Temporal" if ended.how is How.TERMINATED else "ran into a time-out of Temporal's"
-        return state, None, encode_error(StepFailed(f"the run {words}", ""))
-    return state, None, ended.payload
 
 
 def _row(

@@ -18,7 +18,8 @@ from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
-from holdfast.errors import RunNotFound, StepFailed, StepOutcomeUnknown
+from holdfast.errors import RunNotFound, StepFailed
+from holdfast.stores.rules import child_failure, unknown_outcome
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.carrying import unpack
 from holdfast.stores.temporal.happenings import (
@@ -192,7 +193,7 @@ def step_record(seq: int, kind: Kind, name: str, ended: StepEnded, at: float, ru
     """The record of a step that has ended so."""
     ok = ended.ended.how is How.COMPLETED
     return Record(
-        seq, kind, ended.position, name, ok, ended.ended.payload if ok else _failure(ended, name, run_id), at,
+        seq, kind, ended.position, name, ok, ended.ended.payload if ok else step_failure(ended.ended, name, run_id), at,
         ended.started_at or at, ended.attempts, worker_id(ended.worker), preview=ended.preview,
     )  # fmt: skip
 
@@ -202,30 +203,32 @@ def worker_id(identity: str) -> int:
     return zlib.crc32(identity.encode()) % 99_999 + 1 if identity else 0
 
 
-def _failure(ended: StepEnded, name: str, run_id: str) -> bytes:
-    if ended.ended.how in (How.FAILED, How.DEAD):
-        return ended.ended.payload
-    if ended.ended.how is How.CANCELLED:
+def step_failure(ended: Ended, name: str, run_id: str) -> bytes:
+    """The encoded error of a step that has ended so, without a value."""
+    if ended.how in (How.FAILED, How.DEAD):
+        return ended.payload
+    if ended.how is How.CANCELLED:
         return encode_error(StepFailed(f"step {name!r} was cancelled in Temporal", name))
-    return encode_error(
-        StepOutcomeUnknown(
-            f"step {name!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is not "
-            f"run again: it may or may not have happened. Check first, then act on what you find.",
-            name,
-        )
-    )
+    return encode_error(unknown_outcome(run_id, name))
+
+
+def child_end(ended: Ended) -> tuple[RunState, bytes | None, bytes | None]:
+    """State, output and error of a run that has ended so."""
+    state = STATES.get(ended.how, RunState.FAILED)
+    if state is RunState.COMPLETED:
+        return state, ended.payload, None
+    if ended.how in (How.TERMINATED, How.TIMED_OUT):
+        words = "was terminated in Temporal" if ended.how is How.TERMINATED else "ran into a time-out of Temporal's"
+        return state, None, encode_error(StepFailed(f"the run {words}", ""))
+    return state, None, ended.payload
 
 
 def child_record(seq: int, position: int, name: str, run_id: str, ended: Ended, at: float) -> Record:
     """The record of a run that was waited for, and has ended so."""
-    state = STATES.get(ended.how, RunState.FAILED)
-    if state is RunState.COMPLETED:
-        return Record(seq, Kind.CHILD, position, name, True, ended.payload, at, at, preview=run_id)
-    error: bytes | None = ended.payload
-    if ended.how in (How.TERMINATED, How.TIMED_OUT):
-        words = "was terminated in Temporal" if ended.how is How.TERMINATED else "ran into a time-out of Temporal's"
-        error = encode_error(StepFailed(f"the run {words}", ""))
-    return Record(seq, Kind.CHILD, position, name, False, _child_failure(run_id, state, error), at, at, preview=run_id)
+    state, output, error = child_end(ended)
+    ok = state is RunState.COMPLETED
+    payload = output if ok else child_failure(run_id, state, error)
+    return Record(seq, Kind.CHILD, position, name, ok, payload, at, at, preview=run_id)
 
 
 def awaited_record(seq: int, position: int, name: str, child: Child, ended: StepEnded, at: float) -> Record:
@@ -241,18 +244,13 @@ def awaited_record(seq: int, position: int, name: str, child: Child, ended: Step
     _, _, state, output, error_text = told
     ok = state == RunState.COMPLETED
     error = None if error_text is None else str(error_text).encode()
-    payload = str(output or "null").encode() if ok else _child_failure(child.run_id, RunState(state), error)
+    payload = str(output or "null").encode() if ok else child_failure(child.run_id, RunState(state), error)
     return Record(seq, kind, position, name, ok, payload, at, at, preview=child.run_id)
 
 
 def start_record(seq: int, position: int, name: str, run_id: str, at: float) -> Record:
     """The record of a run that was started."""
     return Record(seq, Kind.START, position, name, True, json.dumps(run_id).encode(), at, at, preview=run_id)
-
-
-def _child_failure(run_id: str, state: RunState, error: bytes | None) -> bytes:
-    """As ``engine.children.child_failure`` writes it."""
-    return json.dumps({"child": run_id, "state": state, "error": None if error is None else error.decode()}).encode()
 
 
 def sent(signals: Iterable[Signal], batches: Iterable[Batch]) -> list[Signal]:

@@ -326,7 +326,19 @@ def listeners_kept_from(oldest: float | None, now: float) -> float:
     return min(now - LISTENERS_KEPT, now if oldest is None else oldest)
 
 
-# Errors that a store writes itself, and how they are searched
+def lease_has_passed(worker: Worker, now: float, by_lease: float | None) -> bool:
+    """Whether a worker counts as dead by its lease; ``by_lease`` as in ``Store.reap``."""
+    if not worker.by_lease:
+        return worker.lease_until < now
+    return by_lease is not None and max(worker.beat_at, by_lease) + worker.lease_until - worker.beat_at < now
+
+
+def may_be_delivered_again(deliveries: int, most: int) -> bool:
+    """Whether a run that has failed with its holder so often before may be taken up once more."""
+    return deliveries + 1 < most
+
+
+# Errors that are recorded, and how they are searched
 
 
 def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
@@ -351,18 +363,6 @@ def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
     return [found[position] for position in sorted(found)]
 
 
-def lease_has_passed(worker: Worker, now: float, by_lease: float | None) -> bool:
-    """Whether a worker counts as dead by its lease; ``by_lease`` as in ``Store.reap``."""
-    if not worker.by_lease:
-        return worker.lease_until < now
-    return by_lease is not None and max(worker.beat_at, by_lease) + worker.lease_until - worker.beat_at < now
-
-
-def may_be_delivered_again(deliveries: int, most: int) -> bool:
-    """Whether a run that has failed with its holder so often before may be taken up once more."""
-    return deliveries + 1 < most
-
-
 def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice] = ()) -> bytes:
     """The encoded error of a run that took its worker down too often; ``told`` is what was told of its steps."""
     doing = in_flight(told)
@@ -382,6 +382,15 @@ def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice
 def deadline_error(run_id: str) -> bytes:
     """The encoded error of a run by delivery whose deadline has passed."""
     return _encoded("RunTimedOut", f"run {run_id!r} did not end within its deadline", {})
+
+
+def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
+    """What is recorded of a ``once`` step that was in flight when its worker died."""
+    return StepOutcomeUnknown(
+        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
+        f"not run again: it may or may not have happened. Check first, then act on what you find.",
+        step,
+    )
 
 
 def corrupt_error(message: str) -> bytes:
@@ -411,15 +420,6 @@ def error_words(error: bytes | None) -> str:
         return f"{told['type']} {told['message']}"
     except (ValueError, TypeError, KeyError):
         return ""
-
-
-def unknown_outcome(run_id: str, step: str) -> StepOutcomeUnknown:
-    """What is recorded of a ``once`` step that was in flight when its worker died."""
-    return StepOutcomeUnknown(
-        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
-        f"not run again: it may or may not have happened. Check first, then act on what you find.",
-        step,
-    )
 
 
 def mentions(run: Run, text: str) -> bool:

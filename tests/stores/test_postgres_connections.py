@@ -118,6 +118,7 @@ class TestValues:
             assert one(connection, "SELECT pg_typeof(%s)::text, %s", column(held), column(held)) == (name, held)
 
     def test_one_statement_is_prepared_once(self, connection: Connection) -> None:
+        connection.prepare_threshold = 1
         insert = "SELECT count(*) FROM unnest(%s, %s, %s, %s) q(a, b, c, d) WHERE a = %s"
         for n in (0, 1, 2, 300):
             held = [None] * n if n == 1 else [n] * n

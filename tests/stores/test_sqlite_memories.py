@@ -270,7 +270,7 @@ async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
             return call if name in ("execute", "executemany") else getattr(real, name)
 
     tells = [TellNotices(run.key, run.epoch, (Notice(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
-    database = SqliteDatabase(Watched(), path)  # type: ignore[arg-type]
+    database = SqliteDatabase(Watched())  # type: ignore[arg-type]
     assert carry_out(database, tells, 1.0, store._reader) == [DONE] * 60
     assert prepared == ["BEGIN", "SELECT", "SELECT", "INSERT", "COMMIT"]
     await store.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import zlib
 from asyncio import events
 from collections.abc import Sequence
@@ -501,7 +500,7 @@ class HeldRun(Feed):
 
 def _uncancel() -> None:
     task = asyncio.current_task()
-    if task is not None and sys.version_info >= (3, 11):
+    if task is not None:
         task.uncancel()
 
 

@@ -45,8 +45,6 @@ _NETWORK = {
     "tcp_user_timeout": 30_000,
 }
 """A host that is gone without a word is noticed within half a minute, and not after two hours."""
-_PREPARE_AFTER = 1
-_PREPARED_MAX = 1000
 _SCHEMES = ("postgresql", "postgres")
 _FIRST_LOOK = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
@@ -198,8 +196,6 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
         connection.settings_sql = _set(settings, local=True)
     else:
         connection.execute(_set(settings, local=False).encode())
-        connection.prepare_threshold = _PREPARE_AFTER
-        connection.prepared_max = _PREPARED_MAX
 
 
 def _set(settings: dict[str, str], *, local: bool) -> str:

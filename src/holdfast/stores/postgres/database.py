@@ -31,10 +31,9 @@ from holdfast.stores.postgres.bulk import Bulk, Questions
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.trips import Result, Sent, Trips, Waits
+from holdfast.stores.sql.claims import PROMOTE
 from holdfast.stores.sql.database import Collision, Database, Row, Values
 
-PROMOTE = 10_000
-"""So many timers of a workflow become due at a time."""
 _AMONG = 4
 """A claim looks at so many times as many runs as it wants: others may be taking the first ones just now."""
 _AT_LEAST = 100
@@ -57,7 +56,6 @@ class PgDatabase(Database):
     sql: PgStatements  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets another one
 
     def __init__(self, connection: Connection, schema: str) -> None:
-        self.name = connection.shown
         self.connection = connection
         self.sql = _statements(schema)  # pyright: ignore[reportIncompatibleVariableOverride]
         self._is_open = False

@@ -26,6 +26,7 @@ from holdfast.stores.sql.transaction import Transaction
 log = logging.getLogger("holdfast.stores")
 
 PROMOTE = 10_000
+"""So many timers of a version of a workflow become due at a time."""
 
 
 class Wanted:

@@ -42,8 +42,6 @@ class Collision(Exception):
 class Database(ABC):
     """One connection."""
 
-    name: str
-    """What errors call it."""
     sql: Statements
 
     # Transactions

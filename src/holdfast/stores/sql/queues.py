@@ -162,7 +162,7 @@ def to_be_limited(db: Database, reader: Reader, name: str) -> list[int]:
     return sorted(found)
 
 
-def limit(db: Database, name: str, keys: Sequence[int], now: float) -> bool:
+def limit(db: Database, name: str, keys: Sequence[int], now: float) -> None:
     """Make runs limited, if the queue still is."""
     db.begin()
     turns = Turns(db, now)
@@ -176,7 +176,6 @@ def limit(db: Database, name: str, keys: Sequence[int], now: float) -> bool:
             db.write(db.sql.LIMIT_RUN, new)
         turns.flush()
     db.commit()
-    return turns.is_limited(name)
 
 
 def settle(db: Database, reader: Reader, name: str) -> bool:

@@ -11,18 +11,16 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from holdfast.stores.memories import Memory, MemoryChange
+from holdfast.stores.sql.claims import PROMOTE
 from holdfast.stores.sql.database import Collision, Database, NotText, Row, Values
 from holdfast.stores.sqlite import memories
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.connections import roll_back
 from holdfast.stores.sqlite.faults import is_not_text
 
-PROMOTE = 10_000
-"""So many timers become due at a time."""
 _LONGEST_PATTERN = 1000
 
 
@@ -31,8 +29,7 @@ class SqliteDatabase(Database):
 
     sql = sql.STATEMENTS
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.name = str(path)
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
     # Transactions

@@ -44,7 +44,7 @@ class Line:
 
     def __init__(self, connection: sqlite3.Connection, database: Path, name: str) -> None:
         self._connection = connection
-        self._db = SqliteDatabase(connection, database)
+        self._db = SqliteDatabase(connection)
         self._database = database
         self._file = os.fspath(database)
         self._identity = _identity(self._file)

@@ -7,7 +7,7 @@ so all that are in an event are found, whatever the event, and decoded together,
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -27,6 +27,7 @@ from holdfast.errors import StoreError
 
 PAGE = 1000
 _FEW = 30
+_NEWEST = 50
 
 ENCRYPTED = b"binary/encrypted"
 """The encoding of a payload that was encrypted: see ``connecting``."""
@@ -35,29 +36,24 @@ _APART = b"json/external-storage-reference"
 _REFERENCE = b"temporal.api.sdk.v1.ExternalStorageReference"
 
 
-async def fetch_events(client: Client, run_id: str, execution: str | None = None) -> list[HistoryEvent]:
+async def fetch_events(client: Client, run_id: str, execution: str = "") -> list[HistoryEvent]:
     """All events of an execution (the newest one under this id, if it is not said which), decoded."""
-    return [event async for event in read_events(client, run_id, execution)]
-
-
-async def read_events(client: Client, run_id: str, execution: str | None = None) -> AsyncIterator[HistoryEvent]:
-    """The same, as they come."""
+    found: list[HistoryEvent] = []
     token = b""
     while True:
         answer = await client.workflow_service.get_workflow_execution_history(
             GetWorkflowExecutionHistoryRequest(
                 namespace=client.namespace,
-                execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+                execution=WorkflowExecution(workflow_id=run_id, run_id=execution),
                 maximum_page_size=PAGE,
                 next_page_token=token,
             ),
             retry=True,
         )
-        for event in await decoded(client, answer.history.events):
-            yield event
+        found += await decoded(client, answer.history.events)
         token = answer.next_page_token
         if not token:
-            return
+            return found
 
 
 async def events_after(client: Client, run_id: str, execution: str, after: int) -> list[HistoryEvent]:
@@ -83,9 +79,7 @@ async def events_after(client: Client, run_id: str, execution: str, after: int) 
             return await decoded(client, reversed(found))
 
 
-async def first_event(
-    client: Client, run_id: str, execution: str | None = None, *, whole: bool = True
-) -> HistoryEvent | None:
+async def first_event(client: Client, run_id: str, execution: str, *, whole: bool = True) -> HistoryEvent | None:
     """The event with which an execution began; its arguments are in it.
 
     Payloads that are kept apart are read only if it is to be ``whole``.
@@ -93,7 +87,7 @@ async def first_event(
     answer = await client.workflow_service.get_workflow_execution_history(
         GetWorkflowExecutionHistoryRequest(
             namespace=client.namespace,
-            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution),
             maximum_page_size=1,
         ),
         retry=True,
@@ -102,36 +96,38 @@ async def first_event(
     return events[0] if events else None
 
 
-async def last_event(
-    client: Client, run_id: str, execution: str | None = None, *, whole: bool = True, wait: bool = False
-) -> HistoryEvent | None:
-    """The event with which an execution ended; the newest one, if it has not.
+async def last_event(client: Client, run_id: str, execution: str, *, whole: bool = True) -> HistoryEvent | None:
+    """The event with which an execution ended; the newest one, if it has not."""
+    events = await decoded(client, await _closing_events(client, run_id, execution, wait=False), whole=whole)
+    return events[0] if events else None
 
-    With ``wait``, the server answers when it has ended, and with ``None`` if that takes too long.
-    """
+
+async def has_ended(client: Client, run_id: str, execution: str) -> bool:
+    """Wait until an execution has ended; false: the server had nothing to say for a while."""
+    return bool(await _closing_events(client, run_id, execution, wait=True))
+
+
+async def _closing_events(client: Client, run_id: str, execution: str, *, wait: bool) -> list[HistoryEvent]:
     answer = await client.workflow_service.get_workflow_execution_history(
         GetWorkflowExecutionHistoryRequest(
             namespace=client.namespace,
-            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution),
             history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
             wait_new_event=wait,
             skip_archival=True,
         ),
         retry=True,
     )
-    events = await decoded(client, answer.history.events[-1:], whole=whole)
-    return events[0] if events else None
+    return list(answer.history.events[-1:])
 
 
-async def newest_events(
-    client: Client, run_id: str, execution: str | None = None, *, most: int = 50
-) -> list[HistoryEvent]:
-    """The newest events, the newest first, as the server has them: what is in their payloads cannot be read."""
+async def newest_events(client: Client, run_id: str, execution: str) -> list[HistoryEvent]:
+    """Some of the newest events, the newest first, as the server has them: their payloads cannot be read."""
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
             namespace=client.namespace,
-            execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
-            maximum_page_size=most,
+            execution=WorkflowExecution(workflow_id=run_id, run_id=execution),
+            maximum_page_size=_NEWEST,
         ),
         retry=True,
     )

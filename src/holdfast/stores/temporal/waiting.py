@@ -13,7 +13,7 @@ import logging
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast.stores.temporal.histories import last_event
+from holdfast.stores.temporal.histories import has_ended
 from holdfast.stores.temporal.rows import Described
 
 log = logging.getLogger("holdfast.stores")
@@ -44,7 +44,7 @@ class Ends:
 
     async def _ask(self, told: Described) -> bool:
         try:
-            return await last_event(self._client, told.id, told.execution, whole=False, wait=True) is not None
+            return await has_ended(self._client, told.id, told.execution)
         except RPCError as error:
             log.debug("the end of run %r was not waited for: %s", told.id, error)
             await asyncio.sleep(0.5)  # whoever waits reads the run again, and hears what is wrong

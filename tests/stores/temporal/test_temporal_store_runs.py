@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from store_values import new_run
 from temporal_stores import opened_store, until
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from holdfast.codec import describe_error
 from holdfast.core.queues import QueueLimits
@@ -36,6 +38,7 @@ from holdfast.stores.operations import (
 )
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.temporal import naming
+from holdfast.stores.temporal.rows import Described
 from holdfast.stores.temporal.store import TemporalStore
 from temporal_server import own
 
@@ -273,6 +276,41 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
 
     await until(one_row)  # its former execution is not listed beside it
     assert sorted(await found()) == sorted(ids)
+
+
+async def test_a_search_in_pieces_finds_what_a_list_finds_over_temporal(
+    store: TemporalStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.stores.temporal.store.LOOKED_AT", 2)
+    flow = own("searched")
+    runs = [await start(store, a_run(f"piece{number}", workflow=flow)) for number in range(5)]
+    wanted = runs[1].run.id
+
+    async def all_listed() -> bool:
+        return len(await store.list_runs(RunFilter(workflow=flow))) == 5
+
+    await until(all_listed)
+    found, before, pieces = [], None, 0
+    while pieces == 0 or before is not None:
+        piece = await store.search_runs(RunFilter(workflow=flow, text=wanted.upper()), limit=5, before=before)
+        found += [run.id for run in piece.runs]
+        assert (piece.until is None) == (piece.until_at is None)
+        before, pieces = piece.until, pieces + 1
+    assert (found, pieces) == ([wanted], 3)
+
+
+async def test_an_outline_is_made_from_a_history(store: TemporalStore):
+    new = a_run("outlined")
+    await start(store, new)
+    outline = await store.outline(new.id)
+    assert outline is not None
+    assert (outline.run.id, list(outline.records), list(outline.parts)) == (new.id, [], [])
+    assert await store.outline(own("nobody")) is await store.outline("half \udc80") is None
+
+
+async def test_a_run_that_somebody_has_paused_with_temporals_own_tools_has_not_ended():
+    paused = WorkflowExecutionInfo(status=WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED)
+    assert Described(paused, {}).is_open
 
 
 async def test_many_runs_are_read_span_by_span(store: TemporalStore, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.stores.temporal import naming
 
-log = logging.getLogger("holdfast.engine")
+log = logging.getLogger("holdfast.stores")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ _STATUSES = {
 
 _COUNTED = {
     "Running": RunState.RUNNING,
+    "Paused": RunState.RUNNING,
     "Completed": RunState.COMPLETED,
     "Canceled": RunState.CANCELLED,
     "Failed": RunState.FAILED,
@@ -204,8 +205,9 @@ async def count_by_state(client: Client, workflow: str) -> dict[RunState, int]:
     answer = await client.workflow_service.count_workflow_executions(asked, retry=True)
     found: dict[RunState, int] = {}
     for group in answer.groups:
-        state = _COUNTED[json.loads(group.group_values[0].data)]
-        found[state] = found.get(state, 0) + group.count
+        state = _COUNTED.get(json.loads(group.group_values[0].data))
+        if state is not None:  # else one that only a newer server knows
+            found[state] = found.get(state, 0) + group.count
     return found
 
 

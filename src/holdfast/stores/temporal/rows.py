@@ -47,7 +47,10 @@ REOPENED = "reopened"
 """The entry of the memo that tells of retries: when each was made, and the ``seq`` of the last record that it kept."""
 
 MILLI = 1_000_000
-_STATUS = WorkflowExecutionStatus
+_OPEN = (
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,  # by Temporal's own tools
+)
 _NO_FIT = (
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE,
@@ -94,7 +97,7 @@ class Described:
     @property
     def is_open(self) -> bool:
         """Whether it has not ended."""
-        return self.info.status == _STATUS.WORKFLOW_EXECUTION_STATUS_RUNNING
+        return self.info.status in _OPEN
 
     @property
     def is_run(self) -> bool:

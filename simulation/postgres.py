@@ -21,6 +21,7 @@ from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.keeper import SERVER_BEGAN
 from holdfast.stores.postgres.lines import Line
 from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.notifying import Notifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.workers import lock_class
 from simulation.sql_stores import Place, SqlTwin
@@ -77,6 +78,13 @@ class Locks:
             self.run(lambda db: db.ask("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (self._class, worker)))
 
 
+class Untold(Notifier):
+    """Tells nobody of commits: the world does."""
+
+    def tell(self, ops: Any, answers: Any) -> None:
+        """Nothing."""
+
+
 class PgAtOnce(PgStore, SqlTwin):
     """A PostgreSQL database, written by whoever asks."""
 
@@ -85,9 +93,7 @@ class PgAtOnce(PgStore, SqlTwin):
         self._writing, self._reading, self._browsing = writing, reading, reading
         self._locks = Locks(writing, self.schema)
         self._keeping = self._locks  # type: ignore[assignment]
-
-    def _tell_others(self, ops: Any, answers: Any) -> None:
-        """The world does."""
+        self._notifier = Untold(self.schema, self._notify)
 
     async def _look(self, me: int | None) -> None:
         """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""

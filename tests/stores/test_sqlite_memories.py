@@ -287,7 +287,7 @@ async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
         )
     connection.close()
     await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?"), 1.0))
-    statement = sql.LIST_APPROVALS.format(conditions=sql.APPROVAL_CONDITIONS["only_open"])
+    statement = sql.STATEMENTS.LIST_APPROVALS.format(conditions=sql.APPROVAL_CONDITIONS["only_open"])
     rows = store._readers._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
     assert "USING INDEX approvals_open" in " ".join(str(row[3]) for row in rows)
     assert [one.id for one in await store.approvals(ApprovalFilter())] == ["a1"]

@@ -1,4 +1,4 @@
-"""All SQL of the PostgreSQL store (the tables themselves are in ``schema``, lists of runs in ``pages``).
+"""The SQL of the PostgreSQL store, but for what stands beside it by its subject; the tables are in ``schema``.
 
 Changes and questions come in numbers: a thousand runs that end, a hundred records that may be there. Statements that
 are ``Bulk`` take all of them at once, as one array for each value, so that the text never depends on the data, and one
@@ -25,12 +25,14 @@ from typing import Final
 
 from holdfast.stores.postgres import pages
 from holdfast.stores.postgres.archives import ARCHIVES
+from holdfast.stores.postgres.asking import APPROVAL_CONDITIONS, ASKING
 from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, insert_last, questions, single, update
 from holdfast.stores.postgres.keeping import KEEPING
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.pruning import PRUNING
 from holdfast.stores.postgres.queueing import DUE_AS, LIMITED_AT, QUEUEING
-from holdfast.stores.postgres.scheduling import SCHEDULING
+from holdfast.stores.postgres.reopening import REOPENING
+from holdfast.stores.postgres.schedules import SCHEDULING
 from holdfast.stores.sql.statements import Statements
 
 PLANNING: Final[Mapping[str, str]] = {
@@ -69,13 +71,6 @@ _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 
 # Those that are still being restored are let alone.
 _OVERDUE = "by_delivery = 1 AND deadline <= %s AND finished_at IS NULL AND paused_at IS DISTINCT FROM 0"
-
-# As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
-_TAKEN = (
-    "run = %(run)s AND seq >= %(first)s AND (seq = ANY(%(failed)s::bigint[]) OR kind IN (4, 8) "
-    "OR records.position >= CASE WHEN kind = 2 THEN %(timers)s::bigint ELSE %(positions)s::bigint END)"
-)
-_ENDS = "SELECT records.position FROM {s}.records WHERE kind = 5 AND"
 
 _SERVED = "(%(queues)s::text[] IS NULL OR queue = ANY(%(queues)s::text[]))"
 _WANTED = "unnest(%(workflows)s::text[], %(versions)s::text[]) w (name, version)"
@@ -261,119 +256,6 @@ _MAILBOXES: Final[dict[str, str]] = {
     "WAITING": questions(
         "child:i",
         "SELECT parent, position FROM {s}.links WHERE awaited = 1 AND child = q.child ORDER BY parent, position",
-    ),
-}
-
-_IS_CANCELLED = "EXISTS (SELECT 1 FROM {s}.records WHERE run = runs.key AND kind = 8)"
-# Whether its queue has limits is decided anew.
-_REOPENED_AS = (
-    "CASE WHEN EXISTS (SELECT 1 FROM {s}.queues o WHERE o.name = runs.queue) "
-    "THEN CASE epoch WHEN 0 THEN 2 ELSE 3 END ELSE 1 END"
-)
-_REOPENING: Final[dict[str, str]] = {
-    "REOPENED": "SELECT id, state, rewind FROM {s}.runs WHERE key = %s",
-    # The runs that a run waits for, and will have no end of; and whether it had one.
-    "OPEN_ENDS": (
-        f"SELECT l.position, c.key, c.state, c.parent, l.position IN ({_ENDS} {_TAKEN}) FROM {{s}}.links l "
-        "CROSS JOIN LATERAL (SELECT key, state, parent FROM {s}.runs WHERE key = l.child OFFSET 0) c "
-        f"WHERE l.parent = %(run)s AND l.position NOT IN ({_ENDS} run = %(run)s AND NOT ({_TAKEN})) ORDER BY l.position"
-    ),
-    "PUT_BACK": (
-        "INSERT INTO {s}.signals (run, name, sent_at, payload) "
-        "SELECT run, name, started_at, coalesce(payload, 'null'::bytea) "
-        f"FROM {{s}}.records WHERE kind = 3 AND {_TAKEN} ORDER BY seq"
-    ),
-    "TAKE_BACK": f"DELETE FROM {{s}}.records WHERE {_TAKEN}",
-    # What a retry takes back: answers in the journal, and to questions that were asked because of what it takes back.
-    "DROP_ANSWERS": (
-        "DELETE FROM {s}.signals WHERE run = %(run)s AND position >= %(positions)s AND name LIKE 'answer:%%'"
-    ),
-    "TAKE_BACK_ANSWERS": (
-        "UPDATE {s}.approvals SET state = 'withdrawn' WHERE run = %(run)s AND (approvals.position >= %(positions)s "
-        f"OR approvals.position IN (SELECT records.position FROM {{s}}.records WHERE kind = 9 AND {_TAKEN}))"
-    ),
-    "TAKE_BACK_OUTCOMES": (
-        "DELETE FROM {s}.attempts WHERE run = %(run)s AND position >= %(positions)s AND outcome IS NOT NULL"
-    ),
-    "NOTE_REWOUND": (
-        "UPDATE {s}.runs SET rewound = CASE rewound WHEN '[]' THEN '[' ELSE left(rewound, -1) || ', ' END "
-        "|| %s::bigint || ']' WHERE key = %s"
-    ),
-    "REOPEN_RUN": (
-        "UPDATE {s}.runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, "
-        f"finished_at = NULL, due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
-        f"ELSE {_REOPENED_AS} END, dedup = '', wake_at = %s, deadline = CASE WHEN deadline > %s THEN deadline END, "
-        f"unclaimed = least(unclaimed, 1), cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, "
-        "paused_at = NULL, rewind = NULL WHERE key = %s"
-    ),
-    "SET_VERSION": "UPDATE {s}.runs SET version = %s WHERE key = %s",
-}
-
-_SOME_APPROVALS: Final = (
-    "SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
-    "a.reminded_at, a.answer, a.answered_by, a.answered_at, a.question, a.form, a.arguments "
-    # Chosen first, so that the runs of all the others need not be looked up.
-    "FROM (SELECT * FROM {s}.approvals a WHERE {conditions}"
-)
-_ASKED_FIRST: Final = "ORDER BY a.asked_at, a.number"
-_ASKED_LAST: Final = "ORDER BY a.asked_at DESC, a.number DESC"
-_WITH_RUNS: Final = "LIMIT %s) a CROSS JOIN LATERAL (SELECT id, workflow FROM {s}.runs WHERE key = a.run OFFSET 0) r"
-_PEOPLE: Final[dict[str, str]] = {
-    "APPROVAL": "SELECT run, position, state, reminders, withdrawn_in FROM {s}.approvals WHERE id = %s",
-    "OTHERS_ASKED": (
-        "SELECT id FROM {s}.approvals WHERE run = %s AND position = %s AND id <> %s AND state <> 'withdrawn' "
-        "ORDER BY number"
-    ),
-    "ASK": (
-        "INSERT INTO {s}.approvals (id, run, position, state, asked_at, expires_at, asked_of, reminders, answered_by, "
-        "withdrawn_in, question, form, arguments) VALUES (%s, %s, %s, 'open', %s, %s, %s, 0, '', 0, %s, %s, %s) "
-        "ON CONFLICT (id) DO UPDATE SET position = excluded.position, state = 'open', asked_at = excluded.asked_at, "
-        "expires_at = excluded.expires_at, asked_of = excluded.asked_of, reminders = 0, reminded_at = NULL, "
-        "answered_by = '', answered_at = NULL, withdrawn_in = 0, question = excluded.question, form = excluded.form, "
-        "arguments = excluded.arguments, answer = NULL"
-    ),
-    "REMIND": (
-        "UPDATE {s}.approvals SET reminders = %s, asked_of = %s, reminded_at = %s, expires_at = %s WHERE id = %s"
-    ),
-    "WITHDRAW": "UPDATE {s}.approvals SET state = 'withdrawn', withdrawn_in = %s WHERE id = %s",
-    "ANSWER": (
-        "UPDATE {s}.approvals SET state = 'answered', answer = %s, answered_by = %s, answered_at = %s WHERE id = %s"
-    ),
-    "WITHDRAW_ALL": changes(
-        "run:i",
-        "UPDATE {s}.approvals SET state = 'withdrawn' WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM {q} CROSS JOIN LATERAL "
-        "(SELECT ctid FROM {s}.approvals WHERE run = q.run AND state || '' = 'open' OFFSET 0) t))",
-    ),
-    "LIST_APPROVALS": f"{_SOME_APPROVALS} {_ASKED_FIRST} {_WITH_RUNS} {_ASKED_FIRST}",
-    "CLOSED_APPROVALS": f"{_SOME_APPROVALS} AND a.state != 'open' {_ASKED_LAST} {_WITH_RUNS} {_ASKED_LAST}",
-}
-_APPROVAL_CONDITIONS: Final[dict[str, str]] = {
-    "only_open": "a.state = 'open'",
-    "run_id": "a.run = (SELECT key FROM {s}.runs WHERE id = %s)",
-    "workflow": "(SELECT workflow FROM {s}.runs WHERE key = a.run) = %s",
-    "asked_of": "a.asked_of = %s",
-    "id_prefix": "a.id >= %s AND a.id < %s",
-}
-
-_NOTICES: Final[dict[str, str]] = {
-    "TELL": insert(
-        "notices",
-        "run:i position:i part:t number:i stays:i kind:t at:f data:b",
-        " ON CONFLICT (run, position, part, number) DO NOTHING",
-    ),
-    "LEAVE_NOTICE": (
-        "INSERT INTO {s}.notices (run, position, part, number, stays, kind, at, data) "
-        "SELECT %(run)s::bigint, %(position)s::bigint, '', coalesce(max(number), 0) + 1, 1, %(kind)s::text, "
-        "%(at)s::float8, %(data)s::bytea "
-        "FROM {s}.notices WHERE run = %(run)s AND position = %(position)s AND part = ''"
-    ),
-    "CLEAR_NOTICES": delete("notices", "run:i position:i", "run = q.run AND position = q.position AND stays = 0"),
-    "CLEAR_ALL_NOTICES": delete("notices", "run:i", "run = q.run AND stays = 0"),
-    # Cleaning up behind a run is one statement more in a pipeline; to ask whether it is needed is a round trip.
-    "LEFTOVERS": "SELECT 1, 1",
-    "NEW_NOTICES": (
-        "SELECT id, position, part, number, kind, data, at FROM {s}.notices WHERE run = %s AND id > %s "
-        "ORDER BY id LIMIT %s"
     ),
 }
 
@@ -565,8 +447,8 @@ _OWN: Final[dict[str, str]] = {
 
 
 _PARTS = (
-    _RUNS, _JOURNALS, _MAILBOXES, _REOPENING, _PEOPLE, _NOTICES, _REST, _CLAIMS, _WORKERS, _OWN, pages.LISTS, PRUNING,
-    ARCHIVES, SCHEDULING, QUEUEING, KEEPING, {"CONTAINING": pages.CONTAINING},
+    _RUNS, _JOURNALS, _MAILBOXES, _REST, _CLAIMS, _WORKERS, _OWN, pages.LISTS, ARCHIVES, ASKING, KEEPING, PRUNING,
+    QUEUEING, REOPENING, SCHEDULING, {"CONTAINING": pages.CONTAINING},
 )  # fmt: skip
 
 
@@ -598,7 +480,7 @@ class PgStatements(Statements):
         for part in _PARTS:
             for name, text in part.items():
                 setattr(self, name, self._in_schema(text))
-        self.APPROVAL_CONDITIONS = {name: self._in_schema(text) for name, text in _APPROVAL_CONDITIONS.items()}
+        self.APPROVAL_CONDITIONS = {name: self._in_schema(text) for name, text in APPROVAL_CONDITIONS.items()}
         self.LIST_BY = {name: self._in_schema(text) for name, text in pages.LIST_BY.items()}
         self.HOW_MANY = {name: self._in_schema(text) for name, text in pages.HOW_MANY.items()}
         self.FILTERS = {name: self._in_schema(text) for name, text in pages.FILTERS.items()}

@@ -4,10 +4,9 @@
 A process has three connections: one that writes, one that reads, and the *keeper*, which lives as long as the store and
 does what depends on a session. A fourth one is opened for the lists that people ask for.
 
-**News.** After a commit that may concern others, they are notified: those who execute runs on one channel, those who
-wait for runs or follow them on the other. Notifying is never part of a commit, and goes through the keeper. What a
-process that dies in between has not told is found all the same: by those that look for dead workers, and by the look
-that every worker takes now and then (see ``workers``).
+**News.** After a commit that may concern others, they are notified (see ``notifying``). Notifying is never part of a
+commit, and goes through the keeper. What a process that dies in between has not told is found all the same: by those
+that look for dead workers, and by the look that every worker takes now and then (see ``workers``).
 
 **Time.** Machines disagree; the database's clock is the same for all. The store keeps its distance from it. Leases are
 the one thing in which that would not do: for them the database itself is asked what time it is.
@@ -29,26 +28,14 @@ from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import StoreError, StoreLocked, StoreUnavailable, UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, Reaped
-from holdfast.stores.operations import (
-    Answer,
-    AppendRecord,
-    FinishRun,
-    NoteAttempt,
-    Op,
-    ParkRun,
-    ReleaseRun,
-    ReserveUsage,
-    Run,
-    Started,
-    TellNotices,
-    Verdict,
-)
+from holdfast.stores.operations import Answer, Op, Run, Verdict
 from holdfast.stores.postgres import stepping
 from holdfast.stores.postgres.connections import Connection, connect, connect_plainly, split_url
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.keeper import Keeper
 from holdfast.stores.postgres.lines import Line
 from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.notifying import Notifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
 from holdfast.stores.postgres.workers import Looker, Seen, lock_class
@@ -84,12 +71,6 @@ _CALM = 0.02
 _CALM_AFTER = 4
 """So many times as long as it took the engine to see to a change, it is left in peace: it need not look without end,
 and a server that is slow is asked less often."""
-_RARELY = 0.2
-"""Seconds between two notifications about runs, while nobody seems to follow any."""
-
-_MOST_LIMITED = 100_000
-"""So many runs of limited queues are remembered; of others it is not told that their places are free."""
-
 _HAS_READERS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -146,26 +127,22 @@ class PgStore(SqlStore):
         self._follows = False
         """Whether others know that the end or the progress of runs matters here."""
         self._followed_at = 0.0
-        self._is_followed = False
-        """Whether it matters to anybody."""
-        self._told_runs_at = 0.0
-        self._to_tell_runs: asyncio.TimerHandle | None = None
-        self._limited: set[int] = set()
-        """Runs of limited queues that were taken here: others may want their places."""
+        self._notifier = Notifier(self.schema, self._notify)
 
     # Opening and closing
 
     async def open(self) -> None:
         if self._writing is not None:
             return
-        work, runs = self._channels
+        self._news, self._notifier = asyncio.Event(), Notifier(self.schema, self._notify)  # not those of another loop
+        self._follows = False
         writing = self._line("writer")
         keeping = Keeper(
             partial(connect, self._target, durable=False),
             self._wrapped,
             self.url,
             lock_class=lock_class(self.schema),
-            channels=(work, runs),
+            channels=(self._notifier.work, self._notifier.runs),
             heard=self._hear,
             retaken=self._note_servers,
         )
@@ -188,9 +165,9 @@ class PgStore(SqlStore):
     def _wrapped(self, connection: Connection) -> PgDatabase:
         return PgDatabase(connection, self.schema)
 
-    @property
-    def _channels(self) -> tuple[str, str]:
-        return f"{self.schema}:work", f"{self.schema}:runs"
+    def _notify(self, channel: str) -> None:
+        if self._keeping is not None:
+            self._keeping.notify(channel)
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -266,7 +243,7 @@ class PgStore(SqlStore):
         answers = await self._append_on_loop(ops)
         if answers is None:
             answers = await super().commit(ops)
-        self._tell_others(ops, answers)
+        self._notifier.tell(ops, answers)
         return answers
 
     async def _append_on_loop(self, ops: Sequence[Op]) -> list[Answer] | None:
@@ -278,112 +255,61 @@ class PgStore(SqlStore):
         appended = self._opened(self._writing).on_loop(lambda db: db.appending(rows))
         return [*repeat(Verdict.DONE, len(rows))] if appended is not None and await appended else None
 
-    def _tell_others(self, ops: Sequence[Op], answers: Sequence[Answer]) -> None:
-        if self._keeping is None:
-            return
-        work = runs = False
-        for op, answer in zip(ops, answers, strict=True):
-            kind = type(op)
-            if self._limited and self._gives_up_a_place(op, answer):
-                work = True
-            if kind is AppendRecord or kind is TellNotices or kind is ParkRun:
-                runs = runs or self._is_followed
-            elif kind is FinishRun:
-                runs = True
-                work = work or answer is Verdict.TOLD
-            elif isinstance(answer, Started):
-                work = work or (answer.created and answer.run.state is RunState.PENDING)
-            elif not (kind is NoteAttempt or kind is ReserveUsage) and answer is Verdict.DONE:
-                work = runs = True
-        if work:
-            self._keeper.notify(self._channels[0])
-        if runs:
-            self._tell_of_runs()
-
-    def _gives_up_a_place(self, op: Op, answer: Answer) -> bool:
-        """Whether a run of a limited queue was held here, and is no more."""
-        if not isinstance(op, FinishRun | ParkRun | ReleaseRun) or op.key not in self._limited:
-            return False
-        if answer is not Verdict.REFUSED:
-            self._limited.discard(op.key)
-        return answer in (Verdict.DONE, Verdict.TOLD)
-
     async def claim(
         self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
     ) -> list[Run]:
         runs = await super().claim(worker, workflows=workflows, queues=queues, limit=limit)
         for run in runs:
             if run.limited:
-                self._note_limited(run)
+                self._notifier.note_limited(run)
         return runs
-
-    def _note_limited(self, run: Run) -> None:
-        """Some are given back through other servers, and never heard of again here."""
-        self._limited.add(run.key)
-        if len(self._limited) > _MOST_LIMITED:
-            self._limited.pop()
 
     async def get(self, run_id: str) -> Run | None:
         run = await super().get(run_id)
         if run is not None and run.by_delivery and run.limited and run.state is RunState.RUNNING:
-            self._note_limited(run)  # taken through another server, perhaps, and given back through this one
+            self._notifier.note_limited(run)  # taken through another server, perhaps, and given back through this one
         return run
 
     async def expire(self, limit: int = 100) -> list[str]:
         ended = await super().expire(limit)
         if ended:
-            for channel in self._channels:
-                self._keeper.notify(channel)
+            self._notifier.tell_all()
         return ended
-
-    def _tell_of_runs(self) -> None:
-        """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
-        loop = asyncio.get_running_loop()
-        if self._is_followed or loop.time() - self._told_runs_at >= _RARELY:
-            self._told_runs_at = loop.time()
-            self._keeper.notify(self._channels[1])
-        elif self._to_tell_runs is None:
-            self._to_tell_runs = loop.call_at(self._told_runs_at + _RARELY, self._tell_of_runs_late)
-
-    def _tell_of_runs_late(self) -> None:
-        self._to_tell_runs = None
-        if self._keeping is not None:
-            self._tell_of_runs()
 
     async def switch_off(self, workflow: str) -> bool:
         done = await super().switch_off(workflow)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return done
 
     async def switch_on(self, workflow: str) -> bool:
         done = await super().switch_on(workflow)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return done
 
     async def put_schedules(
         self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
         kept = await super().put_schedules(schedules, worker=worker, replace=replace)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return kept
 
     async def pause_schedule(self, name: str) -> bool:
         done = await super().pause_schedule(name)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return done
 
     async def resume_schedule(self, name: str) -> bool:
         done = await super().resume_schedule(name)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return done
 
     async def put_queues(self, queues: Sequence[NewQueue]) -> None:
         await super().put_queues(queues)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
 
     async def _change_queue(self, name: str, work: Work[Outcome]) -> bool:
         done = await super()._change_queue(name, work)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         return done
 
     # Steps
@@ -435,7 +361,7 @@ class PgStore(SqlStore):
     async def retire_worker(self, worker: int) -> None:
         await self._write(lambda db: retire(db, worker, self.now()))
         self._mine.discard(worker)
-        self._keeper.notify(self._channels[0])
+        self._notifier.tell_of_work()
         with suppress(StoreUnavailable):  # then it is free already
             await self._keeper.let_go(worker)
 
@@ -454,8 +380,7 @@ class PgStore(SqlStore):
                 continue  # another worker is at it, or it was stopped in the middle of a commit: the next look tells
             reaped = Reaped(reaped.workers + one.workers, reaped.released + one.released, reaped.dead + one.dead)
         if reaped.workers:
-            for channel in self._channels:  # also what the dead ones have not told any more
-                self._keeper.notify(channel)
+            self._notifier.tell_all()  # also what the dead ones have not told any more
         return reaped
 
     def _bury(self, suspect: Suspect, db: PgDatabase) -> Reaped:
@@ -496,7 +421,7 @@ class PgStore(SqlStore):
             seen = again._replace(suspects=[suspect for suspect in again.suspects if suspect in seen.suspects])
         self._has_looked = True
         self._suspects = seen.suspects
-        self._is_followed = seen.is_followed
+        self._notifier.is_followed = seen.is_followed
         if seen.suspects or seen.is_due or seen.has_news or seen.switches != self._switches:
             self._switches = seen.switches
             self._news.set()
@@ -555,5 +480,5 @@ class PgStore(SqlStore):
     def _hear(self, channel: str | None) -> None:
         if channel is None:  # the keeper has another session, and no lock in it
             self._follows = False
-        if channel != self._channels[1] or self._follows:
+        if channel != self._notifier.runs or self._follows:
             self._news.set()

@@ -1,20 +1,15 @@
 """The embedded store: journals in one SQLite file, shared by the processes of one machine.
 
-::
+What becomes of operations, rows and lists is the affair of all SQL stores (``stores.sql``). Its own are::
 
-    store         the contract, spelled out over the rest
+    store         the contract, and which line does what
     schema        the tables                        migrations   how they came to be
-    statements    all other SQL                     rows         rows to values and back
+    statements    the SQL; more of it, by its subject: archives, asking, keeping, pruning, queueing, schedules
     connections   opening the file                  lines        a connection, its lock and its thread: inline or not
-    batch         operations in a transaction       transaction  what they share: fences, lanes, telling of ends
-    holding       of those who hold a run           requests     of everybody else
-    starting      creating, finding, forking runs   claims       which runs are due, and taking them
+    database      a connection, as all SQL stores use it
     workers       registering and reaping           locks        how the kernel tells that a worker is gone
-    queries       reading                           listing      lists of runs
-    blobs         large payloads, kept apart        payloads     putting them back where references stand
-    asking        questions to people, notices      memories     values that outlive runs, and their words
-    accounts      what runs have used, and may use  feeds        following a run
-    stepping      transactional steps               faults       SQLite's errors in Holdfast's words
+    memories      values that outlive runs          stepping     transactional steps
+    faults        SQLite's errors in Holdfast's words
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

@@ -1,4 +1,4 @@
-"""All SQL of the SQLite store (the tables themselves are in ``schema``).
+"""The SQL of the SQLite store, but for what stands beside it by its subject; the tables themselves are in ``schema``.
 
 Lists of keys, ids and names are bound as one JSON text and unfolded by ``json_each``, so the text of a statement never
 depends on its data and stays in the statement cache. On the hot path, where that is too slow, lists are bound in pieces
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sqlite.archives import ARCHIVES
+from holdfast.stores.sqlite.asking import APPROVAL_CONDITIONS, ASKING
 from holdfast.stores.sqlite.keeping import KEEPING
 from holdfast.stores.sqlite.pruning import PRUNING
 from holdfast.stores.sqlite.queueing import DUE_AS, LIMITED_AT, QUEUEING
+from holdfast.stores.sqlite.schedules import SCHEDULING
 
 AT_ONCE = 50
 """How many keys are bound in one piece."""
@@ -62,6 +64,16 @@ _JOURNAL = "seq, kind, position, name, ok, payload, at, started_at, attempts, wo
 JOURNAL = f"SELECT {_JOURNAL} FROM records WHERE run = ? ORDER BY seq"
 JOURNAL_PLACES = "SELECT seq, position, CAST(name AS BLOB) FROM records WHERE run = ? ORDER BY seq"
 JOURNAL_ENTRY = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq = ?"
+NEW_RECORDS = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+JOURNAL_PARTS = (
+    "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM records WHERE run = ? GROUP BY epoch, worker, kind "
+    "ORDER BY min(seq)"
+)
+LAST_SEQ = "SELECT coalesce(max(seq), -1) FROM records WHERE run = ?"
+LAST_RECORD = (
+    f"SELECT {_JOURNAL} FROM records WHERE run = (SELECT key FROM runs WHERE id = ?) AND name = ? AND ok = 1 "
+    "ORDER BY seq DESC LIMIT 1"
+)
 COPY_JOURNAL = (
     f"INSERT INTO records ({_RECORD_COLUMNS}) "
     f"SELECT ?, {_RECORD_COLUMNS.removeprefix('run, ')} FROM records WHERE run = ? AND seq < ? ORDER BY seq"
@@ -220,80 +232,11 @@ REOPEN_RUN = (
     "paused_at = NULL, rewind = NULL WHERE key = ?"
 )
 SET_VERSION = "UPDATE runs SET version = ? WHERE key = ?"
-
-# Approvals
-
-_QUESTION = "question, form, arguments"
-APPROVAL = "SELECT run, position, state, reminders, withdrawn_in FROM approvals WHERE id = ?"
-OTHERS_ASKED = (
-    "SELECT id FROM approvals WHERE run = ? AND position = ? AND id <> ? AND state <> 'withdrawn' ORDER BY rowid"
-)
-ASK = (
-    f"INSERT INTO approvals (id, run, position, state, asked_at, expires_at, asked_of, reminders, answered_by, "
-    f"{_QUESTION}) VALUES (?, ?, ?, 'open', ?, ?, ?, 0, '', ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-    "position = excluded.position, state = 'open', asked_at = excluded.asked_at, expires_at = excluded.expires_at, "
-    "asked_of = excluded.asked_of, reminders = 0, reminded_at = NULL, answered_by = '', answered_at = NULL, "
-    "withdrawn_in = 0, "
-    "question = excluded.question, form = excluded.form, arguments = excluded.arguments, answer = NULL"
-)
-REMIND = "UPDATE approvals SET reminders = ?, asked_of = ?, reminded_at = ?, expires_at = ? WHERE id = ?"
-WITHDRAW = "UPDATE approvals SET state = 'withdrawn', withdrawn_in = ? WHERE id = ?"
-ANSWER = "UPDATE approvals SET state = 'answered', answer = ?, answered_by = ?, answered_at = ? WHERE id = ?"
-WITHDRAW_ALL = "UPDATE approvals SET state = 'withdrawn' WHERE run = ? AND state = 'open'"
-DROP_ANSWER = "DELETE FROM signals WHERE run = ? AND position = ? AND name GLOB 'answer:*'"
-# What a retry takes back: answers in the journal, and to questions that were asked because of what it takes back.
+# Answers in the journal, and to questions that were asked because of what is taken back.
 DROP_ANSWERS = "DELETE FROM signals WHERE run = :run AND position >= :positions AND name GLOB 'answer:*'"
 TAKE_BACK_ANSWERS = (
     "UPDATE approvals SET state = 'withdrawn' WHERE run = :run AND (approvals.position >= :positions "
     f"OR approvals.position IN (SELECT records.position FROM records WHERE kind = 9 AND {_TAKEN}))"
-)
-_APPROVALS = (
-    f"SELECT a.id, r.id, r.workflow, a.position, a.state, a.asked_at, a.expires_at, a.asked_of, a.reminders, "
-    f"a.reminded_at, a.answer, a.answered_by, a.answered_at, {_QUESTION} "
-    # Chosen first, so that the runs of all the others need not be looked up.
-    "FROM (SELECT *, rowid AS number FROM approvals a WHERE {conditions}"
-)
-_ASKED_FIRST = "ORDER BY a.asked_at, a.{}"
-_ASKED_LAST = "ORDER BY a.asked_at DESC, a.{} DESC"
-_WITH_RUNS = "LIMIT ?) a CROSS JOIN runs r ON r.key = a.run"
-LIST_APPROVALS = f"{_APPROVALS} {_ASKED_FIRST.format('rowid')} {_WITH_RUNS} {_ASKED_FIRST.format('number')}"
-CLOSED_APPROVALS = (
-    f"{_APPROVALS} AND a.state != 'open' {_ASKED_LAST.format('rowid')} {_WITH_RUNS} {_ASKED_LAST.format('number')}"
-)
-APPROVAL_CONDITIONS = {
-    "only_open": "a.state = 'open'",
-    "run_id": "a.run = (SELECT key FROM runs WHERE id = ?)",
-    "workflow": "(SELECT workflow FROM runs WHERE key = a.run) = ?",
-    "asked_of": "a.asked_of = ?",
-    "id_prefix": "a.id >= ? AND a.id < ?",
-}
-
-# Notices
-
-_NOTICE_COLUMNS = "run, position, part, number, stays, kind, at, data"
-TELL = f"INSERT INTO notices ({_NOTICE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-LEAVE_NOTICE = (
-    f"INSERT INTO notices ({_NOTICE_COLUMNS}) SELECT :run, :position, '', coalesce(max(number), 0) + 1, 1, :kind, "
-    ":at, :data FROM notices WHERE run = :run AND position = :position AND part = ''"
-)
-CLEAR_NOTICES = "DELETE FROM notices WHERE run = ? AND position = ? AND stays = 0"
-CLEAR_ALL_NOTICES = "DELETE FROM notices WHERE run = ? AND stays = 0"
-LAST_SEQ = "SELECT coalesce(max(seq), -1) FROM records WHERE run = ?"
-# Whether there is anything that a run could leave behind when it ends.
-LEFTOVERS = (
-    "SELECT EXISTS (SELECT 1 FROM notices WHERE stays = 0), EXISTS (SELECT 1 FROM approvals WHERE state = 'open')"
-)
-NEW_NOTICES = (
-    "SELECT id, position, part, number, kind, data, at FROM notices WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
-)
-NEW_RECORDS = f"SELECT {_JOURNAL} FROM records WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
-JOURNAL_PARTS = (
-    "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM records WHERE run = ? GROUP BY epoch, worker, kind "
-    "ORDER BY min(seq)"
-)
-LAST_RECORD = (
-    f"SELECT {_JOURNAL} FROM records WHERE run = (SELECT key FROM runs WHERE id = ?) AND name = ? AND ok = 1 "
-    "ORDER BY seq DESC LIMIT 1"
 )
 
 # Memories
@@ -487,38 +430,10 @@ PUBLISH = (
 )
 SPECS = f"SELECT {_SPEC} FROM workflows"
 
-# Schedules
-
-_ADD_SCHEDULE = (
-    "INSERT INTO schedules (name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, created_at, "
-    "fired_up_to) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT"
+STATEMENTS = Statements.of(
+    {**globals(), **ARCHIVES, **ASKING, **KEEPING, **PRUNING, **QUEUEING, **SCHEDULING}
+    | {"APPROVAL_CONDITIONS": APPROVAL_CONDITIONS}
 )
-ADD_SCHEDULE = f"{_ADD_SCHEDULE} DO NOTHING"
-PUT_SCHEDULE = (
-    f"{_ADD_SCHEDULE} (name) DO UPDATE SET workflow = excluded.workflow, timing = excluded.timing, "
-    "catch_up = excluded.catch_up, most = excluded.most, "
-    "overlap = excluded.overlap, by_code = excluded.by_code, options = excluded.options, inputs = excluded.inputs, "
-    "fired_up_to = max(fired_up_to, excluded.fired_up_to)"
-)
-ANNOUNCE_SCHEDULE = "INSERT INTO announcements (schedule, worker) VALUES (?, ?) ON CONFLICT DO NOTHING"
-DROP_ANNOUNCEMENTS = "DELETE FROM announcements WHERE worker NOT IN (SELECT id FROM workers WHERE state = 'live')"
-FORGET_ANNOUNCEMENTS = "DELETE FROM announcements WHERE schedule = ?"
-_SCHEDULES = (
-    "SELECT name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, created_at, fired_up_to, "
-    "paused_at, last_run, skipped, EXISTS (SELECT 1 FROM announcements a JOIN workers w ON w.id = a.worker "
-    "WHERE a.schedule = schedules.name AND w.state = 'live' AND w.lease_until >= ?) FROM schedules"
-)
-SCHEDULES = f"{_SCHEDULES} ORDER BY name"
-SCHEDULES_NAMED = f"{_SCHEDULES} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
-SETTLE_SCHEDULE = (
-    "UPDATE schedules SET fired_up_to = ?, last_run = CASE WHEN ? = '' THEN last_run ELSE ? END, "
-    "skipped = coalesce(?, skipped) WHERE name = ? AND fired_up_to = ?"
-)
-PAUSE_SCHEDULE = "UPDATE schedules SET paused_at = ? WHERE name = ? AND paused_at IS NULL"
-RESUME_SCHEDULE = "UPDATE schedules SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL"
-DELETE_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
-
-STATEMENTS = Statements.of({**globals(), **PRUNING, **ARCHIVES, **QUEUEING, **KEEPING})
 
 
 def containing(test: str, *, plain: bool) -> str:

@@ -117,6 +117,8 @@ class TemporalStore(Lacking):
     async def open(self) -> None:
         """Connect."""
         if self._client is None:
+            # Not those of another loop.
+            self._at_once, self._opening_memory = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
             client = await connect(self.target, encryption=self._encryption, identity=self._identity)
             self._has_tags = await _has_tags(client)
             self._histories = Histories(client)

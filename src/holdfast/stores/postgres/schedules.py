@@ -1,4 +1,4 @@
-"""The statements about schedules."""
+"""The SQL about schedules: see ``sql.schedules``."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ SEALED_IN = {
     f"test_store_{part}"
     for part in (
         "approvals", "deduplication", "deliveries", "forks", "journal", "keeping", "life", "links", "notices",
-        "pruning", "reopening", "requests", "schedules",
+        "pruning", "reopening", "requests", "schedules", "settling",
     )
 }  # fmt: skip
 """The modules whose tests are also run on a sealed store: those about values, and not about searching in them."""

@@ -172,8 +172,9 @@ async def test_ended_runs_are_counted_up_to_a_bound_and_others_exactly(store: St
         await do(store, finish(await start(store, f"over{number}", claim_as=worker)))
     assert await store.count_runs(2) == {(FLOW, RunState.PENDING): 3, (FLOW, RunState.COMPLETED): 2}
     assert (await store.count_runs(100))[FLOW, RunState.COMPLETED] == 3
+    assert await store.count_runs(0) == {(FLOW, RunState.PENDING): 3}
     assert await store.count_unfinished() == await store.count_unfinished([FLOW, "mail"]) == {(FLOW, ""): 3}
-    assert await store.count_unfinished(["mail"]) == {}
+    assert await store.count_unfinished(["mail"]) == await store.count_unfinished([]) == {}
 
 
 async def test_runs_are_counted_by_workflow_and_state(store: Store):

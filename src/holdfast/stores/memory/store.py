@@ -331,7 +331,8 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             counts = Counter((run.workflow, run.state) for run in self._runs.values())
         if most is None:
             return counts
-        return {place: min(count, most) if place[1].is_terminal else count for place, count in counts.items()}
+        told = {place: min(count, most) if place[1].is_terminal else count for place, count in counts.items()}
+        return {place: count for place, count in told.items() if count}
 
     async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         with self._lock:

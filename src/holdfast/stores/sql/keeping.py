@@ -13,9 +13,8 @@ from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.documents import Document
 from holdfast.stores.spending import DayRuns, DayUsage, Spent, day_of, days_between, span_of
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.statements import NO_END
 from holdfast.stores.texts import is_proper
-
-_NO_END = 2**63 - 1
 
 # Documents
 
@@ -64,7 +63,7 @@ def note_audit(db: Database, entries: Sequence[NewAudit]) -> None:
 
 def audit(db: Database, before: int | None, limit: int) -> list[Audit]:
     """Entries, the newest first."""
-    rows = db.ask(db.sql.AUDIT, (_NO_END if before is None else before, limit))
+    rows = db.ask(db.sql.AUDIT, (NO_END if before is None else before, limit))
     return [Audit(number, NewAudit(*what)) for number, *what in rows]
 
 

@@ -21,11 +21,11 @@ from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.payloads import shorten_runs
 from holdfast.stores.sql.queries import read_runs
 from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.statements import NO_END
 from holdfast.stores.texts import is_proper
 
 FEW = 2000
 """So many runs can be looked at one by one for a page."""
-_BEYOND_ALL_KEYS = (1 << 63) - 1
 _BEYOND_ALL_TIMES = 1e300
 
 log = logging.getLogger("holdfast.stores")
@@ -43,7 +43,7 @@ def search_runs(
     texts = (where.workflow, where.tag, where.id_prefix, where.text, where.parent)
     if not all(is_proper(text) for text in texts if text is not None):
         return Found([], None)
-    below = _BEYOND_ALL_KEYS if before is None else before
+    below = NO_END if before is None else before
     found: list[Run] = []
     conditions = _conditions(db, where)
     db.begin_reading()  # one moment
@@ -140,7 +140,7 @@ def _newest(db: Database, where: RunFilter, conditions: dict[str, list[Any]], so
     newest = None
     if where.created_before is not None and not source.few:
         newest = db.ask(db.sql.NEWEST_CREATED, conditions["created"])[0][0]
-    return _BEYOND_ALL_KEYS - 1 if newest is None else newest
+    return NO_END - 1 if newest is None else newest
 
 
 def _floor(

@@ -9,9 +9,7 @@ from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.feeds import readable
 from holdfast.stores.sql.payloads import fill_records
 from holdfast.stores.sql.rows import Reader
-
-_ALL = 2**31
-"""More than any journal has."""
+from holdfast.stores.sql.statements import NO_END
 
 
 def outline(
@@ -22,7 +20,7 @@ def outline(
     run = queries.get(db, reader, run_id)
     found = None
     if run is not None:
-        records = queries.new_records(db, reader, run, after_seq, _ALL if limit is None else limit)
+        records = queries.new_records(db, reader, run, after_seq, NO_END if limit is None else limit)
         left_out = {} if whole else _sizes(db, records)
         short = [record._replace(payload=None) if record.seq in left_out else record for record in records]
         found = Outline(

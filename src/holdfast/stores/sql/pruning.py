@@ -27,8 +27,8 @@ from holdfast.stores.pruning import (
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.database import Database, NotText
 from holdfast.stores.sql.queues import forget_keys
+from holdfast.stores.sql.statements import NO_END
 
-_ALL = 2**62
 _AT_A_TIME = 200
 """Of so many runs, at most, what is left is swept away in one transaction."""
 _AT_ONCE = ("NOTE_PRUNED", "FORGET_TAGS", "FORGET_LINKS", "FORGET_ACCOUNT", "FORGET_RUN")
@@ -200,7 +200,7 @@ def _newest(db: Database, what: Pruning) -> dict[str, int]:
     newest: dict[str, int] = {}
     statement = db.sql.LIST_STRETCH.replace("{filters}", "")
     for (workflow,) in db.ask(db.sql.KNOWN_WORKFLOWS):
-        keys = [row[0] for state in what.states for row in db.ask(statement, (workflow, state, _ALL, 0, what.keep))]
+        keys = [row[0] for state in what.states for row in db.ask(statement, (workflow, state, NO_END, 0, what.keep))]
         if keys:
             newest[workflow] = sorted(keys, reverse=True)[: what.keep][-1]
     return newest

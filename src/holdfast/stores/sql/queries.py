@@ -14,9 +14,8 @@ from holdfast.stores.operations import Answer, Run, Started
 from holdfast.stores.sql.database import Database, NotText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
 from holdfast.stores.sql.rows import Reader, record_name
+from holdfast.stores.sql.statements import NO_END
 from holdfast.stores.texts import is_proper
-
-_ALL = (1 << 62) - 1
 
 log = logging.getLogger("holdfast.stores")
 
@@ -203,7 +202,7 @@ def count_runs(db: Database, reader: Reader, most: int | None) -> Mapping[tuple[
     else:
         ended = [state.value for state in RunState if state.is_terminal]
         others = [state.value for state in RunState if not state.is_terminal]
-        wanted = ((ended, most), (others, _ALL))
+        wanted = ((ended, most), (others, NO_END))
         rows = [row for states, few in wanted for row in db.ask(db.sql.COUNT_SOME, (db.listed(states), few)) if row[2]]
     for workflow, state, count in rows:
         try:

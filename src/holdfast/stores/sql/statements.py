@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+NO_END = 2**63 - 1
+"""For a limit, or a number below which something is: more than there can be."""
+
 
 class Statements:
     """What every database has a text for."""

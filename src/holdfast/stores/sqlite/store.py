@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -86,11 +86,16 @@ class SqliteStore(SqlStore):
 
     def _open(self) -> None:
         connections.prepare_folder(self.path)
-        try:
-            writer = connections.open_writer(self.path)  # first: it makes sure that there is something to read
-            reader, browser = connections.open_reader(self.path), connections.open_reader(self.path)
-        except sqlite3.DatabaseError as error:
-            raise store_error(error, self.path) from error
+        with ExitStack() as opened:
+            try:
+                writer = connections.open_writer(self.path)  # first: it makes sure that there is something to read
+                opened.callback(writer.close)
+                reader = connections.open_reader(self.path)
+                opened.callback(reader.close)
+                browser = connections.open_reader(self.path)
+            except sqlite3.DatabaseError as error:
+                raise store_error(error, self.path) from error
+            opened.pop_all()
         add_search(browser)
         self._gathering = Gathering(self._commit)  # not that of a loop that was closed in the middle of a commit
         self._writing = Line(writer, self.path, "writer")

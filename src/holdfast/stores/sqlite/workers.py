@@ -1,6 +1,6 @@
 """Workers on a SQLite file: registering, and finding out which of them are gone.
 
-``reap`` is called about ten times a second, so it must cost next to nothing while everybody lives. The list of live
+``reap`` is called several times a second, so it must cost next to nothing while everybody lives. The list of live
 workers is kept, and read again when somebody has written or after a second; testing a few file locks takes
 microseconds. Only when there is a suspect does a transaction begin, which looks again before it declares anybody dead.
 """

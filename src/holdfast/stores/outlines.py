@@ -51,3 +51,11 @@ def parts_of(records: Iterable[Record]) -> list[Part]:
         else:
             found[place] = known._replace(records=known.records + 1, last=record.seq)
     return list(found.values())
+
+
+def placeholder(size: int | None) -> bytes:
+    """What stands for a large payload of a run where it is not read, as JSON text."""
+    if size is None:
+        return b'"(missing)"'
+    words = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    return f'"({words}, see holdfast show)"'.encode()

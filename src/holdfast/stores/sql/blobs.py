@@ -157,11 +157,3 @@ def _unpack(name: bytes, data: Any) -> bytes | Damage:
     except zlib.error as error:
         return Damage(f"its large payload is damaged ({error})")
     return payload if _hash(payload) == name else Damage("its large payload is damaged (it does not fit its hash)")
-
-
-def placeholder(size: int | None) -> bytes:
-    """What stands for a large payload in a list, as JSON text."""
-    if size is None:
-        return b'"(missing)"'
-    words = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    return f'"({words}, see holdfast show)"'.encode()

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.core.records import Record, Signal
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.operations import Run
+from holdfast.stores.outlines import placeholder
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.blobs import Damage, is_reference
 from holdfast.stores.sql.database import Database
@@ -55,7 +56,7 @@ def shorten_runs(db: Database, reader: Reader, runs: Sequence[Run]) -> list[Run 
     errors = blobs.fetch(db, [run.error for run in lacking if run.error and is_reference(run.error)])
 
     def short(value: Any) -> Any:
-        return blobs.placeholder(sizes.get(value)) if is_reference(value) else value
+        return placeholder(sizes.get(value)) if is_reference(value) else value
 
     return [_filled(reader, replace(run, inputs=short(run.inputs), output=short(run.output)), errors) for run in runs]
 

@@ -34,7 +34,7 @@ from holdfast.core.records import Rewind, read_once
 from holdfast.core.states import RunState
 from holdfast.errors import RunTimedOut, StepFailed
 from holdfast.stores.operations import Cancel, Run
-from holdfast.stores.sql.blobs import placeholder
+from holdfast.stores.outlines import placeholder
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.carrying import is_carried
 from holdfast.stores.temporal.happenings import How, ended_with

@@ -278,6 +278,10 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
         return [(child.id, child.state) for child in children] == [(run.id, RunState.COMPLETED)]
 
     await until(is_listed_once)  # by its first execution, though the second one is nobody's child in Temporal
+    [child] = await world.store.list_runs(RunFilter(parent=handle.run_id))
+    assert await world.store.list_runs(RunFilter(parent=handle.run_id), before=child.key) == [], "nor on the next page"
+    [history] = await world.store.histories([child.key])
+    assert history == await world.store.journal(run)
 
 
 async def test_a_once_step_is_not_run_a_second_time_unless_somebody_says_so(world: World):

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
@@ -296,12 +297,13 @@ class TemporalStore(Lacking):
         if now is None or (now.execution != told.execution and not by_family):
             return None
         try:
-            return await row_of(self.client, now, whole=False)
+            row = await row_of(self.client, now, whole=False)
         except (StoreError, CodecError, ValueError, KeyError) as error:
             if isinstance(error, StoreUnavailable):
                 raise
             log.warning("run %r in %s cannot be read, and is left out: %s", told.id, self.url, error)
             return None
+        return replace(row, key=told.key)  # where it was found is where the next page goes on
 
     async def _each(self, ask: Callable[[A], Awaitable[T]], what: Iterable[A]) -> list[T]:
         """Ask about each of these, a few at a time."""

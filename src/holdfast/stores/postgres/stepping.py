@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import re
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import cache
@@ -197,6 +198,8 @@ class Sessions:
         self._shown = shown
         self._idle: list[Session] = []
         self._is_closed = False
+        self._guard = threading.Lock()
+        """Steps begin in threads, and end on the loop."""
         self.turns = asyncio.Semaphore(AT_ONCE)
 
     def begin(self, run: Run, token: str, limit: float) -> Session | None:
@@ -224,19 +227,25 @@ class Sessions:
     def give_back(self, session: Session) -> None:
         """A step has ended in good order."""
         now = session.used_at = time.monotonic()
-        self._idle.append(session)
-        while self._idle and (self._is_closed or self._idle[0].used_at < now - KEEP):
-            self._idle.pop(0).close()
+        with self._guard:
+            idle = [*self._idle, session]
+            self._idle = [] if self._is_closed else [one for one in idle if one.used_at >= now - KEEP]
+            over = [one for one in idle if one not in self._idle]
+        for one in over:
+            one.close()
 
     def close(self) -> None:
         """Close those that nobody uses, and the others when they are given back."""
-        self._is_closed = True
-        while self._idle:
-            self._idle.pop().close()
+        with self._guard:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.close()
 
     def _take(self) -> tuple[Session, bool]:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop(), False
+        with self._guard:
+            if self._idle:
+                return self._idle.pop(), False
         connection = self._connect()
         try:
             return Session(connection), True

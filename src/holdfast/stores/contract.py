@@ -102,7 +102,7 @@ from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
-from holdfast.stores.outlines import Outline, parts_of
+from holdfast.stores.outlines import Outline, outline_of
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
@@ -469,8 +469,7 @@ class Store(ABC):
         if run is None:
             return None
         [history] = await self.histories([run.key])
-        page = [record for record in history.records if record.seq > after_seq]
-        return Outline(run, page[:limit], {}, parts_of(history.records), history.attempts, history.signals)
+        return outline_of(run, history, after_seq, limit)
 
     # Approvals
 

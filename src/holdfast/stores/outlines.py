@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Attempt, Kind, Record, Signal
 from holdfast.stores.operations import Run
+
+if TYPE_CHECKING:
+    from holdfast.stores.contract import History
 
 
 class Part(NamedTuple):
@@ -38,6 +41,12 @@ class Outline:
     """Of the whole journal, those that began first come first."""
     attempts: Mapping[int, Attempt]
     signals: Sequence[Signal]
+
+
+def outline_of(run: Run, history: History, after_seq: int, limit: int | None) -> Outline:
+    """The outline of a run whose history was read."""
+    page = [record for record in history.records if record.seq > after_seq]
+    return Outline(run, page[:limit], {}, parts_of(history.records), history.attempts, history.signals)
 
 
 def parts_of(records: Iterable[Record]) -> list[Part]:

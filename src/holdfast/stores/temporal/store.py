@@ -47,6 +47,7 @@ from holdfast.stores.operations import (
     StartRun,
     Verdict,
 )
+from holdfast.stores.outlines import Outline, outline_of
 from holdfast.stores.temporal import listing, requests
 from holdfast.stores.temporal.announcing import announce, announced
 from holdfast.stores.temporal.connecting import connect
@@ -388,6 +389,17 @@ class TemporalStore(Lacking):
             [record for record in records if record.seq > after_seq][:limit],
             [(number, notice) for number, notice in notices if number > after_notice][:limit],
         )
+
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        """A run with a page of its journal, as its history tells it."""
+        with translating(self.target):
+            told = await find_run(self.client, run_id)
+            if told is None:
+                return None
+            run = self._note(await row_of(self.client, told, whole=whole))
+            return outline_of(run, await history_of(self.client, self._histories, told), after_seq, limit)
 
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         """What these runs have used."""

@@ -14,6 +14,7 @@ pytest.importorskip("psycopg")
 
 import psycopg
 from postgres_server import database
+from postgres_trouble import eventually
 
 from holdfast.errors import StoreCorrupt, StoreReadOnly, StoreSchemaError
 from holdfast.stores.postgres import migrations
@@ -99,6 +100,19 @@ def test_a_fleet_that_starts_at_once_makes_one_schema(url: str):
 
     with ThreadPoolExecutor(12) as pool:
         assert list(pool.map(open_it, range(12))) == [VERSION] * 12
+
+
+def test_who_waits_for_another_who_migrates_says_so(url: str, connection: Connection, monkeypatch, caplog):
+    monkeypatch.setattr(migrations, "_LONG", 0.0)
+    lock = ("holdfast acme",)
+    connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", lock)
+    with connect(url) as second, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(migrate, second, "acme")
+        eventually(lambda: "another process that brings the schema acme up to date" in caplog.text)
+        connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
+        waiting.result()
+    assert check(connection, "acme") == VERSION
+    assert caplog.text.count("another process") == 1
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, monkeypatch: pytest.MonkeyPatch):

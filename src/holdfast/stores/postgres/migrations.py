@@ -22,6 +22,7 @@ Where workers may not create tables, a person runs what ``ddl`` returns, once fo
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, LiteralString, NamedTuple, cast
 
@@ -30,6 +31,8 @@ from psycopg import errors, sql
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
 from holdfast.stores.postgres import versions
+
+log = logging.getLogger("holdfast.stores")
 
 
 class Migration(NamedTuple):
@@ -66,6 +69,8 @@ second."""
 _MADE = "made"
 """What ``meta`` tells of a version whose indexes may still be missing."""
 _NAP = 0.05
+_LONG = 2.0
+"""Seconds of waiting for somebody else after which that is said: indexes of large tables take minutes."""
 _WHO = "SELECT current_user::text, current_database()::text"
 _SET = "INSERT INTO {}.meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
@@ -79,7 +84,7 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
     ``StoreSchemaError``, ``StoreCorrupt``, ``StoreReadOnly`` or what psycopg has to say.
     """
     lock = (f"holdfast {schema}",)
-    version = 0
+    version, began, is_told = 0, time.monotonic(), False
     try:
         while (version := check(connection, schema)) < VERSION:
             if version and not is_pooled and _is_large(connection, schema):
@@ -96,6 +101,9 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
                         if version < VERSION:
                             _carry_out(connection, schema, version)
                         return
+            if not is_told and time.monotonic() - began >= _LONG:
+                log.warning("waiting for another process that brings the schema %s up to date", schema)
+                is_told = True
             time.sleep(_NAP)
     except errors.InsufficientPrivilege as error:
         raise _not_allowed(connection, schema, version, error) from error

@@ -95,6 +95,8 @@ async def test_runs_are_listed_newest_first(store: Store):
         ({"text": "_"}, []),
         ({"text": "\\"}, []),
         ({"text": "x" * 60_000}, []),
+        ({"text": "\x00"}, []),
+        ({"text": "\x00etl"}, []),
         ({"text": "etl", "states": [RunState.RUNNING]}, ["etl-2"]),
     ],
 )

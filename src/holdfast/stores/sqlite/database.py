@@ -158,9 +158,9 @@ class SqliteDatabase(Database):
     # Searching
 
     def containing(self, text: str) -> tuple[str, list[Any]]:
-        """SQLite's own search knows upper and lower case of ASCII only, and no long patterns."""
+        """SQLite's own search knows upper and lower case of ASCII only, no long patterns, and none behind a NUL."""
         plain = json.dumps(text, ensure_ascii=False)[1:-1] == text
-        if text.isascii() and len(text) <= _LONGEST_PATTERN:
+        if text.isascii() and len(text) <= _LONGEST_PATTERN and "\x00" not in text:
             escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             condition, pattern = sql.containing("{} LIKE ? ESCAPE '\\'", plain=plain), f"%{escaped}%"
         else:

@@ -1,4 +1,4 @@
-"""The statements that a database brings along, by name. Their texts are in ``statements`` of each database.
+"""The statements that a database brings along, by name. Their texts are in ``statements`` of each, and beside that.
 
 Each comment tells the values that go in, in order, and after the arrow what comes out. See ``database`` for the ways in
 which they are used: under *Writes* a row is one change, whatever the text makes of it; under *Lookups* the comment is

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +7,6 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Runtime
-
-ENGINE = Path(__file__).parent.parent / "engine"
-if str(ENGINE) not in sys.path:
-    sys.path.insert(0, str(ENGINE))  # worlds with a virtual clock are those of the engine's tests
 
 
 @pytest.fixture

@@ -8,18 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.authoring import runtime as runtimes
-from holdfast.authoring.registry import definitions
 from holdfast.client import queueing
+from own_worlds import own_definitions
 
 
 @pytest.fixture(autouse=True)
 def _own_workflows() -> Iterator[None]:
-    """Workflows are known by name, and tests like to name theirs alike."""
-    before = dict(definitions)
-    definitions.clear()
-    yield
-    definitions.clear()
-    definitions.update(before)
+    with own_definitions(only=True):
+        yield
     queueing.forget()
 
 

@@ -10,8 +10,8 @@ import pytest
 from cli_project import Project, make_project
 
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
-from holdfast.authoring.registry import definitions
 from holdfast.client.journals import Journal
+from own_worlds import own_definitions
 
 KEYS = "HOLDFAST_ENCRYPTION_KEYS"
 WORD = "xylophone"
@@ -50,10 +50,8 @@ async def _seed(url: str) -> None:
 def concerts(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A run that has completed, one that has failed, and one that asks; all of them sealed."""
     project = make_project(tmp_path_factory.mktemp("sealed") / "project")
-    before = dict(definitions)
-    asyncio.run(_seed(project.url))
-    definitions.clear()
-    definitions.update(before)
+    with own_definitions():
+        asyncio.run(_seed(project.url))
     return project
 
 

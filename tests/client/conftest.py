@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.authoring.registry import definitions
 from holdfast.client import queueing
+from own_worlds import own_definitions
 
 
 @pytest.fixture(autouse=True)
 def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = dict(definitions)
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.chdir(tmp_path)
-    yield
-    definitions.clear()
-    definitions.update(before)
+    with own_definitions():
+        yield
     queueing.forget()

@@ -6,26 +6,20 @@ runs there all the same, and must fail with a ``UsageError`` that names the back
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import postgres_server
 import pytest
 import pytest_asyncio
 from conformance_world import BACKENDS, EXCLUDED, World, served_in, workflows_in
+from history_checks import check_runs_since
 
+import temporal_server
 from holdfast import Client, Runtime, UsageError
 
 HERE = Path(__file__).parent
-STORES = HERE.parent / "stores"
-if str(STORES) not in sys.path:
-    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
-
-import postgres_server  # noqa: E402
-from history_checks import check_runs_since  # noqa: E402
-
-import temporal_server  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from browsers import PICTURES, chromium
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))  # `live`
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -6,22 +6,16 @@ with ``python -m pytest tests/engine --stores all``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import postgres_server
 import pytest
 import pytest_asyncio
 from worlds import VirtualClock, World
 
-from holdfast.authoring.registry import definitions
-
-STORES = Path(__file__).parents[1] / "stores"
-if str(STORES) not in sys.path:
-    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
-
-import postgres_server  # noqa: E402
+from own_worlds import own_definitions
 
 ON_POSTGRES = (
     "test_takeover",
@@ -44,12 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_workflows() -> Iterator[None]:
-    """Workflows are known by name, and tests like to name theirs alike."""
-    before = dict(definitions)
-    definitions.clear()
-    yield
-    definitions.clear()
-    definitions.update(before)
+    with own_definitions(only=True):
+        yield
 
 
 @pytest_asyncio.fixture

@@ -24,14 +24,9 @@ from typing import Any, NamedTuple
 
 from app_processes import HERE, App, World, until
 from ledger import STEP, Journal, Moment, check_crash, check_end
+from provider_server import ProviderServer, Script, count_calls
 
 import holdfast
-
-PROVIDER = str(HERE.parent / "agents")
-if PROVIDER not in sys.path:
-    sys.path.insert(0, PROVIDER)  # the provider is that of the agents' tests
-
-from provider_server import ProviderServer, Script, count_calls  # noqa: E402
 
 RUN = "the-run"
 MODEL_CALL = "model call"

@@ -10,19 +10,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import postgres_server
 import pytest
 from agent_processes import ForkServer
 from app_processes import World
+from postgres_processes import PgWorld
+from temporal_processes import TemporalWorld
 
-STORES = Path(__file__).parents[1] / "stores"
-if str(STORES) not in sys.path:
-    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
-
-import postgres_server  # noqa: E402
-from postgres_processes import PgWorld  # noqa: E402
-from temporal_processes import TemporalWorld  # noqa: E402
-
-import temporal_server  # noqa: E402
+import temporal_server
 
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor fork."""

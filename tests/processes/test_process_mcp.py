@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from agent_processes import RUN, ForkServer, Scene, call, turn
-from app_processes import HERE, until
-
-TOOLS = str(HERE.parent / "tools")
-if TOOLS not in sys.path:
-    sys.path.insert(0, TOOLS)  # the servers are those of the tools' tests
-
-from mcp_ledger import is_alive, ledger  # noqa: E402
+from app_processes import until
+from mcp_ledger import is_alive, ledger
 
 SCRIPT = {
     "killed-clerk": [

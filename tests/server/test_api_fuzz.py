@@ -8,7 +8,6 @@ all` asks servers over SQLite and PostgreSQL as well.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,7 +99,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def place(store: str, folder: Path) -> Iterator[str]:
     """The URL of a store of this kind."""
     if store == "postgres":
-        sys.path.append(str(Path(__file__).parents[1] / "stores"))  # the server for tests is that of the stores' own
         import postgres_server
 
         with postgres_server.database() as url:

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))  # the simulator lies beside the library, not in it
-
-STORES = Path(__file__).parents[1] / "stores"
-if str(STORES) not in sys.path:
-    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
 
 SEEDS = 400
 SHARE = 20

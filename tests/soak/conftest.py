@@ -11,11 +11,6 @@ from pathlib import Path
 
 import pytest
 
-for name in ("stores", "processes"):
-    # The server is that of the stores' tests, the ledger and the app processes are those of the process tests.
-    if str(folder := Path(__file__).parents[1] / name) not in sys.path:
-        sys.path.insert(0, str(folder))
-
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor the file locks that tell of a death at once."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import temporal_server
-from holdfast.authoring.registry import definitions
+from own_worlds import own_definitions
 
 
 @pytest.fixture
@@ -23,7 +23,5 @@ def no_other_workflows() -> Iterator[None]:
     A runtime that nobody tells what to serve serves all, and a test process knows the workflows of all other tests:
     each would have a worker.
     """
-    before = dict(definitions)
-    definitions.clear()
-    yield
-    definitions.update(before)
+    with own_definitions(only=True):
+        yield

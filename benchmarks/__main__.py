@@ -24,10 +24,9 @@ from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
     **measures.MEASURES,
-    "children": composition.children,
-    "class": composition.class_form,
+    **composition.MEASURES,
     **agents.MEASURES,
-    "drivers": drivers.drivers,
+    **drivers.MEASURES,
     **postgres.MEASURES,
     **platform.MEASURES,
     **temporal.MEASURES,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bare
-from benchmarks.measures import ROOT, Line, median, median_ratio, runtime
+from benchmarks.measures import ROOT, Line, environment, median, median_ratio, runtime, size_of
 from holdfast import Client, Runtime
 
 
@@ -53,9 +51,7 @@ def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
     """The seconds until all of several processes have carried out their agents in the same file."""
     command = [sys.executable, "-m", "benchmarks.agent_jobs", f"sqlite:///{path}", str(agents), str(turns)]
     processes = [
-        subprocess.Popen(
-            command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(count)
     ]
     for process in processes:
@@ -71,10 +67,6 @@ def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
         times.append(float(process.stdout.readline()))
         process.communicate()
     return max(times)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 
 async def long(folder: Path, rounds: int) -> list[Line]:
@@ -212,10 +204,10 @@ async def size(folder: Path, rounds: int) -> list[Line]:
         ).options(new=True)
         async with Runtime(f"sqlite:///{path}"):
             messages = (await measured.run("First")).messages
-        before = _size_of(path)
+        before = size_of(path)
         async with Runtime(f"sqlite:///{path}"):
             await asyncio.gather(*[measured.run(f"Number {number}") for number in range(agents)])
-        each = (_size_of(path) - before) / agents / turns
+        each = (size_of(path) - before) / agents / turns
         theirs = len(ModelMessagesTypeAdapter.dump_json(messages)) / turns
         lines.append(
             Line(
@@ -228,13 +220,6 @@ async def size(folder: Path, rounds: int) -> list[Line]:
             )
         )
     return lines
-
-
-def _size_of(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    return path.stat().st_size
 
 
 async def resume(folder: Path, rounds: int) -> list[Line]:
@@ -288,7 +273,7 @@ async def first_call(folder: Path, rounds: int) -> list[Line]:
     async def timed(*arguments: str) -> float:
         started = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, cwd=ROOT, env={**_environment(), **known}
+            sys.executable, *arguments, cwd=ROOT, env={**environment(), **known}
         )
         await process.wait()
         return time.perf_counter() - started

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sqlite3
 import time
@@ -20,13 +19,12 @@ from typing import Any
 import httpx2
 
 from benchmarks.drivers import server
-from benchmarks.measures import Line, median
+from benchmarks.measures import MILLION, Line, median
 from benchmarks.platform import Server
 from holdfast.codec import encode_error
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.urls import open_store
 
-MILLION = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
 DAYS = 30
 WORKFLOWS = ("onboarding", "invoices", "digest", "etl", "support", "researcher", "triage", "writer")
 AGENTS = WORKFLOWS[4:]

@@ -314,6 +314,9 @@ async def drivers(folder: Path, rounds: int) -> list[Line]:
     return lines
 
 
+MEASURES = {"drivers": drivers}
+
+
 @asynccontextmanager
 async def far_away(url: str, folder: Path) -> AsyncIterator[str]:
     """The same server, but whatever is said takes a millisecond or more in each direction."""

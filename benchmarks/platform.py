@@ -15,8 +15,6 @@ import json
 import os
 import signal
 import socket
-import sqlite3
-import statistics
 import subprocess
 import sys
 import time
@@ -26,10 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measures import Line
+from benchmarks import bare
+from benchmarks.measures import ROOT, Line, median
 from holdfast import Client
 
-ROOT = Path(__file__).parent.parent
 ADDRESS = "load"
 STARTS = 30.0
 """Seconds that a process has to be there."""
@@ -216,36 +214,22 @@ async def listen(url: str, address: str, count: int, ledger: Path) -> None:
 
 async def platform(folder: Path, rounds: int) -> list[Line]:
     """Submit-to-delivery with 200 listeners, idle and in a rush; beside one commit of the bare database."""
-    commit = _bare_commit(folder)
+    commit = 1 / bare.commits_per_second(folder / "bare.db")
     (folder / "calm").mkdir()
     calm = await run_load_calmly(folder / "calm", listeners=200, runs=100)
     loads: list[Load] = []
     for number in range(max(1, rounds // 2)):
         (folder / str(number)).mkdir()
         loads.append(await run_load(folder / str(number), listeners=200, runs=1000, kills=0))
-    rate = statistics.median(load.runs / load.seconds for load in loads)
+    rate = median([load.runs / load.seconds for load in loads])
     beside = f"one commit of SQLite {commit * 1000:.1f} ms"
     return [
         Line("submit to delivery, one at a time, p50", calm.quantile(0.5) * 1000, "ms", beside),
         Line("submit to delivery, one at a time, p99", calm.quantile(0.99) * 1000, "ms"),
         Line("1,000 submissions at once, 200 listeners", rate, "runs/s"),
-        Line("the same, submit to delivery, p50", statistics.median(x.quantile(0.5) for x in loads) * 1000, "ms"),
-        Line("the same, submit to delivery, p99", statistics.median(x.quantile(0.99) for x in loads) * 1000, "ms"),
+        Line("the same, submit to delivery, p50", median([load.quantile(0.5) for load in loads]) * 1000, "ms"),
+        Line("the same, submit to delivery, p99", median([load.quantile(0.99) for load in loads]) * 1000, "ms"),
     ]
-
-
-def _bare_commit(folder: Path) -> float:
-    """Seconds of one small commit, as the store makes them."""
-    with sqlite3.connect(folder / "bare.db", isolation_level=None) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("CREATE TABLE t (a)")
-        took: list[float] = []
-        for number in range(200):
-            began = time.perf_counter()
-            db.execute("INSERT INTO t VALUES (?)", (number,))
-            took.append(time.perf_counter() - began)
-    return statistics.median(took)
 
 
 MEASURES = {"platform": platform}

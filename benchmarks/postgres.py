@@ -6,19 +6,16 @@ The server is the one that HOLDFAST_TEST_POSTGRES names, or one of our own in th
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from pathlib import Path
 
 from benchmarks import jobs
 from benchmarks.drivers import server
-from benchmarks.measures import Line, median, median_ratio, takeover_on, worker
+from benchmarks.measures import MILLION, Line, median, median_ratio, takeover_on, worker
 from holdfast import Client, Runtime
 
 PAYLOAD = b"x" * 200
-MILLION = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
-"""How many runs are parked in the largest measurement."""
 FEW = 10_000
 
 

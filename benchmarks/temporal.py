@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from temporalio import workflow as temporal_workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from benchmarks.measures import Line
+from benchmarks.measures import Line, median
 from holdfast import Runtime, step, workflow
 
 STEPS = 50
@@ -74,9 +73,9 @@ async def temporal(folder: Path, rounds: int) -> list[Line]:
                 many = RUNS * EACH
                 ours_many.append(many / await _timed(_all(bench_temporal.options(new=True)(EACH) for _ in range(RUNS))))
                 bare_many.append(many / await _timed(_all(_bare(client, EACH) for _ in range(RUNS))))
-            one, bare_rate = statistics.median(ours_one), statistics.median(bare_one)
+            one, bare_rate = median(ours_one), median(bare_one)
             lines.append(Line("temporal: one run, steps a second", one, "1/s", f"bare SDK {bare_rate:,.1f}"))
-            some, bare_some = statistics.median(ours_many), statistics.median(bare_many)
+            some, bare_some = median(ours_many), median(bare_many)
             lines.append(Line(f"temporal: {RUNS} runs x {EACH}, steps", some, "1/s", f"bare SDK {bare_some:,.1f}"))
             size, bare_size = await _history(client, bench_temporal), await _bare_history(client)
             lines.append(Line("temporal: history of a step, bytes", size, "B", f"bare SDK {bare_size:,.0f}"))

@@ -78,7 +78,7 @@ def test_settle_says_what_came_of_a_once_step_whose_worker_died(
         assert "check whether it happened. If it did: `holdfast settle payer 2 --output JSON`." in shown
         for wrong in ([], ["--output", "null", "--did-not-happen"]):
             refused = project.here("settle", "payer", "2", *wrong)
-            assert (refused.code, "say one of the two: --output JSON" in refused.err) == (1, True)
+            assert (refused.code, "say one of the two: --output JSON" in refused.err) == (2, True)
         refused = project.here("settle", "payer", "extract", "--output", "1", "--json")
         assert (refused.code, refused.json["error"]["type"]) == (1, "SettleRefused")
         assert "What can be settled in run 'payer': step 2 ('pay')" in refused.json["error"]["message"]

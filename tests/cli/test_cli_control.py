@@ -147,8 +147,6 @@ def test_a_run_that_was_undone_cannot_be_retried_but_forked(undone: Project):
         (["--at", "chek"], "run 'etl-acme' has no recorded step 'chek'; recorded: 1 (extract), "),
         (["--at", "9"], "run 'etl-acme' has no recorded step 9"),
         (["--at", "load"], "run 'etl-acme' has 3 steps named 'load': say which by its number, one of "),
-        (["--at", "2", "--output", "{by: ann}"], "--output is not JSON"),
-        (["--output", "1"], "--output is the output of a step: say which with --at STEP"),
         (["--id", "order-7"], "the id 'order-7' is taken: give the fork another one"),
     ],
 )

@@ -15,17 +15,15 @@ from typing import Any
 import psutil
 import pytest
 from cli_project import Project
+from provider_server import server_process
 
-from holdfast.cli.demo import conclude
+from holdfast.cli.demo import conclude, run_demo
 from holdfast.cli.demo.effects import Trace
 from holdfast.cli.demo.verdict import Journal, Recorded, count
 from holdfast.cli.wording import console
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
-
-from provider_server import server_process
+from holdfast.errors import UsageError
 
 PROMISE = (
     "The model was asked 13 times for 12 answers: only the call of turn 9, which was in flight when its worker was "
@@ -217,3 +215,14 @@ def test_a_real_model_decides_itself_how_many_turns_there_are(project: Project, 
     assert "The model was asked 6 times for 5 answers" in done.out
     assert re.search(r"read_page +failed by worker A$", done.out, re.M)
     assert re.search(r"^Not paid twice: 2 model calls, .* and made 1 tool call again\.$", done.out, re.M)
+
+
+def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def missing(_url: str) -> None:
+        raise UsageError("starlette is not installed")
+
+    monkeypatch.setattr("holdfast.cli.demo.Page", missing)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(UsageError):
+        run_demo(fast=True, on_page=True)
+    assert list(tmp_path.iterdir()) == []

@@ -6,23 +6,18 @@ import asyncio
 import json
 import re
 import shutil
-import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_project import Outcome, Project
-
-SERVER = Path(__file__).parents[1] / "server"
-if str(SERVER) not in sys.path:
-    sys.path.append(str(SERVER))
-
-from furnished import furnish  # noqa: E402
-from live import live  # noqa: E402
-from serving import serving  # noqa: E402
+from furnished import furnish
+from live import live
+from serving import serving
 
 READING: Sequence[tuple[str, ...]] = [
     ("runs",),
@@ -117,20 +112,13 @@ class Pair:
         return self.local.here(*args), self.remote.here(*args)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    local, other = (Project(tmp_path_factory.mktemp(name)) for name in ("local", "remote"))
-
-    async def fill() -> str:
-        async with serving(local.url) as served:
-            return (await furnish(served, None))["approvals"][0]
-
-    question = asyncio.run(fill())
-    shutil.copy(local.database, other.database)
+@contextmanager
+def served(url: str) -> Iterator[str]:
+    """The address of a server over the store at ``url``, in a thread of its own."""
     ready, stop, places = threading.Event(), threading.Event(), list[str]()
 
     async def serve() -> None:
-        async with live(other.url) as server:
+        async with live(url) as server:
             places.append(server.address)
             ready.set()
             await asyncio.to_thread(stop.wait)
@@ -138,9 +126,25 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert ready.wait(20)
-    yield Pair(local, Behind(other.folder, places[0]), question)
-    stop.set()
-    thread.join(20)
+    try:
+        yield places[0]
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    local, other = (Project(tmp_path_factory.mktemp(name)) for name in ("local", "remote"))
+
+    async def fill() -> str:
+        async with serving(local.url) as server:
+            return (await furnish(server, None))["approvals"][0]
+
+    question = asyncio.run(fill())
+    shutil.copy(local.database, other.database)
+    with served(other.url) as address:
+        yield Pair(local, Behind(other.folder, address), question)
 
 
 def without_chance(text: str) -> Any:
@@ -259,7 +263,35 @@ def test_keys_are_made_used_and_revoked_over_http(pair: Pair, monkeypatch: pytes
     assert pair.remote.here("keys", "revoke", listed[1]["id"], "--json").json == {
         "id": listed[1]["id"],
         "changed": True,
+        "error": None,
     }
     unknown = pair.remote.here("keys", "revoke", "nobody")
     assert unknown.code == 1
     assert "there is no key 'nobody'" in unknown.err
+
+
+def test_a_key_that_may_only_submit_sends_signals_and_triggers(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """It may not look at what becomes of that, which is no reason to say that it was not done."""
+
+    async def fill() -> None:
+        async with serving(project.url) as server:
+            await furnish(server, None)
+
+    asyncio.run(fill())
+    key = project.here("keys", "create", "sender", "--scope", "submit", "--quiet").out.strip()
+    monkeypatch.setenv("HOLDFAST_API_KEY", key)
+    with served(project.url) as address:
+        remote = Behind(project.folder, address)
+        assert "It needs the scope 'read'" in remote.here("runs").err
+        sent = remote.here("send", "place", "{}", "--id", "s-10", "--json")
+        assert (sent.code, sent.err) == (0, "")
+        assert sent.json == {"id": "s-10", "address": "place", "state": None, "created": None}
+        assert remote.here("send", "place").out.startswith("sent to 'place' as run ")
+        signalled = remote.here("signal", "s-10", "go", "3")
+        assert (signalled.code, signalled.out) == (0, "sent signal 'go' to run 's-10'\n")
+        unknown = remote.here("signal", "nowhere", "go")
+        assert unknown.code == 1
+        assert "there is no run 'nowhere'" in unknown.err
+        triggered = remote.here("schedules", "trigger", "often", "--json")
+        assert (triggered.code, triggered.err) == (0, "")
+        assert triggered.json["run"] in [run["id"] for run in project.here("runs", "--json").json]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cli_project import Project
 
+from holdfast import Client, ScheduleInfo
+from holdfast.cli.schedules import show_schedule
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.sqlite import SqliteStore
@@ -135,3 +138,19 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
     assert "  next      now: due since " in planned.here("schedules", "show", "late").out
     [late] = [one for one in planned.here("schedules", "--json", "--url", planned.url).json if one["name"] == "late"]
     assert datetime.fromisoformat(late["next_at"]) < datetime.now(UTC)
+
+
+def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
+    planned: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    elsewhere = "30 2 * * * in Mars/Olympus_Mons"
+
+    async def read(_url: str | None, name: str) -> ScheduleInfo:
+        async with Client(planned.url) as client:
+            return replace(await client.schedules.get(name), timing=elsewhere, zone="Mars/Olympus_Mons")
+
+    monkeypatch.setattr("holdfast.cli.schedules._read_one", read)
+    show_schedule(None, "nightly", as_json=False)
+    told = capsys.readouterr().out
+    assert f"as written: {elsewhere}" in told
+    assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+\n", told)

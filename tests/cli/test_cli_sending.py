@@ -47,7 +47,6 @@ def test_settings_of_an_address(project: Project):
     assert listed[1].split() == ["mailer", "5", "1", "min", "00", "s", "30.0", "s", "fetched", "by", "listeners"]
     project.here("addresses", "set", "mailer", "--no-deadline")
     assert json.loads(project.here("addresses", "--json").out)[0]["deadline"] is None
-    assert project.here("addresses", "set", "mailer").code == 1
 
 
 def test_policies_are_set_told_and_deleted(project: Project):
@@ -55,6 +54,8 @@ def test_policies_are_set_told_and_deleted(project: Project):
     assert "no policy yet" in project.here("policies").out
     done = project.here("policies", "set", "mailer", "--runs", "2", "--usd", "20", "--on-breach", "pause")
     assert done.out.startswith("'mailer' may have 2 runs and $20 a day (of UTC); when that is reached, the policy")
+    again = project.here("policies", "set", "mailer", "--runs", "2", "--usd", "20", "--on-breach", "pause", "--json")
+    assert again.json["changed"] is False
     project.here("send", "mailer")
     assert project.here("policies").out.splitlines()[1].split("  ")[0] == "mailer"
     assert "1 of 2" in project.here("policies").out
@@ -62,6 +63,3 @@ def test_policies_are_set_told_and_deleted(project: Project):
     assert (told["runs"], told["policy"]["on_breach"], told["breach"]) == (1, "pause", None)
     assert "no policy any more" in project.here("policies", "delete", "mailer").out
     assert "nothing changed" in project.here("policies", "delete", "mailer").out
-    nothing = project.here("policies", "set", "mailer")
-    assert nothing.code == 1
-    assert "limits nothing" in nothing.err

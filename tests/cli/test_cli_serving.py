@@ -40,7 +40,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
         project.here("keys", "revoke", shown[1]).out
         == f"key {shown[1]} is revoked: servers heed it within two seconds\n"
     )
-    assert project.here("keys", "revoke", shown[1], "--json").json == {"id": shown[1], "changed": False}
+    assert project.here("keys", "revoke", shown[1], "--json").json == {"id": shown[1], "changed": False, "error": None}
     assert re.search(rf"^{shown[1]} .* revoked now$", project.here("keys", "list").out, re.M)
 
 
@@ -114,3 +114,12 @@ def test_a_server_says_what_it_needs_and_where_it_may_not_listen(project: Projec
     assert missing.code == 1
     assert "pip install 'holdfast[server]'" in missing.err
     assert "Traceback" not in missing.err
+
+
+def test_a_key_that_is_not_known_does_not_keep_others_from_being_revoked(project: Project):
+    first, second = (project.here("keys", "create", name, "--scope", "read", "--json").json["id"] for name in "ab")
+    done = project.here("keys", "revoke", first, "0" * 12, second)
+    assert done.code == 1
+    assert [line.split()[1] for line in done.out.splitlines()] == [first, second]
+    assert done.err.startswith(f"error: there is no key '{'0' * 12}'")
+    assert all(key["revoked_at"] for key in project.here("keys", "list", "--json").json)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.spending import brief_cost, cost, left_as_json, left_in_words, money, shares, tokens_and_cost
+from holdfast.client.stories.spending import (
+    brief_cost,
+    cost,
+    left_as_json,
+    left_in_words,
+    money,
+    shares,
+    tokens_and_cost,
+)
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import RunUsage
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from holdfast.cli.opening import reached
+from holdfast.cli.opening import placed, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
 from holdfast.client.health import Health, HealthState
@@ -40,7 +40,7 @@ def show_agents(url: str | None, *, everything: bool, as_json: bool) -> None:
     print_table(head, rows, styles={1: [_STYLES[one.state] for one in found]})
     for one in found:
         if (advice := _advice(one)) is not None:
-            out.print(printable(advice), soft_wrap=True)
+            out.print(printable(placed(url, advice)), soft_wrap=True)
 
 
 async def _read(url: str | None) -> list[Health]:
@@ -70,9 +70,8 @@ def _advice(one: Health) -> str | None:
     if one.state is HealthState.SERVING or not waiting:
         return None
     why = "its workers have fallen silent" if one.state is HealthState.SILENT else "no worker serves it"
-    return (
-        f"{one.name!r}: {counted(waiting, 'run')} to go on, and {why}: `holdfast worker module:{one.name}` starts one"
-    )
+    start = command("worker", f"module:{one.name}")
+    return f"{one.name!r}: {counted(waiting, 'run')} to go on, and {why}: `{start}` starts one"
 
 
 def _as_json(one: Health) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import get_run, reached, where
+from holdfast.cli.opening import command_at, get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
-from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, one_line, printable
-from holdfast.cli.wording import wrapped as wrapped_words
+from holdfast.cli.values import json_of, json_or_text
+from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, one_line, printable, wrapped
 from holdfast.client.approvals import Answer, ApprovalInfo, form_fields
 from holdfast.client.client import Client
 from holdfast.client.stories.types import Asked
@@ -76,7 +76,7 @@ def tell_question(out: Console, asked: ApprovalInfo, now: float, url: str | None
     """Print all that a person must see to decide, and how to answer."""
     telling = _Telling(out, indent)
     style = "bold" if asked.state is ApprovalState.OPEN else ""
-    first, *rest = wrapped_words(out, asked.question, indent + 14) or [""]
+    first, *rest = wrapped(out, asked.question, indent + 14) or [""]
     telling.line(f"{asked.id}  ", first, style)
     for line in rest:
         telling.line(" " * (len(asked.id) + 2), line, style)
@@ -113,16 +113,15 @@ def answer_in_words(answer: Answer, now: float) -> str:
 
 def _commands(asked: ApprovalInfo, url: str | None) -> list[str]:
     """What to type."""
-    place = [word for option in where(url) for word in option]
     if asked.choices:
-        yes = [command("approve", asked.id, choice, *place) for choice in asked.choices]
+        yes = [command_at(url, "approve", asked.id, choice) for choice in asked.choices]
     elif asked.form is not None and not asked.tool:
-        yes = [f"{command('approve', asked.id, *place)} --value JSON"]
+        yes = [f"{command_at(url, 'approve', asked.id)} --value JSON"]
     else:
-        yes = [command("approve", asked.id, *place)]
+        yes = [command_at(url, "approve", asked.id)]
     if asked.tool:
-        yes.append(f"{command('approve', asked.id, *place)} --arguments JSON")
-    return [*yes, command("deny", asked.id, *place)]
+        yes.append(f"{command_at(url, 'approve', asked.id)} --arguments JSON")
+    return [*yes, command_at(url, "deny", asked.id)]
 
 
 def _times(count: int) -> str:
@@ -141,7 +140,7 @@ class _Telling:
 
     def field(self, label: str, value: str, style: str = "") -> None:
         indent = self._indent + _INDENT
-        for index, line in enumerate(wrapped_words(self._out, value, indent + _LABEL)):
+        for index, line in enumerate(wrapped(self._out, value, indent + _LABEL)):
             head = label if index == 0 else ""
             self._out.print(Text.assemble(" " * indent, (head.ljust(_LABEL), "dim"), (line, style)), soft_wrap=True)
 
@@ -174,16 +173,16 @@ def approve(
     """Say yes, and tell to what."""
     if text is not None and value is not None:
         raise click.UsageError("the answer is given once: as VALUE or with --value.")
-    edited: Any = None if arguments is None else _json(arguments, "--arguments")
+    edited: Any = None if arguments is None else json_of("--arguments", arguments)
     if edited is not None and not isinstance(edited, dict):
         raise click.UsageError(f"--arguments is a JSON object with a value for each argument, not {arguments}.")
-    given: Any = None if value is None else _json(value, "--value")
+    given: Any = None if value is None else json_of("--value", value)
 
     async def answer(client: Client, asked: ApprovalInfo) -> bool:
         said = given if text is None else _said(text, asked)
         return await client.approve(asked.id, said, arguments=cast("Mapping[str, Any]", edited), by=by, reason=reason)
 
-    return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
+    return report(url, [asyncio.run(_answer(url, id, answer))], as_json=as_json)
 
 
 def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool) -> int:
@@ -192,24 +191,12 @@ def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool
     async def answer(client: Client, asked: ApprovalInfo) -> bool:
         return await client.deny(asked.id, by=by, reason=reason)
 
-    return report([asyncio.run(_answer(url, id, answer))], as_json=as_json)
-
-
-def _json(text: str, option: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"{option} is no JSON ({error}): {text}") from None
+    return report(url, [asyncio.run(_answer(url, id, answer))], as_json=as_json)
 
 
 def _said(text: str, asked: ApprovalInfo) -> Any:
     """What somebody typed as an answer: a choice as it stands; for a form, JSON, or else a text."""
-    if asked.choices:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return text if asked.choices else json_or_text(text)
 
 
 async def _answer(url: str | None, id: str, answer: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:

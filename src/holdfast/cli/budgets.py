@@ -11,9 +11,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import get_run, reached
+from holdfast.cli.opening import command_at, get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
-from holdfast.cli.spending import (
+from holdfast.cli.spending import tell_shares
+from holdfast.cli.tables import print_table
+from holdfast.cli.wording import STATE_STYLES, command, console, counted, listed, one_line, printable
+from holdfast.client.budgets import Allowance, BudgetInfo
+from holdfast.client.client import Client
+from holdfast.client.recorded_reply import usage_as_json
+from holdfast.client.run_info import RunInfo
+from holdfast.client.stories.spending import (
     Share,
     brief_cost,
     budget_as_json,
@@ -21,13 +28,7 @@ from holdfast.cli.spending import (
     left_as_json,
     left_in_words,
     shares,
-    tell_shares,
 )
-from holdfast.cli.wording import STATE_STYLES, command, console, counted, listed, one_line, printable
-from holdfast.client.budgets import Allowance, BudgetInfo
-from holdfast.client.client import Client
-from holdfast.client.recorded_reply import usage_as_json
-from holdfast.client.run_info import RunInfo
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget
 from holdfast.errors import HoldfastError, UsageError
@@ -43,8 +44,8 @@ _MOST = 5_000
 def show_budget(url: str | None, run_id: str, *, as_json: bool) -> int:
     """Print a run's budget and what is used, for the run and those that it has started."""
     if as_json:
-        return report([asyncio.run(_as_outcome(url, run_id))], as_json=True)
-    _tell(console(), asyncio.run(_look(url, run_id)))
+        return report(url, [asyncio.run(_as_outcome(url, run_id))], as_json=True)
+    _tell(console(), asyncio.run(_look(url, run_id)), url)
     return 0
 
 
@@ -80,7 +81,7 @@ def _allowance_as_json(one: Allowance) -> dict[str, Any]:
     return {"used": usage_as_json(one.used), "budget": budget_as_json(one), "left": left_as_json(one)}
 
 
-def _tell(out: Console, books: BudgetInfo) -> None:
+def _tell(out: Console, books: BudgetInfo, url: str | None) -> None:
     out.print(
         Text.assemble(
             (one_line(books.run_id), "bold"),
@@ -102,10 +103,10 @@ def _tell(out: Console, books: BudgetInfo) -> None:
             soft_wrap=True,
         )
         tell_shares(out, over)
-    _tell_children(out, books)
+    _tell_children(out, books, url)
 
 
-def _tell_children(out: Console, books: BudgetInfo) -> None:
+def _tell_children(out: Console, books: BudgetInfo, url: str | None) -> None:
     if not books.children:
         return
     out.print("\nruns it started, each with those below it", style="bold")
@@ -120,13 +121,9 @@ def _tell_children(out: Console, books: BudgetInfo) -> None:
         )
         for one in books.children
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        cells = [cell.rjust(width) if column in (2, 3, 4) else cell.ljust(width)
-                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        out.print(Text("      " + "  ".join(cells).rstrip()), soft_wrap=True)
+    print_table((), rows, numbers=(2, 3, 4), indent=6)
     if books.has_more:
-        out.print(Text(f"      more: `{command('runs', '--parent', books.run_id)}`", "dim"), soft_wrap=True)
+        out.print(Text(f"      more: `{command_at(url, 'runs', '--parent', books.run_id)}`", "dim"), soft_wrap=True)
 
 
 # Changing
@@ -134,7 +131,7 @@ def _tell_children(out: Console, books: BudgetInfo) -> None:
 
 def set_budget(url: str | None, run_id: str, given: Mapping[str, Any], *, as_json: bool) -> int:
     """Give a run another budget, and say what is left of it and which runs go on."""
-    return report([asyncio.run(_set(url, run_id, given))], as_json=as_json)
+    return report(url, [asyncio.run(_set(url, run_id, given))], as_json=as_json)
 
 
 async def _set(url: str | None, run_id: str, given: Mapping[str, Any]) -> Outcome:

@@ -18,7 +18,7 @@ from holdfast.errors import UsageError
 
 def cancel_runs(url: str | None, run_ids: Sequence[str], *, wait: float | None, as_json: bool) -> int:
     """Ask for runs to be cancelled, and say who carries it out."""
-    return report(asyncio.run(_cancel(url, run_ids, wait)), as_json=as_json)
+    return report(url, asyncio.run(_cancel(url, run_ids, wait)), as_json=as_json)
 
 
 async def _cancel(url: str | None, run_ids: Sequence[str], wait: float | None) -> list[Outcome]:
@@ -78,7 +78,7 @@ def _end(outcome: Outcome, run: RunInfo, wait: float) -> Outcome:
 
 def pause_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Pause runs, and say when they rest."""
-    return report(asyncio.run(_pause(url, run_ids)), as_json=as_json)
+    return report(url, asyncio.run(_pause(url, run_ids)), as_json=as_json)
 
 
 async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
@@ -105,7 +105,7 @@ async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
 
 def resume_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Let paused runs go on, and say who takes them up."""
-    return report(asyncio.run(_resume(url, run_ids)), as_json=as_json)
+    return report(url, asyncio.run(_resume(url, run_ids)), as_json=as_json)
 
 
 async def _resume(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:

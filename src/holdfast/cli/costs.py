@@ -9,10 +9,10 @@ from datetime import date
 from rich.text import Text
 
 from holdfast.cli.opening import reached
-from holdfast.cli.spending import brief_cost, in_words
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, counted, echo_json, one_line
 from holdfast.client.reports import DaySpending, UsageReport
+from holdfast.client.stories.spending import brief_cost, in_words
 from holdfast.core.usage import Usage
 
 _HEAD = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tokens out", "cost")

@@ -11,10 +11,10 @@ from typing import Any
 import click
 from rich.text import Text
 
-from holdfast.cli.opening import reached, where
+from holdfast.cli.opening import command_at, reached
 from holdfast.cli.outcomes import report
 from holdfast.cli.retrying import retry_each
-from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, one_line
+from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, one_line, printable
 from holdfast.client.dead import DeadRun
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -31,7 +31,7 @@ def show_dead(url: str | None, workflow: str | None, limit: int, before: str | N
         return
     out = console()
     if not runs:
-        out.print("no run is dead" if workflow is None else f"no run of workflow {workflow!r} is dead")
+        out.print(_none(workflow))
         return
     for run in runs:
         since = run.since.timestamp()
@@ -43,10 +43,15 @@ def show_dead(url: str | None, workflow: str | None, limit: int, before: str | N
         after = f", the last one of {one_line(run.last_recorded)}" if run.last_recorded else ""
         out.print(f"    recorded    {counted(run.records, 'record')}{after}", soft_wrap=True)
     if len(found) > limit:
-        options = [word for pair in where(url) for word in pair]
-        more = command("dead", *(("--workflow", workflow) if workflow else ()), *options, "--before", runs[-1].id)
+        narrowed = ("--workflow", workflow) if workflow else ()
+        limited = () if limit == 50 else ("--limit", str(limit))
+        more = command_at(url, "dead", *narrowed, *limited, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"), soft_wrap=True)
-    out.print(Text(f"see to the cause, then: {command('dead', 'retry', runs[0].id)}", "dim"), soft_wrap=True)
+    out.print(Text(f"see to the cause, then: {command_at(url, 'dead', 'retry', runs[0].id)}", "dim"), soft_wrap=True)
+
+
+def _none(workflow: str | None) -> str:
+    return "no run is dead" if workflow is None else printable(f"no run of workflow {workflow!r} is dead")
 
 
 def _in_flight(run: DeadRun) -> str:
@@ -90,14 +95,16 @@ def retry_runs(
     if not run_ids:
         run_ids = asyncio.run(_all_dead(url, workflow))
         if not run_ids:
-            print("no run is dead" if workflow is None else f"no run of workflow {workflow!r} is dead")
+            if not as_json:
+                print(_none(workflow))
             return 0
         if workflow is None and not yes:
             if not sys.stdin.isatty():
                 raise UsageError(f"nobody can be asked whether {counted(len(run_ids), 'run')} may go on: pass --yes.")
             if not click.confirm(f"let {counted(len(run_ids), 'dead run')} go on?", err=True):
+                click.echo("nothing changed", err=True)
                 return 1
-    return report(asyncio.run(retry_each(url, run_ids, run_again)), as_json=as_json)
+    return report(url, asyncio.run(retry_each(url, run_ids, run_again)), as_json=as_json)
 
 
 async def _all_dead(url: str | None, workflow: str | None) -> list[str]:

@@ -10,12 +10,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
+from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled", "dead")
+STATES = tuple(state.value for state in RunState)
+ENDED = tuple(state.value for state in RunState if state.is_terminal)
+
+_PLACE = ("url", "namespace")
+"""What says where; it may stand before the name of a command in a group as well as behind it."""
 
 
 class Group(click.Group):
@@ -41,7 +47,32 @@ def show_error(error: HoldfastError) -> None:
     """One message, without a traceback."""
     from holdfast.cli.wording import tell_error
 
-    tell_error(error)
+    tell_error(str(error))
+
+
+def listing(command: F) -> F:
+    """For a group that lists, unless one of its commands is named.
+
+    What stands before that command's name says where (``url_option``). Anything else would be lost there: of `dead
+    --workflow etl purge --all`, the half that matters.
+    """
+
+    @functools.wraps(command)
+    def listed(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        if context.invoked_subcommand is None:
+            return command(*args, **kwargs)
+        for option in context.command.params:
+            name = option.name or ""
+            if name not in _PLACE and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                named = context.invoked_subcommand
+                raise click.UsageError(
+                    f"{option.opts[0]} before `{named}` is for the list alone: give it behind that, if "
+                    f"`{context.command_path} {named} --help` knows it."
+                )
+        return None
+
+    return cast("F", listed)
 
 
 def database_option(command: F) -> F:
@@ -59,16 +90,24 @@ def url_option(command: F) -> F:
     )
     @functools.wraps(command)
     def located(*args: Any, url: str | None, namespace: str | None, **kwargs: Any) -> Any:
-        if namespace is not None:
-            from holdfast.client.choosing import is_server, refuse_namespace
-            from holdfast.stores.urls import store_url
-
-            if is_server(url):
-                refuse_namespace(namespace, f"--namespace {namespace}")
-            url = store_url(url, namespace)
-        return command(*args, url=url, **kwargs)
+        around = click.get_current_context().parent
+        before: dict[str, Any] = {} if around is None else around.params
+        url = before.get("url") if url is None else url
+        namespace = before.get("namespace") if namespace is None else namespace
+        return command(*args, url=_located(url, namespace), **kwargs)
 
     return cast("F", located)
+
+
+def _located(url: str | None, namespace: str | None) -> str | None:
+    if namespace is None:
+        return url
+    from holdfast.client.choosing import is_server, refuse_namespace
+    from holdfast.stores.urls import store_url
+
+    if is_server(url):
+        refuse_namespace(namespace, f"--namespace {namespace}")
+    return store_url(url, namespace)
 
 
 def store_option(instead: str, option: Callable[[F], F] = url_option) -> Callable[[F], F]:
@@ -96,17 +135,16 @@ def refuse_server(url: str | None, instead: str) -> None:
         raise UsageError(f"{place} is a Holdfast server, and `{name}` needs the store itself: {instead}")
 
 
-def json_option(command: F) -> F:
-    """For a command that changes runs."""
-    option = click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="A JSON object for each run, one to a line: id, workflow, state, changed, paused, cancelling, stalled "
-        "(why it does not go on), message, error, and what only this command has to tell.",
-    )
-    return option(command)
+def json_option(told: str) -> Callable[[F], F]:
+    """``--json``; ``told`` says what is printed then."""
+    return click.option("--json", "as_json", is_flag=True, help=told)
 
+
+changes_as_json = json_option(
+    "A JSON object for each run, one to a line: id, workflow, state, changed, paused, cancelling, stalled (why it does "
+    "not go on), message, error, and what only this command has to tell."
+)
+"""For a command that changes runs."""
 
 run_ids = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 

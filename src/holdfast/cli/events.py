@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import get_run, reached
-from holdfast.cli.wording import command, console, counted, listed, one_line, printable
+from holdfast.cli.opening import command_at, get_run, reached
+from holdfast.cli.plans import MARKS
+from holdfast.cli.wording import console, counted, listed, one_line, printable
 from holdfast.client.events import Event
 
 _LONGEST = 200
@@ -28,7 +29,8 @@ def show_events(url: str | None, run_id: str, *, follow: bool, after: str | None
     finally:
         teller.close()
     if not as_json and teller.last is not None and teller.last.kind != "ended":
-        click.echo(f"go on from here: {command('events', run_id, '--follow', '--after', teller.last.offset)}", err=True)
+        again = command_at(url, "events", run_id, "--follow", "--after", teller.last.offset)
+        click.echo(f"go on from here: {again}", err=True)
 
 
 async def _read(url: str | None, run_id: str, follow: bool, after: str | None, teller: _Lines | _Story) -> None:
@@ -115,9 +117,8 @@ def _answered(event: Event, data: dict[str, Any]) -> str:
 
 
 def _plan(event: Event, data: dict[str, Any]) -> str:
-    marks = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
     return "\n".join(
-        ["", *(f"    {marks.get(item['status'], '[ ]')} {one_line(item['task'])}" for item in data["plan"])]
+        ["", *(f"    {MARKS.get(item['status'], '[ ]')} {one_line(item['task'])}" for item in data["plan"])]
     )
 
 

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
+
+import click
 
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.cli.values import json_of, named_step
 from holdfast.cli.wording import counted
 from holdfast.client.forking import NOT_GIVEN, find_step
 from holdfast.client.stories.retrying import in_words
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError
 
 
 def fork(url: str | None, run_id: str, *, at: str | None, output: str | None, new_id: str | None, as_json: bool) -> int:
     """Make a new run that shares the beginning of another one, and say where it goes on."""
-    value = NOT_GIVEN if output is None else given_output(output)
+    value = NOT_GIVEN if output is None else json_of("--output", output)
     if output is not None and at is None:
-        raise UsageError("--output is the output of a step: say which with --at STEP")
+        raise click.UsageError("--output is the output of a step: say which with --at STEP.")
     return report(
-        [asyncio.run(_fork(url, run_id, None if at is None else named_step(at), value, new_id))], as_json=as_json
+        url, [asyncio.run(_fork(url, run_id, None if at is None else named_step(at), value, new_id))], as_json=as_json
     )
-
-
-def named_step(said: str) -> int | str:
-    """Numbers are what ``show`` tells; anything else is a name."""
-    return int(said) if said.isdecimal() else said
-
-
-def given_output(text: str) -> Any:
-    """What a step is taken to have returned."""
-    # Not taken for a string, as `signal` does: a mistyped object would become the output of a step.
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--output is not JSON ({error}): a string needs its quotation marks, such as --output '\"yes\"'"
-        ) from None
 
 
 async def _fork(url: str | None, run_id: str, at: int | str | None, output: Any, new_id: str | None) -> Outcome:

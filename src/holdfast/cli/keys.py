@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from holdfast.cli.opening import existing, reached
+from holdfast.cli.outcomes import error_as_json
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, clock_time, echo_json, iso, one_line, printable
+from holdfast.cli.wording import ago, clock_time, echo_json, iso, one_line, printable, tell_error
 from holdfast.client.choosing import is_server
 from holdfast.client.client import Client
 from holdfast.client.keys import Key, MadeKey
+from holdfast.errors import HoldfastError
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.urls import split_namespace, store_url
 
@@ -88,16 +90,18 @@ def _state(key: Key, now: float) -> str:
     return f"expires {ago(now - at)}" if now < at else f"expired {ago(now - at)}"
 
 
-def revoke_keys(url: str | None, ids: Sequence[str], *, as_json: bool) -> None:
-    """Revoke keys, and tell of each whether it was still valid."""
-    for id, changed in asyncio.run(_revoke(url, ids)):
+def revoke_keys(url: str | None, ids: Sequence[str], *, as_json: bool) -> int:
+    """Revoke keys, and tell of each whether it was still valid; 1 if there is one that could not be revoked."""
+    told = asyncio.run(_revoke(url, ids))
+    for id, changed, error in told:
         if as_json:
-            print(json.dumps({"id": id, "changed": changed}))
+            print(json.dumps({"id": id, "changed": changed, "error": error_as_json(error)}))
+        elif error is not None:
+            tell_error(str(error))
         else:
-            told = (
-                "is revoked: servers heed it within two seconds" if changed else "was revoked before: nothing changed"
-            )
-            print(printable(f"key {id} {told}"))
+            how = "is revoked: servers heed it within two seconds" if changed else "was revoked before: nothing changed"
+            print(printable(f"key {id} {how}"))
+    return 1 if any(error is not None for _, _, error in told) else 0
 
 
 async def _read(url: str | None, namespace: str | None) -> list[Key]:
@@ -105,9 +109,16 @@ async def _read(url: str | None, namespace: str | None) -> list[Key]:
         return await client.keys.list(namespace)
 
 
-async def _revoke(url: str | None, ids: Sequence[str]) -> list[tuple[str, bool]]:
+async def _revoke(url: str | None, ids: Sequence[str]) -> list[tuple[str, bool, HoldfastError | None]]:
+    """Each of them: one that is not known must not keep the others valid."""
+    told: list[tuple[str, bool, HoldfastError | None]] = []
     async with reached(_home(url)) as client:
-        return [(id, await client.keys.revoke(id)) for id in ids]
+        for id in ids:
+            try:
+                told.append((id, await client.keys.revoke(id), None))
+            except HoldfastError as error:
+                told.append((id, False, error))
+    return told
 
 
 def _home(url: str | None) -> str | None:

@@ -16,14 +16,22 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def moment(text: str) -> datetime:
     """A date (its beginning), a time, or how long ago. What has no time zone is in that of this machine."""
+    return _moment(text, -1, "2026-11-15", "ago it was, such as 90m, 2h or 3d")
+
+
+def coming(text: str) -> datetime:
+    """The same for what is to come: a date (its beginning), a time, or how long from now."""
+    return _moment(text, +1, "2027-01-31", "it is until then, such as 12h, 30d or 52w")
+
+
+def _moment(text: str, direction: int, example: str, how_long: str) -> datetime:
     try:
-        if ago := _SPAN.fullmatch(text.strip()):
-            return datetime.now().astimezone() - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2].lower()])
+        if found := _SPAN.fullmatch(text.strip()):
+            return datetime.now().astimezone() + direction * timedelta(seconds=_seconds(found))
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(
-            f"{text!r} is no moment: give a date or time such as 2026-11-15 or 2026-11-15T08:30, or how long ago it "
-            f"was, such as 90m, 2h or 3d."
+            f"{text!r} is no moment: give a date or time such as {example} or {example}T08:30, or how long {how_long}."
         ) from None
 
 
@@ -31,24 +39,11 @@ def day(text: str) -> date:
     """A date, or how many days or weeks ago it was. Days are those of UTC."""
     try:
         if ago := _DAYS_AGO.fullmatch(text.strip()):
-            return datetime.now(UTC).date() - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2].lower()])
+            return datetime.now(UTC).date() - timedelta(seconds=_seconds(ago))
         return date.fromisoformat(text.strip())
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is no day: give a date such as 2026-11-15, or how long ago it was, such as 7d or 4w."
-        ) from None
-
-
-def coming(text: str) -> datetime:
-    """The same for what is to come: a date (its beginning), a time, or how long from now."""
-    try:
-        if found := _SPAN.fullmatch(text.strip()):
-            return datetime.now().astimezone() + timedelta(seconds=float(found[1]) * _SECONDS[found[2].lower()])
-        return datetime.fromisoformat(text.strip()).astimezone()
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter(
-            f"{text!r} is no moment: give a date or time such as 2027-01-31 or 2027-01-31T08:30, or how long it is "
-            f"until then, such as 12h, 30d or 52w."
         ) from None
 
 
@@ -57,4 +52,8 @@ def span(text: str) -> float:
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise click.BadParameter(f"{text!r} is no length of time: give one such as 90m, 12h or 30d.")
-    return float(found[1]) * _SECONDS[found[2].lower()]
+    return _seconds(found)
+
+
+def _seconds(span: re.Match[str]) -> float:
+    return float(span[1]) * _SECONDS[span[2].lower()]

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import re
+import shlex
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.cli.wording import listed
+from holdfast.cli.wording import command, listed
+from holdfast.client.backend import Backend
 from holdfast.client.choosing import choose_backend, is_server
 from holdfast.client.client import Client
 from holdfast.client.run_info import RunInfo
 from holdfast.codec import LARGEST
-from holdfast.errors import RunNotFound, UsageError
+from holdfast.errors import NotAllowed, RunNotFound, UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sealing import beneath
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
     from holdfast.client.http.backend import HttpBackend
 
 _LOOKED_THROUGH = 500
+_COMMAND = re.compile(r"`holdfast (\w+)[^`]*`")
+_ELSEWHERE = ("check", "replay", "demo")
+"""Commands that are about no store."""
+_BESIDE_THE_STORE = ("worker", "serve", "import", "namespaces")
+"""Commands that no server can carry out."""
 PATIENCE = 5.0
 """Seconds that a server is given to answer for the first time: whoever has typed a wrong address is waiting."""
 _HOW_IT_BEGINS = (
@@ -49,6 +57,22 @@ def where(url: str | None) -> list[tuple[str, str]]:
     return [*([] if is_usual else [("--url", shown_url(place))]), ("--namespace", namespace)]
 
 
+def command_at(url: str | None, *words: str) -> str:
+    """A command to be copied into a shell, which is about the same store as this one."""
+    return command(*words, *(word for option in where(url) for word in option))
+
+
+def placed(url: str | None, text: str) -> str:
+    """What a client says, with the commands in it made to be about the same store as this one."""
+    place = shlex.join(word for option in where(url) for word in option)
+    without = (*_ELSEWHERE, *(_BESIDE_THE_STORE if is_server(url) else ()))
+
+    def at_place(found: re.Match[str]) -> str:
+        return found[0] if found[1] in without else f"{found[0][:-1]} {place}`"
+
+    return _COMMAND.sub(at_place, text) if place else text
+
+
 def existing(url: str | None) -> tuple[Store, str]:
     """The store at ``url``, which somebody else can see as well, not opened; and its whole URL."""
     target = store_url(url)
@@ -62,9 +86,14 @@ def server_backend(url: str | None) -> HttpBackend:
     """The way to the server at ``url``."""
     from holdfast.client.http.backend import HttpBackend
 
-    backend = choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
+    backend = _backend(url)
     assert isinstance(backend, HttpBackend)
     return backend
+
+
+def _backend(url: str | None) -> Backend:
+    """Whatever else a client can be told, the environment tells a command."""
+    return choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
 
 
 @asynccontextmanager
@@ -73,7 +102,7 @@ async def reached(url: str | None) -> AsyncGenerator[Client]:
     if not is_server(url):
         store, url = existing(url)
         await _check_that_it_is_there(store, url)
-    backend = choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
+    backend = _backend(url)
     client = Client.over(backend)
     try:
         await backend.open(PATIENCE)
@@ -115,9 +144,26 @@ async def get_run(client: Client, run_id: str) -> RunInfo:
     try:
         return await client.get(run_id)
     except RunNotFound:
+        raise await not_found(client, run_id) from None
+
+
+async def not_found(client: Client, run_id: str) -> RunNotFound:
+    """That there is no such run, with ids like it, if whoever asks may look at runs."""
+    told = f"there is no run {run_id!r} in {client.url}."
+    try:
         begins = await client.list(id_prefix=run_id, limit=3) if run_id else []
         recent = [run.id for run in await client.list(limit=_LOOKED_THROUGH)]
-        alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
-        near = list(dict.fromkeys(alike))[:3]
-        hint = f" Did you mean {' or '.join(near)}?" if near else " `holdfast runs` lists those that are there."
-        raise RunNotFound(f"there is no run {run_id!r} in {client.url}.{hint}", run_id) from None
+    except NotAllowed:
+        return RunNotFound(told, run_id)
+    alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
+    near = list(dict.fromkeys(alike))[:3]
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`holdfast runs` lists those that are there."
+    return RunNotFound(f"{told} {hint}", run_id)
+
+
+async def seen(client: Client, run_id: str) -> RunInfo | None:
+    """The run as it is now; none if this key may start runs and send, and not look at them."""
+    try:
+        return await client.get(run_id)
+    except NotAllowed:
+        return None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cli.opening import get_run
+from holdfast.cli.opening import get_run, placed
 from holdfast.cli.wording import printable, tell_error
 from holdfast.client.client import Client
 from holdfast.client.run_info import RunInfo
@@ -68,22 +68,27 @@ async def failure(client: Client, run_id: str, error: HoldfastError) -> Outcome:
     return Outcome(run_id, run, error=error)
 
 
-def report(outcomes: Sequence[Outcome], *, as_json: bool) -> int:
-    """Tell what happened; the exit code is 1 if something did not."""
+def report(url: str | None, outcomes: Sequence[Outcome], *, as_json: bool) -> int:
+    """Tell what happened at ``url``; the exit code is 1 if something did not."""
     for outcome in outcomes:
         if as_json:
             print(json.dumps(_as_json(outcome)))
         elif outcome.error is not None:
-            tell_error(outcome.error)
+            tell_error(placed(url, str(outcome.error)))
         else:
-            print(printable(outcome.message))
+            print(printable(placed(url, outcome.message)))
             if outcome.stalled and not (outcome.run and outcome.run.paused):  # that it is paused was just said
-                print(printable(outcome.stalled))
+                print(printable(placed(url, outcome.stalled)))
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 
 
+def error_as_json(error: HoldfastError | None) -> dict[str, str] | None:
+    """Why something could not be done, for programs."""
+    return None if error is None else {"type": type(error).__name__, "message": str(error)}
+
+
 def _as_json(outcome: Outcome) -> dict[str, Any]:
-    run, error = outcome.run, outcome.error
+    run = outcome.run
     return {
         "id": outcome.id,
         "workflow": None if run is None else run.workflow,
@@ -93,6 +98,6 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "cancelling": run is not None and run.cancelling,
         "stalled": outcome.stalled,
         "message": outcome.message or None,
-        "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+        "error": error_as_json(outcome.error),
         **outcome.more,
     }

@@ -9,7 +9,7 @@ from holdfast.cli.wording import one_line
 from holdfast.client.plans import Plan
 from holdfast.client.stories.types import Story
 
-_MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
+MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
 _STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}
 
 
@@ -21,7 +21,7 @@ def tell_plan(out: Console, story: Story) -> None:
     out.print(f"\nplan, {_how_far(plan)}", style="bold")
     for item in plan:
         # Each is told in one line: a model may write whatever it likes.
-        out.print(Text(f"  {_MARKS[item.status]} {one_line(item.task)}", _STYLES[item.status]), soft_wrap=True)
+        out.print(Text(f"  {MARKS[item.status]} {one_line(item.task)}", _STYLES[item.status]), soft_wrap=True)
 
 
 def _how_far(plan: Plan) -> str:

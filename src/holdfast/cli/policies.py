@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import console, echo_json, jsonable, one_line, printable
+from holdfast.cli.wording import console, counted, echo_json, jsonable, one_line, printable
 from holdfast.client.policies import Policy, PolicyInfo
 
 _DOES = {
@@ -57,24 +57,31 @@ def set_policy(
     url: str | None, name: str, runs: int | None, usd: float | None, on_breach: Any, *, as_json: bool
 ) -> None:
     """Give an agent a policy, and say what that means."""
-    asyncio.run(_set(url, name, Policy(runs, usd, on_breach)))
-    limits = [*([] if runs is None else [f"{runs} runs"]), *([] if usd is None else [f"${usd:g}"])]
+    changed = asyncio.run(_set(url, name, Policy(runs, usd, on_breach)))
+    limits = [*([] if runs is None else [counted(runs, "run")]), *([] if usd is None else [f"${usd:g}"])]
+    before = "" if changed else "this was its policy before, and nothing changed: "
     message = (
-        f"{name!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy "
+        f"{before}{name!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy "
         f"{_DOES[on_breach]}. Servers see to it: one must be running (`holdfast serve`)"
     )
-    print(json.dumps({"name": name, "changed": True, "message": message}) if as_json else printable(message))
+    _tell(name, changed, message, as_json)
 
 
-async def _set(url: str | None, name: str, policy: Policy) -> None:
+async def _set(url: str | None, name: str, policy: Policy) -> bool:
     async with reached(url) as client:
+        before = next((one.policy for one in await client.policies.list() if one.name == name), None)
         await client.policies.set(name, policy)
+        return before != policy
 
 
 def forget_policy(url: str | None, name: str, *, as_json: bool) -> None:
     """Take a policy away, and say so."""
     changed = asyncio.run(_forget(url, name))
     message = f"{name!r} has no policy any more" if changed else f"{name!r} had no policy: nothing changed"
+    _tell(name, changed, message, as_json)
+
+
+def _tell(name: str, changed: bool, message: str, as_json: bool) -> None:
     print(json.dumps({"name": name, "changed": changed, "message": message}) if as_json else printable(message))
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from holdfast.cli.opening import reached, where
+from holdfast.cli.opening import command_at, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, clock_time, command, console, counted, echo_json, iso, one_line, printable
+from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, iso, one_line, printable
 from holdfast.client.queues import QueueInfo
 
 # Listing
@@ -68,16 +68,13 @@ def _notes(one: QueueInfo, now: float, url: str | None) -> list[str]:
     """What somebody should know, or do."""
     notes: list[str] = []
     if one.paused_at is not None:
-        resume = _command("resume", one.name, url)
+        resume = command_at(url, "queues", "resume", one.name)
         notes.append(f"was paused {ago(now - one.paused_at.timestamp())}: `{resume}` lets its runs begin again")
     if one.by_hand:
         says = "code says nothing of it" if one.declared is None else f"code says: {one.declared}"
-        notes.append(f"has limits that were set by hand ({says}); `{_command('reset', one.name, url)}` takes them back")
+        reset = command_at(url, "queues", "reset", one.name)
+        notes.append(f"has limits that were set by hand ({says}); `{reset}` takes them back")
     return notes
-
-
-def _command(what: str, name: str, url: str | None) -> str:
-    return command("queues", what, name, *[word for option in where(url) for word in option])
 
 
 # One
@@ -139,9 +136,8 @@ async def _set(url: str | None, name: str, limits: Mapping[str, Any]) -> dict[st
         changed = await client.queues.set(name, **limits)
         one = await client.queues.get(name)
         is_so = "has these limits now" if changed else "had these limits before, set by hand: nothing changed"
-        message = (
-            f"queue {name!r} {is_so}: {one.limits}; `{_command('reset', name, url)}` lets it have those of the code"
-        )
+        reset = command_at(url, "queues", "reset", name)
+        message = f"queue {name!r} {is_so}: {one.limits}; `{reset}` lets it have those of the code"
         return _told(one.name, changed, message + _stranger(name, known), one.limits)
 
 
@@ -151,7 +147,7 @@ async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
         if change == "pause":
             changed = await queues.pause(name)
             is_so = "is paused" if changed else "was paused before: nothing changed"
-            message = f"queue {name!r} {is_so}; `{_command('resume', name, url)}` lets its runs begin again"
+            message = f"queue {name!r} {is_so}; `{command_at(url, 'queues', 'resume', name)}` lets its runs begin again"
             message += _stranger(name, known)
         elif change == "resume":
             changed = await queues.resume(name)

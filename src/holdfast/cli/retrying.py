@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, RunNotFound
 
 def retry_run(url: str | None, run_id: str, *, run_again: bool, version: str | None, as_json: bool) -> int:
     """Reopen a failed, cancelled or dead run, and say how it goes on."""
-    return report(asyncio.run(retry_each(url, [run_id], run_again, version)), as_json=as_json)
+    return report(url, asyncio.run(retry_each(url, [run_id], run_again, version)), as_json=as_json)
 
 
 async def retry_each(

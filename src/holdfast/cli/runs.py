@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import get_run, reached, where
-from holdfast.cli.spending import brief_cost
+from holdfast.cli.opening import command_at, get_run, placed, reached, where
 from holdfast.cli.wording import (
     STATE_STYLES,
     ago,
@@ -28,6 +27,7 @@ from holdfast.client.client import Client
 from holdfast.client.recorded_reply import usage_as_json
 from holdfast.client.run_info import RunInfo
 from holdfast.client.stalls import how_to_switch_on, is_short
+from holdfast.client.stories.spending import brief_cost
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 
@@ -35,7 +35,7 @@ _HEAD = ("id", "workflow", "state", "started", "took")
 _DETAIL_HEAD = "waiting for / error"
 _DETAIL, _LEAST_DETAIL = 120, 30
 _APPROVAL = "approval "
-"""So the wait for an answer is told: see ``engine.driver``."""
+"""So the wait for an answer is told: see ``engine.parking``."""
 
 _ROUNDING = timedelta(microseconds=1)
 """What a float loses when it is told: a time that was copied from ``--json`` is that of its run."""
@@ -121,13 +121,13 @@ def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     else:
         _tell(out, page)
     if page.questions:
-        out.print(Text(f"answers are waited for: see `{command('approvals')}`", "yellow"), soft_wrap=True)
+        out.print(Text(f"answers are waited for: see `{command_at(url, 'approvals')}`", "yellow"), soft_wrap=True)
     if page.has_more:
         more = f"more: {wanted.next_page(page.runs[-1].id, url)}"
         out.print(Text(more, "dim"), soft_wrap=True)
     for workflow in page.off:
         if wanted.workflow in (None, workflow):
-            out.print(Text(one_line(how_to_switch_on(workflow)), "yellow"), soft_wrap=True)
+            out.print(Text(one_line(placed(url, how_to_switch_on(workflow))), "yellow"), soft_wrap=True)
 
 
 async def _read(url: str | None, wanted: Wanted) -> _Page:

@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from holdfast.cli.opening import reached, where
+from holdfast.cli.opening import command_at, placed, reached, seen
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import (
     STATE_STYLES,
     ago,
     clock_time,
-    command,
     console,
     echo_json,
     iso,
@@ -26,7 +25,9 @@ from holdfast.cli.wording import (
     one_line,
     printable,
 )
+from holdfast.client.client import Client
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.core.usage import Budget
 from holdfast.errors import HoldfastError
 from holdfast.stores.schedules import timing_of
 
@@ -95,7 +96,10 @@ def _moment(at: datetime, zone: str) -> str:
     """A tick, by the clock that the schedule goes by; by that of this machine if it goes by none."""
     if not zone:
         return clock_time(at.timestamp())
-    clock = UTC if zone == "UTC" else zoneinfo.ZoneInfo(zone)  # UTC needs no data, which a bare machine may not have
+    try:
+        clock = UTC if zone == "UTC" else zoneinfo.ZoneInfo(zone)  # UTC needs no data
+    except zoneinfo.ZoneInfoNotFoundError:  # a bare machine has none, and may ask a server that has
+        return clock_time(at.timestamp())
     return at.astimezone(clock).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -103,21 +107,16 @@ def _notes(one: ScheduleInfo, now: float, url: str | None) -> list[str]:
     """What somebody should know, or do."""
     notes: list[str] = []
     if one.paused_at is not None:
-        resume = _command("resume", one.name, url)
+        resume = command_at(url, "schedules", "resume", one.name)
         notes.append(f"was paused {ago(now - one.paused_at.timestamp())}: `{resume}` lets it fire again")
     elif one.next_at is not None and one.next_at.timestamp() < now - 60:
         notes.append("is late: no live worker fires it; `holdfast worker MODULE` starts one")
     if one.by_code and not one.announced:
-        delete = _command("delete", one.name, url)
+        delete = command_at(url, "schedules", "delete", one.name)
         notes.append(
             f"is declared by code, no live worker announces it: if it was removed from the code, `{delete}` deletes it"
         )
     return notes
-
-
-def _command(what: str, name: str, url: str | None) -> str:
-    options = [word for option in where(url) for word in option]
-    return command("schedules", what, name, *options)
 
 
 # One
@@ -137,6 +136,8 @@ def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
         "key": one.key or None,
         "priority": one.priority or None,
         "tags": ", ".join(one.tags) or None,
+        "budget": one.budget and ", ".join(f"{word} {most}" for word, most in _budget(one.budget)),
+        "deaths": None if one.max_deliveries is None else f"{one.max_deliveries} in a row",
     }
     facts: list[tuple[str, str]] = [
         ("when", f"{in_words(one.timing)}; as written: {one.timing}"),
@@ -157,6 +158,10 @@ def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
         out.print(Text(printable(f"it {note}")), soft_wrap=True)
 
 
+def _budget(budget: Budget) -> list[tuple[str, Any]]:
+    return [(word, most) for word, most in dataclasses.asdict(budget).items() if most is not None]
+
+
 def _missed(one: ScheduleInfo) -> str:
     told = {"skip": "left out", "last": "made up for once", "all": f"each fires, {one.most} at most"}
     return f"{told[one.catch_up]} ({one.catch_up})"
@@ -171,13 +176,16 @@ def _coming(one: ScheduleInfo, now: float) -> list[str]:
     if one.next_at is None:
         return [_next(one, now)]
     is_due = one.next_at.timestamp() <= now
-    ticks = timing_of(one.timing).ticks(now, float("inf"), _SEVERAL)
+    try:
+        ticks = timing_of(one.timing).ticks(now, float("inf"), _SEVERAL)
+    except HoldfastError:  # it cannot be read here: see `in_words`
+        return [_next(one, now)]
     coming = [f"{_moment(datetime.fromtimestamp(tick).astimezone(), one.zone)}, {ago(now - tick)}" for tick in ticks]
     return [f"now: due since {_moment(one.next_at, one.zone)}", *coming] if is_due else coming
 
 
 def _runs_command(one: ScheduleInfo, url: str | None) -> str:
-    return command("runs", "--tag", one.tag, *[word for option in where(url) for word in option])
+    return command_at(url, "runs", "--tag", one.tag)
 
 
 # Changing
@@ -197,12 +205,9 @@ def change_schedule(url: str | None, change: Change, name: str, *, as_json: bool
 async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
     async with reached(url) as client:
         schedules = client.schedules
-        before = await schedules.get(name)
         if change == "trigger":
-            run = await client.get(await schedules.trigger(name))
-            show = command("show", run.id, *[word for option in where(url) for word in option])
-            message = f"schedule {name!r}: run {run.id!r} is started; `{show}` tells of it"
-            return _told(name, True, f"{message}\n{run.stalled}" if run.stalled else message, run.id)
+            return await _trigger(client, name, url)
+        before = await schedules.get(name)
         if change == "delete":
             changed = await schedules.delete(name)
             return _told(name, changed, _deleted(before))
@@ -210,6 +215,14 @@ async def _change(url: str | None, change: Change, name: str) -> dict[str, Any]:
         after = await schedules.get(name)
         message = _paused(after, changed, url) if change == "pause" else _resumed(before, after, changed, time.time())
         return _told(name, changed, message)
+
+
+async def _trigger(client: Client, name: str, url: str | None) -> dict[str, Any]:
+    run_id = await client.schedules.trigger(name)
+    run = await seen(client, run_id)
+    message = f"schedule {name!r}: run {run_id!r} is started; `{command_at(url, 'show', run_id)}` tells of it"
+    stalled = None if run is None else run.stalled
+    return _told(name, True, f"{message}\n{placed(url, stalled)}" if stalled else message, run_id)
 
 
 def _told(name: str, changed: bool, message: str, run: str | None = None) -> dict[str, Any]:
@@ -223,7 +236,7 @@ def _deleted(one: ScheduleInfo) -> str:
 
 def _paused(one: ScheduleInfo, changed: bool, url: str | None) -> str:
     is_so = "is paused" if changed else "was paused before: nothing changed"
-    return f"schedule {one.name!r} {is_so}; `{_command('resume', one.name, url)}` lets it fire again"
+    return f"schedule {one.name!r} {is_so}; `{command_at(url, 'schedules', 'resume', one.name)}` lets it fire again"
 
 
 def _resumed(before: ScheduleInfo, one: ScheduleInfo, changed: bool, now: float) -> str:

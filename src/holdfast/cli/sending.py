@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.opening import reached
+from holdfast.cli.opening import reached, seen
 from holdfast.cli.tables import print_table
+from holdfast.cli.values import json_or_text
 from holdfast.cli.wording import console, duration, echo_json, one_line, printable
 from holdfast.client.addresses import AddressInfo
 from holdfast.client.client import Client
-from holdfast.errors import RunNotFound, UsageError
+from holdfast.errors import NotAllowed, RunNotFound
 
 
 def send(
     url: str | None, address: str, value: str | None, *, id: str | None, deadline: float | None, as_json: bool
 ) -> None:
     """Send work to an address, and say what its run is called."""
-    try:
-        payload: Any = None if value is None else json.loads(value)
-    except ValueError:
-        payload = value
+    payload = None if value is None else json_or_text(value)
     asyncio.run(_send(url, address, payload, id, deadline, as_json))
 
 
@@ -30,21 +27,27 @@ async def _send(
     url: str | None, address: str, payload: Any, id: str | None, deadline: float | None, as_json: bool
 ) -> None:
     async with reached(url) as client:
-        is_new = id is None or not await _is_there(client, id)
-        run = await client.get((await client.send(address, payload, deadline=deadline, id=id)).run_id)
+        created = id is None or await _is_new(client, id)
+        run_id = (await client.send(address, payload, deadline=deadline, id=id)).run_id
+        run = await seen(client, run_id)
+    state = None if run is None else run.state.value
     if as_json:
-        echo_json({"id": run.id, "address": address, "state": run.state.value, "created": is_new})
-        return
-    said = f"sent to {address!r} as run {run.id!r}" if is_new else f"run {run.id!r} was sent before: it is {run.state}"
-    print(printable(said))
+        echo_json({"id": run_id, "address": address, "state": state, "created": created})
+    elif created is False:
+        print(printable(f"run {run_id!r} was sent before: it is {state}"))
+    else:
+        print(printable(f"sent to {address!r} as run {run_id!r}"))
 
 
-async def _is_there(client: Client, run_id: str) -> bool:
+async def _is_new(client: Client, run_id: str) -> bool | None:
+    """Whether there is no such run yet; none if this key may not look."""
     try:
         await client.get(run_id)
     except RunNotFound:
-        return False
-    return True
+        return True
+    except NotAllowed:
+        return None
+    return False
 
 
 def show_addresses(url: str | None, *, as_json: bool) -> None:
@@ -101,8 +104,6 @@ def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json
 
 
 async def _set(url: str | None, name: str, settings: dict[str, Any]) -> tuple[AddressInfo | None, AddressInfo]:
-    if not settings:
-        raise UsageError(f"what is to be set of address {name!r}? Give --max-deliveries, --deadline or --lease")
     async with reached(url) as client:
         before = next((one for one in await client.addresses.list() if one.name == name), None)
         return before, await client.addresses.set(name, **settings)

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.cli.forks import given_output, named_step
+import click
+
 from holdfast.cli.opening import reached
 from holdfast.cli.outcomes import Outcome, change_each, report
+from holdfast.cli.values import json_of, named_step
 from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.run_info import RunInfo
-from holdfast.errors import UsageError
 
 
 def settle_step(
@@ -19,9 +20,9 @@ def settle_step(
 ) -> int:
     """Say what came of a step of unknown outcome, and how its run goes on."""
     if (output is None) is not did_not_happen:
-        raise UsageError("say one of the two: --output JSON, what the step returned, or --did-not-happen")
-    value = NOT_GIVEN if output is None else given_output(output)
-    return report(asyncio.run(_settle(url, run_id, named_step(step), value)), as_json=as_json)
+        raise click.UsageError("say one of the two: --output JSON, what the step returned, or --did-not-happen.")
+    value = NOT_GIVEN if output is None else json_of("--output", output)
+    return report(url, asyncio.run(_settle(url, run_id, named_step(step), value)), as_json=as_json)
 
 
 async def _settle(url: str | None, run_id: str, step: int | str, output: Any) -> list[Outcome]:

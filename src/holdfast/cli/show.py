@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.approvals import tell_question
+from holdfast.cli.opening import placed
 from holdfast.cli.plans import tell_plan
 from holdfast.cli.recorded import brief, brief_inputs, own_frames, pretty
-from holdfast.cli.spending import in_words, tell_shares
+from holdfast.cli.spending import tell_shares
 from holdfast.cli.stories import whole_story
 from holdfast.cli.timeline import tell_family, tell_journal
 from holdfast.cli.wording import (
@@ -29,6 +30,7 @@ from holdfast.cli.wording import (
 )
 from holdfast.client.stories.recorded import LARGE
 from holdfast.client.stories.replies import reason_in
+from holdfast.client.stories.spending import in_words
 from holdfast.client.stories.types import Fault, Hand, Story
 from holdfast.client.stories.wiring import as_json as story_as_json
 from holdfast.core.states import RunState
@@ -39,7 +41,7 @@ _RESULT_LINES = 12
 _TRACEBACK_LINES = 14
 _LABEL = 11
 _OF_MODEL_CALL = "PassingFault: "
-"""So the errors of attempts begin that asked a model: see ``agents.models.calls``."""
+"""So the errors of attempts begin that asked a model: see ``agents.models.faults``."""
 _AT_THE_HEAD = ("retry", "run_again", "fork", "settle")
 """What is advised beside how the run has ended; the rest stands at the end, where one looks last."""
 
@@ -57,18 +59,18 @@ def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
 
 
 def _tell(out: Console, story: Story, url: str | None) -> None:
-    _tell_header(out, story)
+    _tell_header(out, story, url)
     tell_plan(out, story)
     tell_journal(out, story)
     _tell_in_flight(out, story)
     _tell_questions(out, story, url)
-    tell_family(out, story)
+    tell_family(out, story, url)
     _tell_usage(out, story)
     _tell_signals(out, story)
     _tell_workers(out, story)
     for advice in story.advice:
         if advice.does not in _AT_THE_HEAD and advice.does != "approve" and story.retry is None:
-            _tell_advice(out, advice.text)
+            _tell_advice(out, placed(url, advice.text))
 
 
 def _tell_advice(out: Console, text: str) -> None:
@@ -77,7 +79,7 @@ def _tell_advice(out: Console, text: str) -> None:
         out.print(Text(line, "yellow"), soft_wrap=True)
 
 
-def _tell_header(out: Console, story: Story) -> None:
+def _tell_header(out: Console, story: Story, url: str | None) -> None:
     now = story.at.timestamp()
     _field(out, "run", printable(story.id), "bold")
     more = [f"version {story.version}"] * bool(story.version) + [f"queue {story.queue}"] * (story.queue != "default")
@@ -103,10 +105,10 @@ def _tell_header(out: Console, story: Story) -> None:
         _field(out, "fork of", printable(story.forked_from))
     _tell_whereabouts(out, story)
     _tell_requests(out, story)
-    _tell_end(out, story)
+    _tell_end(out, story, url)
 
 
-def _tell_end(out: Console, story: Story) -> None:
+def _tell_end(out: Console, story: Story, url: str | None) -> None:
     """How the run has ended, and what can be done about it if it has no result."""
     size = story.output_size
     if size is not None and story.is_agent and size <= LARGE:
@@ -119,10 +121,10 @@ def _tell_end(out: Console, story: Story) -> None:
         for line in _places(story, story.error)[-_TRACEBACK_LINES:]:
             out.print(Text(" " * _LABEL + printable(line), "dim"), soft_wrap=True)
     if story.retry is not None:
-        _prose(out, "retry", story.retry.message)
+        _prose(out, "retry", placed(url, story.retry.message))
     for advice in story.advice:
         if advice.does == "fork":
-            _prose(out, "fork", advice.text)
+            _prose(out, "fork", placed(url, advice.text))
 
 
 def _result(story: Story, size: int) -> str:

@@ -10,10 +10,10 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.opening import command_at
 from holdfast.cli.stories import whole_conversation
 from holdfast.cli.wording import (
     STATE_STYLES,
-    command,
     console,
     counted,
     echo_json,
@@ -51,7 +51,7 @@ def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool
             }
         )
         return
-    _Telling(console(), full).tell(run, said)
+    _Telling(console(), full, url).tell(run, said)
 
 
 async def _read(url: str | None, run_id: str) -> tuple[Story, list[Said]]:
@@ -59,7 +59,7 @@ async def _read(url: str | None, run_id: str) -> tuple[Story, list[Said]]:
     if not said:
         raise UsageError(
             f"run {run_id!r} of workflow {story.workflow!r} is no agent's: there is no conversation in it. "
-            f"`{command('show', run_id)}` tells its steps."
+            f"`{command_at(url, 'show', run_id)}` tells its steps."
         )
     return story, said
 
@@ -67,9 +67,10 @@ async def _read(url: str | None, run_id: str) -> tuple[Story, list[Said]]:
 class _Telling:
     """Prints a conversation, and remembers whether something was cut."""
 
-    def __init__(self, out: Console, full: bool) -> None:
+    def __init__(self, out: Console, full: bool, url: str | None) -> None:
         self._out = out
         self._full = full
+        self._url = url
         self._is_cut = False
 
     def tell(self, run: Story, said: Sequence[Said]) -> None:
@@ -77,7 +78,7 @@ class _Telling:
         head = Text.assemble((one_line(run.id), "bold"), f" ({one_line(run.workflow)}), ")
         self._line(head.append(run.state, STATE_STYLES[run.state]))
         if run.previous:
-            before = command("show", run.previous, "--conversation")
+            before = command_at(self._url, "show", run.previous, "--conversation")
             self._line(
                 Text(f"goes on from run {printable(run.previous)!r} of session {run.session!r}: `{before}`", "dim")
             )
@@ -85,7 +86,7 @@ class _Telling:
             self._out.print()
             self._tell(one)
         if self._is_cut:
-            whole = f"`{command('show', run.id, '--conversation', '--full')}` tells all of it"
+            whole = f"`{command_at(self._url, 'show', run.id, '--conversation', '--full')}` tells all of it"
             self._out.print()
             for line in self._wrapped(f"long texts are cut: {whole}", 0):
                 self._line(Text(line, "dim"))

@@ -6,33 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.client.budgets import Allowance
-from holdfast.client.stories.spending import (
-    Share,
-    brief_cost,
-    budget_as_json,
-    cost,
-    in_words,
-    left_as_json,
-    left_in_words,
-    money,
-    shares,
-    tokens_and_cost,
-)
+from holdfast.client.stories.spending import shares
 from holdfast.stores.contract import RunUsage
-
-__all__ = [
-    "Share",
-    "brief_cost",
-    "budget_as_json",
-    "cost",
-    "in_words",
-    "left_as_json",
-    "left_in_words",
-    "money",
-    "shares",
-    "tell_shares",
-    "tokens_and_cost",
-]
 
 
 def tell_shares(out: Console, told: RunUsage | Allowance) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from holdfast.cli.opening import reached
+from holdfast.cli.opening import command_at, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
+from holdfast.cli.wording import ago, console, counted, echo_json, one_line, printable
 from holdfast.client.health import Health
 from holdfast.client.stalls import why_unserved
 from holdfast.core.states import UNFINISHED, RunState
@@ -28,7 +28,7 @@ def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
     if on:
         message = _switched_on(workflow, runs, changed)
     else:
-        message = _switched_off(workflow, runs, one.runs.get(RunState.RUNNING, 0), changed)
+        message = _switched_off(workflow, runs, one.runs.get(RunState.RUNNING, 0), changed, url)
     nobody = why_unserved(workflow, [], 0.0) if not one.workers else None
     stalled = nobody if on and runs and changed else None
     if as_json:
@@ -69,8 +69,8 @@ def _switched_on(workflow: str, runs: int, changed: bool) -> str:
     return f"workflow {workflow!r} is switched on again: {go_on}"
 
 
-def _switched_off(workflow: str, runs: int, running: int, changed: bool) -> str:
-    lift = f"`{command('kill', workflow, '--lift')}` switches it on again"
+def _switched_off(workflow: str, runs: int, running: int, changed: bool, url: str | None) -> str:
+    lift = f"`{command_at(url, 'kill', workflow, '--lift')}` switches it on again"
     still = f"{counted(runs, 'run')} {'stands' if runs == 1 else 'stand'} still" if runs else "no run stands still"
     if not changed:
         return f"workflow {workflow!r} was switched off before: nothing changed, {still}; {lift}"
@@ -94,7 +94,7 @@ def show_switched_off(url: str | None, *, as_json: bool) -> None:
     now = time.time()
     rows = [(one_line(one.name), ago(now - since.timestamp()), counted(unfinished(one), "run")) for one, since in off]
     print_table(("workflow", "switched off", "standing still"), rows)
-    out.print(Text(f"{command('kill', 'WORKFLOW', '--lift')} switches one on again", "dim"), soft_wrap=True)
+    out.print(Text(f"{command_at(url, 'kill', 'WORKFLOW', '--lift')} switches one on again", "dim"), soft_wrap=True)
 
 
 async def _read(url: str | None) -> list[Health]:

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from holdfast.cli.events import in_words, is_bad
 from holdfast.cli.opening import reached
-from holdfast.cli.spending import money
 from holdfast.cli.wording import console, one_line, printable
 from holdfast.client.events import Event
+from holdfast.client.stories.spending import money
 from holdfast.client.tailing import Happening
 from holdfast.core.usage import NANO
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.approvals import answer_in_words
-from holdfast.cli.wording import bytes_in_words, command, counted, duration, listed, one_line, wrapped
+from holdfast.cli.opening import command_at
+from holdfast.cli.wording import bytes_in_words, counted, duration, listed, one_line, wrapped
 from holdfast.client.approvals import Answer
 from holdfast.client.recorded_reply import ANSWER, MODEL_CALL, PlainReply
 from holdfast.client.stories.reading import MANY
@@ -224,7 +225,7 @@ def _outcomes(entries: Sequence[Entry], story: Story) -> list[tuple[str, str]]:
 # The family
 
 
-def tell_family(out: Console, story: Story) -> None:
+def tell_family(out: Console, story: Story, url: str | None) -> None:
     """Print the runs that the run has started or waited for, or how many of them are in which state."""
     family = story.children
     if not family:
@@ -233,7 +234,7 @@ def tell_family(out: Console, story: Story) -> None:
     if len(family) > MANY:
         least = "at least " if story.more_children else ""
         out.print(Text(f"      {least}{summed_up(Counter(run.state for run in family))}"), soft_wrap=True)
-        see = f"see those it started with `{command('runs', '--parent', story.id)}`"
+        see = f"see those it started with `{command_at(url, 'runs', '--parent', story.id)}`"
         out.print(Text(f"      {see}", "dim"), soft_wrap=True)
         return
     ids = max(len(one_line(run.id)) for run in family)

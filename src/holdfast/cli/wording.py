@@ -41,7 +41,6 @@ __all__ = [
     "listed",
     "one_line",
     "printable",
-    "size",
     "split_error",
     "tell_error",
     "wrapped",
@@ -67,10 +66,10 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
 
 
-def tell_error(error: Exception) -> None:
+def tell_error(text: str) -> None:
     """An error of Holdfast, in red on stderr."""
     colour = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"error: {printable(str(error))}", fg="red", err=True, color=colour)
+    click.secho(f"error: {printable(text)}", fg="red", err=True, color=colour)
 
 
 def echo_json(value: Any) -> None:
@@ -106,11 +105,6 @@ def wrapped(out: Console, text: str, indent: int, widest: int = WIDE) -> list[st
         for line in lines
         for part in wrap(line, room, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False) or [""]
     ]
-
-
-def size(data: bytes) -> str:
-    """How much there is of something large."""
-    return bytes_in_words(len(data))
 
 
 def split_error(told: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import example, json_option, run_ids, url_option
+from holdfast.cli.declaring import changes_as_json, example, json_option, run_ids, url_option
 
 
 @click.command(epilog=example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
@@ -14,7 +14,7 @@ from holdfast.cli.declaring import example, json_option, run_ids, url_option
 @click.option(
     "--wait", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Until they have ended; exits with 1 if not."
 )
-@json_option
+@changes_as_json
 @url_option
 def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str | None) -> None:
     """Cancel runs.
@@ -29,7 +29,7 @@ def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str
 
 @click.command(epilog=example("holdfast pause etl-acme"))
 @run_ids
-@json_option
+@changes_as_json
 @url_option
 def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Keep runs from going on, until they are resumed.
@@ -43,7 +43,7 @@ def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 @click.command(epilog=example("holdfast resume etl-acme"))
 @run_ids
-@json_option
+@changes_as_json
 @url_option
 def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Let paused runs go on."""
@@ -63,7 +63,7 @@ def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     metavar="S",
     help="Time at work, in model calls and tools; the time that a run waits does not count.",
 )
-@json_option
+@changes_as_json
 @url_option
 def budget(
     run_id: str,
@@ -90,7 +90,7 @@ def budget(
 @click.argument("run_id", metavar="ID")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
 @click.option("--version", metavar="VERSION", help="Let the code of another version of its workflow go on with it.")
-@json_option
+@changes_as_json
 @url_option
 def retry(run_id: str, run_again: bool, version: str | None, as_json: bool, url: str | None) -> None:
     """Let a failed, cancelled or dead run go on.
@@ -112,7 +112,7 @@ def retry(run_id: str, run_again: bool, version: str | None, as_json: bool, url:
 @click.argument("step")
 @click.option("--output", metavar="JSON", help="It happened, and this is what it returned (null, if nothing).")
 @click.option("--did-not-happen", is_flag=True, help="It did not happen: run it again.")
-@json_option
+@changes_as_json
 @url_option
 def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_json: bool, url: str | None) -> None:
     """Say what came of a `once` step whose worker died in it.
@@ -135,7 +135,7 @@ def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_
 @click.option("--at", metavar="STEP", help="Go on from this step: its number in `show`, or its name. It runs again.")
 @click.option("--output", metavar="JSON", help="What that step is taken to have returned; then it does not run.")
 @click.option("--id", "new_id", metavar="NEW", help="The id of the new run; made up unless given.")
-@json_option
+@changes_as_json
 @url_option
 def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as_json: bool, url: str | None) -> None:
     """Start a new run that shares what was recorded of another.
@@ -151,12 +151,9 @@ def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as
 @click.command(epilog=example("holdfast kill researcher", "holdfast kill researcher --lift", "holdfast kill"))
 @click.argument("workflow", required=False)
 @click.option("--lift", is_flag=True, help="Switch it on again: its runs go on.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
-    "WORKFLOW, an array of what is switched off.",
+@json_option(
+    "A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
+    "WORKFLOW, an array of what is switched off."
 )
 @url_option
 def kill(workflow: str | None, lift: bool, as_json: bool, url: str | None) -> None:

@@ -7,11 +7,10 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import example, json_option, url_option
+from holdfast.cli.declaring import ENDED, changes_as_json, example, json_option, listing, url_option
 from holdfast.cli.moments import moment
 
-_ENDED = ("completed", "failed", "cancelled", "dead")
-_OLDER = "Only runs that ended before then: 30d, 12h ago, or a date such as 2026-11-15."
+_OLDER = "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
 _YES = "Do not ask first; needed where nobody can answer."
 
 
@@ -22,32 +21,26 @@ _YES = "Do not ask first; needed where nobody can answer."
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON array: id, workflow, since, deaths, worker, in_flight (name, number, attempt, since), records, "
-    "last_recorded, parent, reason.",
+@json_option(
+    "A JSON array of objects: id, workflow, since, deaths, worker, in_flight (name, number, attempt, since), records, "
+    "last_recorded, parent, reason."
 )
 @url_option
-@click.pass_context
-def dead(
-    ctx: click.Context, workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None
-) -> None:
+@listing
+def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
     """List dead runs, and what they were doing.
 
     A run is dead when it has taken its worker down several times in a row (3, unless its workflow has another
     `max_deliveries`) without anything new recorded. Nobody takes it up until you retry it; see to the cause first.
     """
-    if ctx.invoked_subcommand is None:
-        from holdfast.cli.dead import show_dead
+    from holdfast.cli.dead import show_dead
 
-        show_dead(url, workflow, limit, before, as_json=as_json)
+    show_dead(url, workflow, limit, before, as_json=as_json)
 
 
 @dead.command("show", epilog=example("holdfast dead show etl-acme"))
 @click.argument("run_id", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object with everything, for programs.")
+@json_option("A JSON object with everything, for programs.")
 @url_option
 def show_one(run_id: str, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a dead run: as `holdfast show`."""
@@ -62,7 +55,7 @@ def show_one(run_id: str, as_json: bool, url: str | None) -> None:
 @click.option("--all", "everything", is_flag=True, help="All dead runs.")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
 @click.option("--yes", is_flag=True, help=_YES)
-@json_option
+@changes_as_json
 @url_option
 def retry_dead(
     run_ids: tuple[str, ...],
@@ -89,7 +82,7 @@ def retry_dead(
 @click.option("--older-than", type=moment, metavar="WHEN", help=_OLDER)
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
 @click.option("--yes", is_flag=True, help=_YES)
-@click.option("--json", "as_json", is_flag=True, help="A JSON object: see `holdfast prune`.")
+@json_option("A JSON object: see `holdfast prune`.")
 @url_option
 def purge(
     run_ids: tuple[str, ...],
@@ -125,7 +118,7 @@ def purge(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(_ENDED),
+    type=click.Choice(ENDED),
     help="Runs in this state; may be repeated. Completed and cancelled ones unless given.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
@@ -135,12 +128,7 @@ def purge(
 )
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
 @click.option("--yes", is_flag=True, help=_YES)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: dry_run, runs, records, large_values, bytes, kept (a number for each reason).",
-)
+@json_option("A JSON object: dry_run, runs, records, large_values, bytes, kept (a number for each reason).")
 @url_option
 def prune(
     older_than: datetime,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.declaring import STATES, example, url_option
+from holdfast.cli.declaring import STATES, example, json_option, url_option
 from holdfast.cli.moments import day, moment
 
 
@@ -32,7 +32,10 @@ from holdfast.cli.moments import day, moment
 @click.option("--until", type=moment, metavar="WHEN", help="Only runs created before then.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array, for programs.")
+@json_option(
+    "A JSON array of objects: id, workflow, version, state, queue, queue_key, tags, created_at, finished_at, seconds, "
+    "waits_for, wake_at, paused, cancelling, parent, forked_from, usage, error."
+)
 @url_option
 def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
     """List runs, newest first.
@@ -52,7 +55,7 @@ def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
 @click.argument("run_id", metavar="ID")
 @click.option("--conversation", is_flag=True, help="Of an agent's run: what was said, in place of the journal.")
 @click.option("--full", is_flag=True, help="With --conversation: long texts, too, from beginning to end.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object with everything, for programs.")
+@json_option("A JSON object with everything, for programs.")
 @url_option
 def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a run.
@@ -78,7 +81,7 @@ def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | 
 @click.argument("run_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Go on as things happen, until the run has ended.")
 @click.option("--after", metavar="OFFSET", help="Only what comes behind the event with this offset.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each event, one to a line, with its offset.")
+@json_option("A JSON object for each event, one to a line, with its offset.")
 @url_option
 def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str | None) -> None:
     """Tell what happens in a run, as it happens: answers word by word, tool calls, steps, plans, questions.
@@ -106,12 +109,7 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
 @click.option(
     "--since", type=moment, metavar="WHEN", help="Also what has happened since then: 10m, 2h, or 2026-11-15T08:30."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object for each, one to a line: at, run_id, workflow, state, kind, step, name, worker, usd, data.",
-)
+@json_option("A JSON object for each, one to a line: at, run_id, workflow, state, kind, step, name, worker, usd, data.")
 @url_option
 def tail(as_json: bool, url: str | None, **wanted: Any) -> None:
     """Follow what happens in all runs, a line for each thing, until Ctrl-C.
@@ -126,12 +124,9 @@ def tail(as_json: bool, url: str | None, **wanted: Any) -> None:
 
 @click.command(epilog=example("holdfast agents", "holdfast agents --all --json"))
 @click.option("--all", "everything", is_flag=True, help="Workflows as well.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="An array of objects: name, is_agent, state, workers, beat_at, off_since, runs (a number for each state), "
-    "more (states with more runs than were counted).",
+@json_option(
+    "A JSON array of objects: name, is_agent, state, workers, versions, beat_at, off_since, runs (a number for each "
+    "state), more (states with more runs than were counted)."
 )
 @url_option
 def agents(everything: bool, as_json: bool, url: str | None) -> None:
@@ -151,12 +146,7 @@ def agents(everything: bool, as_json: bool, url: str | None) -> None:
 )
 @click.option("--until", type=day, metavar="DAY", help="To this day, which is included; today unless given.")
 @click.option("--workflow", metavar="W", help="Only what runs of this agent or workflow have used.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: since, until, total, spending (by day, workflow and model), runs (by day and workflow).",
-)
+@json_option("A JSON object: since, until, total, spending (by day, workflow and model), runs (by day and workflow).")
 @url_option
 def costs(since: date | None, until: date | None, workflow: str | None, as_json: bool, url: str | None) -> None:
     """Tell what model calls have used, by day, agent and model.

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import F, example, json_option, url_option
+from holdfast.cli.declaring import F, changes_as_json, example, json_option, url_option
 
 
 def _answering(command: F) -> F:
@@ -32,7 +32,7 @@ def _answering(command: F) -> F:
 @click.argument("name")
 @click.argument("value", required=False)
 @click.option("--id", "dedup", metavar="DEDUP", help="Sending again under the same DEDUP changes nothing.")
-@json_option
+@changes_as_json
 @url_option
 def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json: bool, url: str | None) -> None:
     """Send a value into a run, to its `wait_for_signal(NAME)`.
@@ -40,7 +40,7 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json
     VALUE is read as JSON (`true`, `3`, `{"by": "ann"}`); what is not JSON is sent as a string. Without a VALUE, None is
     sent.
     """
-    from holdfast.cli.changes import send_signal
+    from holdfast.cli.signals import send_signal
 
     sys.exit(send_signal(url, run_id, name, value, dedup, as_json=as_json))
 
@@ -53,7 +53,7 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json
 @click.option("--workflow", metavar="W", help="Only those of runs of this workflow.")
 @click.option("--for", "asked_of", metavar="WHO", help="Only those that WHO is asked.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array, for programs.")
+@json_option("A JSON array of objects: all that is shown of each.")
 @url_option
 def approvals(
     run_id: str | None,
@@ -86,7 +86,7 @@ def approvals(
 @click.option("--value", "as_value", metavar="JSON", help="The answer as JSON: what is filled into a form.")
 @click.option("--arguments", metavar="JSON", help="Of a tool's call: arguments in place of those that are shown.")
 @_answering
-@json_option
+@changes_as_json
 @url_option
 def approve(
     approval_id: str,
@@ -113,7 +113,7 @@ def approve(
 @click.command(epilog=example("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"'))
 @click.argument("approval_id", metavar="ID")
 @_answering
-@json_option
+@changes_as_json
 @url_option
 def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str | None) -> None:
     """Say no to what a run asks."""

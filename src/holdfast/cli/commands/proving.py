@@ -10,6 +10,7 @@ from holdfast.cli.declaring import (
     STATES,
     database_option,
     example,
+    json_option,
     refuse_server,
     show_error,
     store_option,
@@ -74,7 +75,7 @@ def export(
 @click.argument("file")
 @click.option("--skip-existing", is_flag=True, help="Leave runs as they are whose ids are there already.")
 @click.option("--dry-run", is_flag=True, help="Only check the file, and tell.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object: file, dry_run, runs, skipped.")
+@json_option("A JSON object: file, dry_run, runs, skipped.")
 @store_option("run it where the store can be reached, with the URL that the server was given.")
 def import_(file: str, skip_existing: bool, dry_run: bool, as_json: bool, url: str | None) -> None:
     """Put runs into a store that were exported from another one.
@@ -94,11 +95,8 @@ def import_(file: str, skip_existing: bool, dry_run: bool, as_json: bool, url: s
 )
 @click.argument("file")
 @click.argument("target")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: run_id, workflow, recorded (its state), fits, state, replayed, records, waits_for, problem.",
+@json_option(
+    "A JSON object: run_id, workflow, recorded (its state), fits, state, replayed, records, waits_for, problem."
 )
 def replay(file: str, target: str, as_json: bool) -> None:
     """Try the code in TARGET against a recorded run.
@@ -120,7 +118,7 @@ def replay(file: str, target: str, as_json: bool) -> None:
 
 @click.command(epilog=example("holdfast check app.py", "holdfast check jobs/ pkg.flows --json"))
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array, for programs.")
+@json_option("A JSON array of objects: file, line, column, kind, what, why, remedy, workflow.")
 def check(targets: tuple[str, ...], as_json: bool) -> None:
     """Look for what does not replay in workflow code.
 
@@ -140,7 +138,7 @@ def check(targets: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command(epilog=example("holdfast namespaces", "holdfast namespaces --json"))
-@click.option("--json", "as_json", is_flag=True, help="An array of names, for programs.")
+@json_option("A JSON array of names.")
 @store_option(
     "a server knows by the key whose runs are meant, and `holdfast doctor` tells which namespace that is.",
     database_option,
@@ -157,7 +155,7 @@ def namespaces(as_json: bool, url: str | None) -> None:
 
 
 @click.command(epilog=example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))
-@click.option("--json", "as_json", is_flag=True, help="A JSON object, for programs.")
+@json_option("A JSON object: ok, checks (an array of objects: name, status, message, advice).")
 @url_option
 def doctor(as_json: bool, url: str | None) -> None:
     """Check the machine and the store.

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.declaring import F, example, url_option
+from holdfast.cli.declaring import example, json_option, listing, url_option
 
-
-def _changing(command: F) -> F:
-    option = click.option(
-        "--json", "as_json", is_flag=True, help="A JSON object: name, changed, message, limits (in words)."
-    )
-    return option(command)
-
-
+_changing = json_option("A JSON object: name, changed, message, limits (in words).")
 _name = click.argument("name")
 
 
@@ -21,18 +14,15 @@ _name = click.argument("name")
     invoke_without_command=True,
     epilog=example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
 )
-@click.option("--json", "as_json", is_flag=True, help="An array of objects: all that `show --json` tells of each.")
+@json_option("A JSON array of objects: all that `show --json` tells of each.")
 @url_option
-@click.pass_context
-def queues(context: click.Context, as_json: bool, url: str | None) -> None:
+@listing
+def queues(as_json: bool, url: str | None) -> None:
     """List queues with limits: what is running and waiting in each, and why nothing begins.
 
     A queue is given limits in code, as in `Queue("llm", concurrency=10, rate="100/min")`, or here. Those that are set
     here hold at once, for all workers, and stay until they are reset, whatever code says.
     """
-    if context.invoked_subcommand is not None:
-        context.obj = url
-        return
     from holdfast.cli.queues import show_queues
 
     show_queues(url, as_json=as_json)
@@ -40,20 +30,16 @@ def queues(context: click.Context, as_json: bool, url: str | None) -> None:
 
 @queues.command(epilog=example("holdfast queues show llm"))
 @_name
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: name, limits (in words), concurrency, rate, key_concurrency, key_rate, by_hand, declared, "
-    "paused_at, running, waiting, next_at, held_up, keys (an array of objects: key, running, waiting).",
+@json_option(
+    "A JSON object: name, limits (in words), concurrency, rate, key_concurrency, key_rate, by_hand, declared, "
+    "paused_at, running, waiting, next_at, held_up, keys (an array of objects: key, running, waiting)."
 )
 @url_option
-@click.pass_obj
-def show(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def show(name: str, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a queue: its limits, what is in it, and whose runs these are."""
     from holdfast.cli.queues import show_queue
 
-    show_queue(url or outer, name, as_json=as_json)
+    show_queue(url, name, as_json=as_json)
 
 
 @queues.command(
@@ -76,9 +62,7 @@ def show(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
 @click.option("--no-key-rate", is_flag=True, help="However many of a key begin.")
 @_changing
 @url_option
-@click.pass_obj
 def set_(
-    outer: str | None,
     name: str,
     concurrency: int | None,
     no_concurrency: bool,
@@ -106,7 +90,7 @@ def set_(
     limits = {word: value for word, (is_given, value) in given.items() if is_given}
     if not limits:
         raise click.UsageError("what is to be set? Give --concurrency, --rate, --key-concurrency or --key-rate.")
-    set_queue(url or outer, name, limits, as_json=as_json)
+    set_queue(url, name, limits, as_json=as_json)
 
 
 def _one_of(option: str, value: object, none: bool) -> tuple[bool, object]:
@@ -119,36 +103,33 @@ def _one_of(option: str, value: object, none: bool) -> tuple[bool, object]:
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def reset(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def reset(name: str, as_json: bool, url: str | None) -> None:
     """Let a queue have the limits again that code says; none, if it says nothing."""
     from holdfast.cli.queues import change_queue
 
-    change_queue(url or outer, "reset", name, as_json=as_json)
+    change_queue(url, "reset", name, as_json=as_json)
 
 
 @queues.command(epilog=example("holdfast queues pause llm"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def pause(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def pause(name: str, as_json: bool, url: str | None) -> None:
     """Let no run of a queue begin or go on until it is resumed; restarts and deployments do not change that.
 
     Runs that are being executed are left alone: `holdfast pause` is for those.
     """
     from holdfast.cli.queues import change_queue
 
-    change_queue(url or outer, "pause", name, as_json=as_json)
+    change_queue(url, "pause", name, as_json=as_json)
 
 
 @queues.command(epilog=example("holdfast queues resume llm"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def resume(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let the runs of a queue begin again."""
     from holdfast.cli.queues import change_queue
 
-    change_queue(url or outer, "resume", name, as_json=as_json)
+    change_queue(url, "resume", name, as_json=as_json)

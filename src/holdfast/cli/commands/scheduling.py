@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.declaring import F, example, url_option
+from holdfast.cli.declaring import example, json_option, listing, url_option
 
-
-def _changing(command: F) -> F:
-    option = click.option(
-        "--json", "as_json", is_flag=True, help="A JSON object: name, changed, message, run (of `trigger`)."
-    )
-    return option(command)
-
-
+_changing = json_option("A JSON object: name, changed, message, run (of `trigger`).")
 _name = click.argument("name")
 
 
@@ -21,18 +14,15 @@ _name = click.argument("name")
     invoke_without_command=True,
     epilog=example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
 )
-@click.option("--json", "as_json", is_flag=True, help="An array of objects: all that `show --json` tells of each.")
+@json_option("A JSON array of objects: all that `show --json` tells of each.")
 @url_option
-@click.pass_context
-def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
+@listing
+def schedules(as_json: bool, url: str | None) -> None:
     """List what is started at set times: when it fires next, and how its last run is.
 
     A schedule is declared in code (`Schedule(...)`), or made by a client (`client.schedules.create`). Its runs have the
     tag `schedule:NAME`.
     """
-    if context.invoked_subcommand is not None:
-        context.obj = url
-        return
     from holdfast.cli.schedules import show_schedules
 
     show_schedules(url, as_json=as_json)
@@ -40,68 +30,61 @@ def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
 
 @schedules.command(epilog=example("holdfast schedules show nightly"))
 @_name
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="A JSON object: name, workflow, timing, zone, inputs, catch_up, most, overlap, queue, key, priority, tags, "
-    "tag, created_at, next_at, settled_until, paused_at, last_run, last_state, skipped_at, by_code, announced.",
+@json_option(
+    "A JSON object: name, workflow, timing, zone, inputs, catch_up, most, overlap, queue, key, priority, tags, "
+    "tag, created_at, next_at, settled_until, paused_at, last_run, last_state, skipped_at, by_code, announced, "
+    "budget, max_deliveries."
 )
 @url_option
-@click.pass_obj
-def show(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def show(name: str, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a schedule, and when it fires next."""
     from holdfast.cli.schedules import show_schedule
 
-    show_schedule(url or outer, name, as_json=as_json)
+    show_schedule(url, name, as_json=as_json)
 
 
 @schedules.command(epilog=example("holdfast schedules pause nightly"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def pause(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def pause(name: str, as_json: bool, url: str | None) -> None:
     """Keep a schedule from firing until it is resumed; restarts and deployments do not change that."""
     from holdfast.cli.schedules import change_schedule
 
-    change_schedule(url or outer, "pause", name, as_json=as_json)
+    change_schedule(url, "pause", name, as_json=as_json)
 
 
 @schedules.command(epilog=example("holdfast schedules resume nightly"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def resume(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let a schedule fire again. What it missed is dealt with as its catch-up says."""
     from holdfast.cli.schedules import change_schedule
 
-    change_schedule(url or outer, "resume", name, as_json=as_json)
+    change_schedule(url, "resume", name, as_json=as_json)
 
 
 @schedules.command(epilog=example("holdfast schedules trigger nightly"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def trigger(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def trigger(name: str, as_json: bool, url: str | None) -> None:
     """Start a run of a schedule now, beside those that it starts by itself."""
     from holdfast.cli.schedules import change_schedule
 
-    change_schedule(url or outer, "trigger", name, as_json=as_json)
+    change_schedule(url, "trigger", name, as_json=as_json)
 
 
 @schedules.command(epilog=example("holdfast schedules delete nightly"))
 @_name
 @_changing
 @url_option
-@click.pass_obj
-def delete(outer: str | None, name: str, as_json: bool, url: str | None) -> None:
+def delete(name: str, as_json: bool, url: str | None) -> None:
     """Forget a schedule; its runs stay.
 
     One that is declared in code is back as soon as a worker with that code starts: remove it there, too.
     """
     from holdfast.cli.schedules import change_schedule
 
-    change_schedule(url or outer, "delete", name, as_json=as_json)
+    change_schedule(url, "delete", name, as_json=as_json)

@@ -6,14 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.declaring import F, example, url_option
-
-
-def _json(told: str) -> Any:
-    def declare(command: F) -> F:
-        return click.option("--json", "as_json", is_flag=True, help=told)(command)
-
-    return declare
+from holdfast.cli.declaring import example, json_option, listing, url_option
 
 
 @click.command(
@@ -25,7 +18,7 @@ def _json(told: str) -> Any:
 @click.argument("payload", required=False)
 @click.option("--id", "id_", metavar="ID", help="The run's id: sending again under the same ID is the same run.")
 @click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until it must end.")
-@_json("A JSON object: id, address, state, created.")
+@json_option("A JSON object: id, address, state, created (the last two may be null if the key cannot read).")
 @url_option
 def send(
     address: str, payload: str | None, id_: str | None, deadline: float | None, as_json: bool, url: str | None
@@ -44,17 +37,14 @@ def send(
     invoke_without_command=True,
     epilog=example("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"),
 )
-@_json("An array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off.")
+@json_option("A JSON array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off.")
 @url_option
-@click.pass_context
-def addresses(context: click.Context, as_json: bool, url: str | None) -> None:
+@listing
+def addresses(as_json: bool, url: str | None) -> None:
     """List addresses: where work is sent to, and taken from by processes elsewhere.
 
     An address is there as soon as somebody sends to it or listens on it.
     """
-    if context.invoked_subcommand is not None:
-        context.obj = url
-        return
     from holdfast.cli.sending import show_addresses
 
     show_addresses(url, as_json=as_json)
@@ -75,11 +65,9 @@ def addresses(context: click.Context, as_json: bool, url: str | None) -> None:
 @click.option(
     "--lease", type=click.FloatRange(min=1), metavar="S", help="Seconds of silence after which a listener is dead."
 )
-@_json("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, changed.")
+@json_option("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, changed.")
 @url_option
-@click.pass_obj
 def set_address(
-    outer: str | None,
     name: str,
     max_deliveries: int | None,
     deadline: float | None,
@@ -97,25 +85,24 @@ def set_address(
     settings = {word: value for word, value in given.items() if value is not None}
     if no_deadline:
         settings["deadline"] = None
-    carry_out(url or outer, name, settings, as_json=as_json)
+    if not settings:
+        raise click.UsageError("what is to be set? Give --max-deliveries, --deadline, --no-deadline or --lease.")
+    carry_out(url, name, settings, as_json=as_json)
 
 
 @click.group(
     invoke_without_command=True,
     epilog=example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
 )
-@_json("An array of objects: name, policy, day, runs, usd, breach.")
+@json_option("A JSON array of objects: name, policy, day, runs, usd, breach.")
 @url_option
-@click.pass_context
-def policies(context: click.Context, as_json: bool, url: str | None) -> None:
+@listing
+def policies(as_json: bool, url: str | None) -> None:
     """List policies: what agents may use up in a day, and how the day is.
 
     A policy limits the runs and the cost of an agent, a workflow or an address in a day (of UTC), and says what happens
     when a limit is reached. Servers see to it: one must be running (`holdfast serve`).
     """
-    if context.invoked_subcommand is not None:
-        context.obj = url
-        return
     from holdfast.cli.policies import show_policies
 
     show_policies(url, as_json=as_json)
@@ -136,25 +123,23 @@ _CHANGED = "A JSON object: name, changed, message."
     help="notify: only tell; refuse: no new runs through servers until the day is over; pause: switch it off until "
     "then; kill: until somebody lifts that.",
 )
-@_json(_CHANGED)
+@json_option(_CHANGED)
 @url_option
-@click.pass_obj
-def set_policy(
-    outer: str | None, agent: str, runs: int | None, usd: float | None, on_breach: str, as_json: bool, url: str | None
-) -> None:
+def set_policy(agent: str, runs: int | None, usd: float | None, on_breach: str, as_json: bool, url: str | None) -> None:
     """Limit what an agent may use up in a day, in place of the policy that it has."""
     from holdfast.cli.policies import set_policy as carry_out
 
-    carry_out(url or outer, agent, runs, usd, on_breach, as_json=as_json)
+    if runs is None and usd is None:
+        raise click.UsageError("that limits nothing: give --runs, --usd or both.")
+    carry_out(url, agent, runs, usd, on_breach, as_json=as_json)
 
 
 @policies.command(epilog=example("holdfast policies delete researcher"))
 @click.argument("agent")
-@_json(_CHANGED)
+@json_option(_CHANGED)
 @url_option
-@click.pass_obj
-def delete(outer: str | None, agent: str, as_json: bool, url: str | None) -> None:
+def delete(agent: str, as_json: bool, url: str | None) -> None:
     """Let an agent have no policy. What the policy has switched off for the day is lifted."""
     from holdfast.cli.policies import forget_policy
 
-    forget_policy(url or outer, agent, as_json=as_json)
+    forget_policy(url, agent, as_json=as_json)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import database_option, example, store_option, url_option
+from holdfast.cli.declaring import database_option, example, json_option, store_option, url_option
 from holdfast.cli.moments import coming, span
 
 
@@ -168,7 +169,7 @@ _THE_KEY = "id, name, namespace, scopes, created_at, created_by, expires_at, rev
 )
 @click.option("--expires", type=coming, metavar="WHEN", help="Such as 30d or 2027-01-31; never unless given.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the key.")
-@click.option("--json", "as_json", is_flag=True, help=f"A JSON object: {_THE_KEY}, token (the key itself).")
+@json_option(f"A JSON object: {_THE_KEY}, token (the key itself).")
 @url_option
 def create(
     name: str, scopes: tuple[str, ...], expires: datetime | None, quiet: bool, as_json: bool, url: str | None
@@ -185,7 +186,7 @@ def create(
 
 
 @keys.command(name="list", epilog=example("holdfast keys list", "holdfast keys list --namespace acme --json"))
-@click.option("--json", "as_json", is_flag=True, help=f"An array of objects: {_THE_KEY}.")
+@json_option(f"A JSON array of objects: {_THE_KEY}.")
 @click.option("--namespace", metavar="NAME", help="Only keys of this namespace; all of the database unless given.")
 @database_option
 def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
@@ -197,13 +198,13 @@ def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
 
 @keys.command(epilog=example("holdfast keys revoke 3f2a90c1d4e7"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each key, one to a line: id, changed.")
+@json_option("A JSON object for each key, one to a line: id, changed, error.")
 @database_option
 def revoke(ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Let keys open nothing any more. Servers that run heed it within two seconds."""
     from holdfast.cli.keys import revoke_keys
 
-    revoke_keys(url, ids, as_json=as_json)
+    sys.exit(revoke_keys(url, ids, as_json=as_json))
 
 
 # The audit log
@@ -211,12 +212,7 @@ def revoke(ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 @click.command(epilog=example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many entries.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="An array of objects: id, at, key, name, action, target, outcome, remote.",
-)
+@json_option("A JSON array of objects: id, at, key, name, action, target, outcome, remote.")
 @url_option
 def audit(limit: int, as_json: bool, url: str | None) -> None:
     """Tell who asked a server to change what, the newest first; also what was refused.

@@ -29,9 +29,10 @@ from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, unt
 from holdfast.cli.demo.progress import Progress
 from holdfast.cli.demo.screen import screen_for
 from holdfast.cli.demo.verdict import Counted, Journal, count, problems, read_journal
-from holdfast.cli.spending import money
 from holdfast.cli.wording import command, console, counted
 from holdfast.client.client import Client
+from holdfast.client.stories.spending import money
+from holdfast.errors import HoldfastError
 from holdfast.stores.urls import open_store, store_url
 
 RUN_ID = "demo"
@@ -56,7 +57,10 @@ def run_demo(*, fast: bool, model: str | None = None, on_page: bool = False) -> 
         out.print("\nstopped; the workers are ended and the folder is removed")
         return 130
     except DemoFailed:
-        out.print(f"\nwhat is left is in {folder}")
+        out.print(f"\nwhat is left is in {folder}", soft_wrap=True)
+        raise
+    except HoldfastError:  # it has not begun: something is not installed, or cannot be asked
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -145,7 +149,7 @@ async def _watch(out: Console, folder: Path, client: Client, workers: list[Worke
     if progress.killed_at is None:
         raise DemoFailed(
             f"the run ended in {len(progress.turns())} turns, before there was anything to kill: {plan.model} was too "
-            f"quick, or could not be asked. `holdfast show {RUN_ID} --url {client.url}` tells."
+            f"quick, or could not be asked. `{command('show', RUN_ID, '--url', client.url)}` tells."
         )
     return progress
 

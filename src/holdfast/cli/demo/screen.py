@@ -11,8 +11,8 @@ from rich.text import Text
 
 from holdfast.cli.demo.effects import Trace
 from holdfast.cli.demo.progress import Progress, Turn
-from holdfast.cli.spending import money, tokens_and_cost
 from holdfast.cli.wording import duration
+from holdfast.client.stories.spending import money, tokens_and_cost
 from holdfast.core.usage import NANO, Usage
 
 _LETTER_STYLES = {"A": "cyan", "B": "magenta"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,3 +161,30 @@ def test_import_refuses_another_file(seeded: Project, text: str, told: str):
     assert "cannot be read" in seeded.here("import", "none").err
     assert seeded.here("export").code == 2
     assert seeded.here("export", "etl-acme", "--state", "failed").code == 2
+
+
+def test_an_archive_is_read_from_stdin(seeded: Project):
+    other = f"sqlite:///{seeded.folder / 'other.db'}"
+    archive = seeded("export", "--all").out
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "import", "-", "--url", other],
+        cwd=seeded.folder,
+        env=seeded.environment(PYTHONIOENCODING="ascii"),
+        input=archive.encode(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"imported 3 runs\n", b"")
+    assert ids(seeded) == ids(seeded, "--url", other)
+
+
+def test_an_export_that_fails_leaves_nothing_behind(seeded: Project):
+    done = seeded.here("export", "--all", "--opened", "-o", str(seeded.folder / "runs.jsonl"))
+    assert done.code == 1
+    assert "set HOLDFAST_ENCRYPTION_KEYS" in done.err
+    assert not list(seeded.folder.glob("runs.jsonl*"))
+
+
+def test_retrying_none_prints_nothing_for_programs(seeded: Project):
+    done = seeded.here("dead", "retry", "--all", "--json")
+    assert (done.code, done.out, done.err) == (0, "", "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -43,6 +45,9 @@ def export_runs(
             unfinished.replace(output)
         except OSError as error:
             raise UsageError(f"{output} cannot be written: {error.strerror or error}.") from error
+        finally:
+            with suppress(OSError):  # it is gone if all went well, and was never there if it could not be made
+                unfinished.unlink()
     click.echo(f"wrote {counted(count, 'run')} to {output or 'stdout'}", err=True)
 
 
@@ -69,22 +74,28 @@ async def _ids(store: Store, where: RunFilter) -> list[str]:
 
 def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: bool, as_json: bool) -> None:
     """Put the runs of a file into the store."""
+    source = "what was read from stdin" if name == "-" else name
     try:
-        if name == "-":
-            with tempfile.TemporaryFile("w+", encoding="utf-8") as copy:  # it is read three times
-                shutil.copyfileobj(sys.stdin, copy)
-                told = asyncio.run(_import(url, copy, "what was read from stdin", skip_existing, dry_run))
-        else:
-            with Path(name).open(encoding="utf-8") as file:
-                told = asyncio.run(_import(url, file, name, skip_existing, dry_run))
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+        with _opened(name) as file:
+            told = asyncio.run(_import(url, file, source, skip_existing, dry_run))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no archive of runs: it is not UTF-8 text ({error}).") from error
+        raise UsageError(f"{source} is no archive of runs: it is not UTF-8 text ({error}).") from error
     if as_json:
         print(json.dumps({"file": name, "dry_run": dry_run, **told._asdict()}))
     else:
         print(f"{'would import' if dry_run else 'imported'} {counted(told.runs, 'run')}{_skipped(told.skipped)}")
+
+
+def _opened(name: str) -> IO[str]:
+    try:
+        if name != "-":
+            return Path(name).open(encoding="utf-8")
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 - whoever reads closes it; it is read three times
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.seek(0)
+        return io.TextIOWrapper(copy, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
 
 
 class _Imported(NamedTuple):

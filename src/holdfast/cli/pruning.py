@@ -59,7 +59,7 @@ def prune_runs(url: str | None, asked: Asked, *, as_json: bool) -> int:
             raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
         would = asyncio.run(asked.carry_out(url, PruneReport(), dry_run=True))
         if would.runs and not click.confirm(f"delete {_sum(would)}?", err=True):
-            print("nothing was deleted")
+            click.echo("nothing was deleted", err=True)
             return 1
     try:
         asyncio.run(asked.carry_out(url, report, dry_run=asked.dry_run))

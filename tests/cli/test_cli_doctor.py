@@ -101,6 +101,6 @@ def test_doctor_names_the_providers_that_are_here_and_shows_no_key(project: Proj
 def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeypatch: pytest.MonkeyPatch):
     done = project.here("doctor", "--json")
     assert checks(done)["mcp"]["message"].startswith("the package for MCP servers is installed (")
-    monkeypatch.setattr("holdfast.cli.providers.find_spec", lambda name: None)
+    monkeypatch.setattr("holdfast.cli.doctor.providers.find_spec", lambda name: None)
     done = project.here("doctor", "--json")
     assert checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast[mcp]'"

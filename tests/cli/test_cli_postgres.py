@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import postgres_server
 import psycopg
 import pytest
 from cli_project import Outcome, Project, make_project
@@ -18,12 +18,6 @@ from holdfast import Client, Runtime
 from holdfast.cli import main
 from holdfast.engine import patience
 from holdfast.errors import HoldfastError, RunNotFound, StoreUnavailable
-
-STORES = Path(__file__).parents[1] / "stores"
-if str(STORES) not in sys.path:
-    sys.path.insert(0, str(STORES))  # the server for tests is that of the stores' own
-
-import postgres_server  # noqa: E402
 
 SECRET = "sesame"
 WITHOUT_STORE = {"demo", "replay", "check", "encryption-key"}
@@ -171,7 +165,7 @@ def test_doctor_tells_how_the_database_is(pg: PostgresProject):
     assert "a durable commit" in told["commit"]
     assert "notifications are heard" in told["news"]
     assert "the server's counts" in told["clock"]
-    assert "MiB in all" in told["tables"]
+    assert "iB in all" in told["tables"]
     assert told["workers"].startswith("0 alive")
     assert "completed" in told["runs"]
     assert "no tables are there yet" in checks(pg.here("doctor", "--json", "--namespace", "new"))["database"]["message"]

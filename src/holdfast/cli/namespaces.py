@@ -24,9 +24,7 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
     if isinstance(beneath(store), SqliteStore):
         found = namespaces_beside(Path(split_namespace(store.url)[0].removeprefix("sqlite:///")))
     elif is_temporal(target):
-        from holdfast.cli.temporal_server import namespaces_at
-
-        found = asyncio.run(namespaces_at(target))
+        found = asyncio.run(_on_temporal(target))
     else:
         from holdfast.cli.postgres_database import connected, namespaces
 
@@ -38,6 +36,21 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
         click.echo("\n".join(found))
     else:
         click.echo(f"none yet in {split_namespace(store.url)[0]}", err=True)
+
+
+async def _on_temporal(url: str) -> list[str]:
+    """The namespaces of a server that we may see, without its own."""
+    from temporalio.api.workflowservice.v1 import ListNamespacesRequest
+
+    from holdfast.stores.temporal.connecting import connect
+    from holdfast.stores.temporal.faults import translating
+    from holdfast.stores.temporal.targets import parse_target
+
+    target = parse_target(url)
+    client = await connect(target)
+    with translating(target):
+        told = await client.workflow_service.list_namespaces(ListNamespacesRequest(page_size=1000))
+    return sorted(one.namespace_info.name for one in told.namespaces if one.namespace_info.name != "temporal-system")
 
 
 def namespaces_beside(base: Path) -> list[str]:

@@ -1,42 +1,40 @@
-"""What ``doctor`` and ``namespaces`` tell of a Temporal server."""
+"""What ``doctor`` tells of a Temporal server."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import (
-    DescribeNamespaceRequest,
-    GetClusterInfoRequest,
-    ListNamespacesRequest,
-)
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast.cli.checks import FAIL, OK, WARN, Check
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
+from holdfast.cli.doctor.work import work_checks
 from holdfast.cli.wording import counted, duration
 from holdfast.errors import HoldfastError
 from holdfast.stores.temporal.connecting import connect
 from holdfast.stores.temporal.faults import translating
 from holdfast.stores.temporal.starting import TAGS
 from holdfast.stores.temporal.targets import Target, parse_target
+from holdfast.stores.urls import store_url
 
 _SHORT = 3
 """Days: whoever keeps histories for less may find a run gone before anybody has looked at it."""
 
 
-async def namespaces_at(url: str) -> list[str]:
-    """The namespaces of a server that we may see, without its own."""
-    target = parse_target(url)
-    client = await connect(target)
-    with translating(target):
-        told = await client.workflow_service.list_namespaces(ListNamespacesRequest(page_size=1000))
-    return sorted(one.namespace_info.name for one in told.namespaces if one.namespace_info.name != "temporal-system")
+def temporal_checks(url: str | None) -> Iterator[Check]:
+    """Whether the server can be used, and how; and if it can, what is in it."""
+    found = asyncio.run(_checks(store_url(url)))
+    yield from found
+    if all(check.status != FAIL for check in found):
+        yield from work_checks(url)
 
 
-async def server_checks(url: str) -> list[Check]:
-    """Whether the server can be used, and how."""
+async def _checks(url: str) -> list[Check]:
     try:
         target = parse_target(url)
         began = time.perf_counter()

@@ -1,10 +1,11 @@
-"""The part of ``holdfast doctor`` that is about a PostgreSQL database."""
+"""What ``doctor`` tells of a PostgreSQL database."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.cli.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
+from holdfast.cli.doctor.work import work_checks
 from holdfast.cli.postgres_database import (
     ServerFacts,
     TableFacts,
@@ -17,11 +18,13 @@ from holdfast.cli.postgres_database import (
     read_tables,
     tables_lacking_rights,
 )
-from holdfast.cli.wording import counted, duration
+from holdfast.cli.wording import bytes_in_words, counted, duration
 from holdfast.errors import StoreError
+from holdfast.stores.contract import Store
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.migrations import VERSION, check, grants, quoted
 from holdfast.stores.postgres.store import PgStore
+from holdfast.stores.urls import store_url
 
 FAR_OFF = 5.0
 """Seconds by which two clocks differ so much that somebody should know."""
@@ -29,10 +32,21 @@ _MANY_DEAD = 100_000
 _SHOWN = 3
 
 
-def database_checks(url: str, store: PgStore) -> Iterator[Check]:
-    """What there is to say of the database; ends with one that failed if its runs cannot be read, or not yet."""
+def postgres_checks(url: str | None, store: Store) -> Iterator[Check]:
+    """How the database is; and if it has its tables, and nothing fails, what is in them."""
+    assert isinstance(store, PgStore)
+    found: list[Check] = []
+    for one in _database(store_url(url), store):
+        found.append(one)
+        yield one
+    is_there = any(one.name == "tables" for one in found)
+    if is_there and all(one.status != FAIL for one in found):
+        yield from work_checks(url)
+
+
+def _database(target: str, store: PgStore) -> Iterator[Check]:
     try:
-        with connected(url) as connection:
+        with connected(target) as connection:
             yield from _checks(connection, store)
     except StoreError as error:
         yield Check("database", FAIL, str(error))
@@ -129,8 +143,8 @@ def _clock(offset: float) -> Check:
 
 
 def _tables(tables: Sequence[TableFacts], schema: str, server: ServerFacts) -> Iterator[Check]:
-    largest = ", ".join(f"{table.name} {_size(table.size)}" for table in tables[:_SHOWN])
-    yield Check("tables", OK, f"{_size(sum(table.size for table in tables))} in all ({largest}, …)")
+    largest = ", ".join(f"{table.name} {bytes_in_words(table.size)}" for table in tables[:_SHOWN])
+    yield Check("tables", OK, f"{bytes_in_words(sum(table.size for table in tables))} in all ({largest}, …)")
     if not server.autovacuum:
         advice = "switch autovacuum on: without it, tables grow with every change"
         yield Check("vacuum", WARN, "autovacuum is off", advice)
@@ -142,7 +156,3 @@ def _tables(tables: Sequence[TableFacts], schema: str, server: ServerFacts) -> I
                 f"run VACUUM {quoted(schema)}.{quoted(table.name)}"
             )
             yield Check("vacuum", WARN, message, advice)
-
-
-def _size(many: int) -> str:
-    return f"{many / (1 << 30):.1f} GiB" if many >= 1 << 30 else f"{many / (1 << 20):.1f} MiB"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from holdfast import __version__
-from holdfast.cli.checks import FAIL, OK, WARN, Check
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
+from holdfast.cli.doctor.work import work_checks
 from holdfast.cli.opening import PATIENCE, server_backend
 from holdfast.cli.wording import duration
 from holdfast.client.http.backend import ServerInfo
@@ -24,8 +27,15 @@ _MAY = {
 }
 
 
-async def server_checks(url: str | None) -> list[Check]:
-    """Whether the server can be used, and what for."""
+def server_checks(url: str | None) -> Iterator[Check]:
+    """Whether the server can be used, and what for; and if it can, what it tells of the work there."""
+    found = asyncio.run(_checks(url))
+    yield from found
+    if all(check.status != FAIL for check in found):
+        yield from work_checks(url)
+
+
+async def _checks(url: str | None) -> list[Check]:
     try:
         backend = server_backend(url)
     except HoldfastError as error:

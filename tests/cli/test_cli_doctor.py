@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_project import Outcome, Project
@@ -104,3 +107,21 @@ def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeyp
     monkeypatch.setattr("holdfast.cli.doctor.providers.find_spec", lambda name: None)
     done = project.here("doctor", "--json")
     assert checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast[mcp]'"
+
+
+@pytest.mark.parametrize("command", ["runs", "namespaces", "doctor"])
+def test_a_folder_that_this_user_may_not_enter_is_told_in_words(
+    seeded: Project, command: str, monkeypatch: pytest.MonkeyPatch
+):
+    stat, access = Path.stat, os.access
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if path.parent == seeded.folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != seeded.folder and access(path, mode))
+    done = seeded.here(command)
+    assert done.code == 1
+    assert "may not be entered by this user" in done.out + done.err

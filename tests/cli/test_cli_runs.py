@@ -14,6 +14,7 @@ def test_runs_are_listed_newest_first_with_what_they_wait_for_or_died_of(history
     assert "ValueError: [red]no such[/red] customer" in by_id["etl-bad"]
     assert "took its worker down 3 times in a row" in by_id["crasher"]
     assert "no live worker serves it" in by_id["order-8"]
+    assert by_id["order-7"].endswith("signal 'approved'; no live worker serves it")
 
 
 def test_output_to_a_pipe_has_no_colours_and_recorded_text_cannot_steer_the_terminal(history: Project):

@@ -22,11 +22,11 @@ from holdfast.cli.commands import (
     serving,
     working,
 )
-from holdfast.cli.declaring import Group
+from holdfast.cli.declaring import Main
 
 
 @click.group(
-    cls=Group,
+    cls=Main,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nFirst time here?  holdfast demo",
 )

@@ -2,4 +2,4 @@
 
 from holdfast.cli import main
 
-main()
+main(prog_name="holdfast")

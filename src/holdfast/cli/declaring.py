@@ -13,18 +13,34 @@ import click
 from click.core import ParameterSource
 
 from holdfast.core.states import RunState
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STATES = tuple(state.value for state in RunState)
 ENDED = tuple(state.value for state in RunState if state.is_terminal)
 
+_SENTENCE = 200
+"""More characters than any first sentence has: none is cut."""
+
 _PLACE = ("url", "namespace")
 """What says where; it may stand before the name of a command in a group as well as behind it."""
 
 
 class Group(click.Group):
+    """Lists its commands in the order in which one meets them, each with the whole first sentence of its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in self.commands.items()])
+
+
+class Main(Group):
     """Shows errors of Holdfast in red on stderr."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -37,10 +53,6 @@ class Group(click.Group):
         except HoldfastError as error:
             show_error(error)
             ctx.exit(1)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all."""
-        return list(self.commands)  # in the order in which one meets them
 
 
 def show_error(error: HoldfastError) -> None:
@@ -127,7 +139,6 @@ def store_option(instead: str, option: Callable[[F], F] = url_option) -> Callabl
 def refuse_server(url: str | None, instead: str) -> None:
     """Raises ``UsageError`` if ``url``, or ``HOLDFAST_URL``, is a server's, and the store itself is needed."""
     from holdfast.client.choosing import is_server
-    from holdfast.errors import UsageError
     from holdfast.stores.urls import shown_url
 
     if is_server(url):

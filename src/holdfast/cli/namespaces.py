@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from holdfast.cli.opening import existing
-from holdfast.cli.sqlite_file import is_ours, read_facts
+from holdfast.cli.sqlite_file import is_file_there, is_ours, read_facts
 from holdfast.cli.wording import echo_json
 from holdfast.errors import StoreError
-from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.sealing import beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, split_namespace
@@ -22,7 +22,10 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
     """List them, the default one first."""
     store, target = existing(url)
     if isinstance(beneath(store), SqliteStore):
-        found = namespaces_beside(Path(split_namespace(store.url)[0].removeprefix("sqlite:///")))
+        base = base_of(store)
+        found = namespaces_beside(base)
+        if not found and is_file_there(base):
+            read_facts(base)  # it says what is wrong, if it cannot be read
     elif is_temporal(target):
         found = asyncio.run(_on_temporal(target))
     else:
@@ -36,6 +39,11 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
         click.echo("\n".join(found))
     else:
         click.echo(f"none yet in {split_namespace(store.url)[0]}", err=True)
+
+
+def base_of(store: Store) -> Path:
+    """The file that the namespaces of a SQLite store stand beside."""
+    return Path(split_namespace(store.url)[0].removeprefix("sqlite:///"))
 
 
 async def _on_temporal(url: str) -> list[str]:
@@ -56,13 +64,13 @@ async def _on_temporal(url: str) -> list[str]:
 def namespaces_beside(base: Path) -> list[str]:
     """The namespaces of the database at ``base``, by the files that are there."""
     form = re.compile(rf"{re.escape(base.stem)}\.([a-z0-9][a-z0-9_]{{0,40}}){re.escape(base.suffix)}")
-    names = {form.fullmatch(path.name): path for path in base.parent.glob("*") if path.is_file()}
+    names = {form.fullmatch(path.name): path for path in base.parent.glob("*")}
     found = sorted(match[1] for match, path in names.items() if match is not None and _is_database(path))
     return [*([DEFAULT_NAMESPACE] if _is_database(base) else []), *found]
 
 
 def _is_database(path: Path) -> bool:
     try:
-        return path.exists() and is_ours(read_facts(path))
-    except StoreError:
+        return path.is_file() and is_ours(read_facts(path))
+    except (StoreError, PermissionError):
         return False

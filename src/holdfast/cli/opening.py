@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.cli.sqlite_file import is_file_there
 from holdfast.cli.wording import command, listed
 from holdfast.client.backend import Backend
 from holdfast.client.choosing import choose_backend, is_server
@@ -125,7 +126,7 @@ async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
 
 async def _check_that_it_is_there(store: Store, target: str) -> None:
     if isinstance(database := beneath(store), SqliteStore):
-        if not database.path.exists():
+        if not is_file_there(database.path):
             raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
         return
     if is_temporal(target):

@@ -186,7 +186,6 @@ def _detail(run: RunInfo, now: datetime, question: str | None) -> tuple[str, str
     if run.error is not None:
         return brief_error(run.error), "red"
     hindrances = ["cancelling"] if run.cancelling else []
-    asks = [question] if question is not None else []
     if is_short(run):
         hindrances.append("waits for a higher budget")
     if run.paused_at is not None:
@@ -194,15 +193,21 @@ def _detail(run: RunInfo, now: datetime, question: str | None) -> tuple[str, str
         hindrances.append("paused, once its steps in flight have ended" if run.held else since)
     elif run.hindrance is not None:
         hindrances.append(run.hindrance)
-    if hindrances:
-        return "; ".join([*asks, *hindrances]), "yellow"
-    if run.state is RunState.WAITING:
-        if asks:
-            return asks[0], ""
-        return run.waits_for + ("" if run.wake_at is None else f" ({_ago(run.wake_at, now)})"), ""
+    awaited = _awaited(run, now, question)
+    if awaited or hindrances:
+        return "; ".join([*awaited, *hindrances]), "yellow" if hindrances else ""
     if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
         return f"its start, {_ago(run.wake_at, now)}", ""
     return "", ""
+
+
+def _awaited(run: RunInfo, now: datetime, question: str | None) -> list[str]:
+    """What a run waits for, unless that is said otherwise: with the question, if people are asked one."""
+    if run.state is not RunState.WAITING or is_short(run):
+        return []
+    if question is not None or not run.waits_for:
+        return [question] if question else []
+    return [run.waits_for + ("" if run.wake_at is None else f" ({_ago(run.wake_at, now)})")]
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:

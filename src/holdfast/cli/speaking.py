@@ -10,7 +10,7 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.opening import command_at
+from holdfast.cli.opening import command_at, placed
 from holdfast.cli.stories import whole_conversation
 from holdfast.cli.wording import (
     STATE_STYLES,
@@ -93,7 +93,7 @@ class _Telling:
 
     def _tell(self, one: Said) -> None:
         if one.role == "note":
-            for line in self._wrapped(f"{_number(one)}{one.text}", 0):
+            for line in self._wrapped(placed(self._url, f"{_number(one)}{one.text}"), 0):
                 self._line(Text(line, "dim" if one.ok else "yellow"))
             return
         if one.reply is None:

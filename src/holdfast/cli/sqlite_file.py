@@ -1,4 +1,4 @@
-"""What ``doctor`` wants to know of a SQLite file. Nothing here changes the database."""
+"""What the command line wants to know of a SQLite file. Nothing here changes the database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from holdfast.errors import StoreError
 from holdfast.stores.sqlite.connections import open_writer
 from holdfast.stores.sqlite.faults import store_error
 from holdfast.stores.sqlite.migrations import VERSION
@@ -27,6 +28,17 @@ class FileFacts:
     version: int
     tables: int
     size: int
+
+
+def is_file_there(path: Path) -> bool:
+    """Whether there is such a file; ``StoreError`` if its folder may not be entered, and nobody can tell."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise StoreError(
+            f"{path} cannot be looked at: its folder may not be entered by this user. Allow it, or name another place "
+            f"with --url or HOLDFAST_URL."
+        ) from error
 
 
 def is_ours(facts: FileFacts) -> bool:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.opening import command_at, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, console, counted, echo_json, one_line, printable
+from holdfast.cli.wording import ago, console, counted, echo_json, listed, one_line, printable
 from holdfast.client.health import Health
 from holdfast.client.stalls import why_unserved
 from holdfast.core.states import UNFINISHED, RunState
@@ -58,7 +58,7 @@ def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
     if workflow in known:
         return
     near = difflib.get_close_matches(workflow, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none yet'}."
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {listed(known, 10) if known else 'none yet'}."
     raise UnknownWorkflow(f"there is no workflow {workflow!r} in {url}, so nothing was switched: {hint}")
 
 

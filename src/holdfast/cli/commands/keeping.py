@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import ENDED, changes_as_json, example, json_option, listing, url_option
+from holdfast.cli.declaring import ENDED, Group, changes_as_json, example, json_option, listing, url_option
 from holdfast.cli.moments import moment
 
 _OLDER = "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
@@ -15,6 +15,7 @@ _YES = "Do not ask first; needed where nobody can answer."
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog=example("holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"),
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.declaring import example, json_option, listing, url_option
+from holdfast.cli.declaring import Group, example, json_option, listing, url_option
 
 _changing = json_option("A JSON object: name, changed, message, limits (in words).")
 _name = click.argument("name")
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog=example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
 )

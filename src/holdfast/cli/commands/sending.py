@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.declaring import example, json_option, listing, url_option
+from holdfast.cli.declaring import Group, example, json_option, listing, url_option
 
 
 @click.command(
@@ -34,6 +34,7 @@ def send(
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog=example("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"),
 )
@@ -91,6 +92,7 @@ def set_address(
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog=example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
 )

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import database_option, example, json_option, store_option, url_option
+from holdfast.cli.declaring import Group, database_option, example, json_option, store_option, url_option
 from holdfast.cli.moments import coming, span
 
 
@@ -138,12 +138,13 @@ def encryption_key() -> None:
 
 
 @click.group(
+    cls=Group,
     epilog=example(
         "holdfast keys create ci --scope submit --scope read --expires 90d",
         "holdfast keys create pipeline --scope listen:data-pipeline --namespace acme",
         "holdfast keys list",
         "holdfast keys revoke 3f2a90c1d4e7",
-    )
+    ),
 )
 def keys() -> None:
     """Make, list and revoke API keys for `holdfast serve`.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
 from holdfast.cli.doctor.work import work_checks
-from holdfast.cli.namespaces import namespaces_beside
+from holdfast.cli.namespaces import base_of, namespaces_beside
 from holdfast.cli.sqlite_file import (
     FileFacts,
     commit_times,
@@ -22,18 +22,20 @@ from holdfast.cli.sqlite_file import (
 from holdfast.cli.wording import bytes_in_words
 from holdfast.errors import StoreError
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import split_namespace
 
 LITTLE_SPACE = 1 << 30
 NO_SPACE = 50 << 20
+_ELSEWHERE = "allow it, or point HOLDFAST_URL elsewhere"
 
 
 def sqlite_checks(url: str | None, store: SqliteStore) -> Iterator[Check]:
     """How the file and its disk are; and if it is a database that can be read, what is in it."""
     path = store.path
     folder = _nearest_folder(path)
-    base = Path(split_namespace(store.url)[0].removeprefix("sqlite:///"))
-    others = [name for name in namespaces_beside(base) if name != store.namespace]
+    if not os.access(folder, os.X_OK):
+        yield Check("database", FAIL, f"{folder} may not be entered by this user", _ELSEWHERE)
+        return
+    others = [name for name in namespaces_beside(base_of(store)) if name != store.namespace]
     yield namespace_check(store.namespace, path.name, others)
     yield _space(folder)
     if not path.exists():
@@ -62,7 +64,7 @@ def sqlite_checks(url: str | None, store: SqliteStore) -> Iterator[Check]:
 
 def _nearest_folder(path: Path) -> Path:
     """The folder of the database, or the nearest one above it that is there."""
-    return next(folder for folder in path.parents if folder.exists())
+    return next(folder for folder in path.parents if os.path.exists(folder))
 
 
 def _space(folder: Path) -> Check:
@@ -77,9 +79,7 @@ def _space(folder: Path) -> Check:
 def _writable_folder(path: Path, folder: Path) -> Check:
     if os.access(folder, os.W_OK | os.X_OK):
         return Check("writable", OK, f"{path.parent} can be created" if folder != path.parent else str(folder))
-    return Check(
-        "writable", FAIL, f"{folder} is not writable for this user", "allow it, or point HOLDFAST_URL elsewhere"
-    )
+    return Check("writable", FAIL, f"{folder} is not writable for this user", _ELSEWHERE)
 
 
 def _schema(path: Path, facts: FileFacts) -> Check:

@@ -98,5 +98,5 @@ def _no_space(database: Path) -> bool:
 
 
 def _not_writable(database: Path) -> bool:
-    place = database if database.exists() else database.parent
-    return place.exists() and not os.access(place, os.W_OK)
+    place = database if os.path.exists(database) else database.parent  # of a folder that may not be entered, too
+    return os.path.exists(place) and not os.access(place, os.W_OK)

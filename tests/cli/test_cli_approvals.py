@@ -253,3 +253,10 @@ def test_a_retry_tells_that_an_answer_is_taken_back(office: Project):
     go_on(office, "shipping-vase", 3)
     [again] = listed(office, "shipping-vase")
     assert (again["question"], again["state"]) == ("How?", "open")
+
+
+def test_an_answer_to_a_paused_run_does_not_say_that_it_goes_on(office: Project):
+    office.here("pause", "shipping-vase")
+    done = office.here("approve", id_of(office, "shipping-vase"), "--by", "ann")
+    assert "run 'shipping-vase': the answer is kept until it goes on\n" in done.out
+    assert done.out.endswith("run 'shipping-vase' is paused: `holdfast resume shipping-vase` lets it go on\n")

@@ -59,7 +59,10 @@ def test_policies_are_set_told_and_deleted(project: Project):
     project.here("send", "mailer")
     assert project.here("policies").out.splitlines()[1].split("  ")[0] == "mailer"
     assert "1 of 2" in project.here("policies").out
+    assert project.here("policies").out.endswith("within its limits\n")
+    project.here("send", "mailer")
+    assert project.here("policies").out.endswith("has reached its runs, and no server has seen it yet\n")
     [told] = json.loads(project.here("policies", "--json").out)
-    assert (told["runs"], told["policy"]["on_breach"], told["breach"]) == (1, "pause", None)
+    assert (told["runs"], told["policy"]["on_breach"], told["breach"]) == (2, "pause", None)
     assert "no policy any more" in project.here("policies", "delete", "mailer").out
     assert "nothing changed" in project.here("policies", "delete", "mailer").out

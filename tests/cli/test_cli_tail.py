@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 
 from cli_project import Project
 
+from holdfast.cli.events import in_words, is_bad
 from holdfast.cli.tail import _line
+from holdfast.client.events import Event
 from holdfast.client.tailing import Happening
 from holdfast.core.states import RunState
 
@@ -78,3 +80,10 @@ def test_takeovers_answers_and_questions_have_words_of_their_own():
     assert told("approval", step=4, name="approval", data=asked) == "r-1 (agent)  #4 approval 3mkj asked: May I?"
     plan = {"plan": [{"task": "a", "status": "done"}, {"task": "b", "status": "open"}]}
     assert told("plan", step=5, data=plan) == "r-1 (agent)  #5 plan: 1 of 2 done"
+
+
+def test_a_call_that_waits_for_a_person_has_not_failed():
+    error = {"type": "holdfast.errors.ApprovalRequired", "message": "tool 'pay' was not called: a person must approve"}
+    event = Event("", "step", datetime.now(UTC), "r", 4, "pay", "", {"error": error})
+    assert in_words(event) == "tool 'pay' was not called: a person must approve"
+    assert not is_bad(event)

@@ -211,6 +211,8 @@ async def _answer(url: str | None, id: str, answer: Callable[[Client, ApprovalIn
         except HoldfastError as error:
             return replace(await failure(client, asked.run_id, error), more={"approval": asked.id})
         goes_on = "it goes on" if run.held else "it goes on when a worker takes it up"
+        if run.paused:
+            goes_on = "the answer is kept until it goes on"
         told = _told(now) if changed else f"{_told(now)}\nyou had said so before: nothing changed"
         return Outcome.of(
             run,

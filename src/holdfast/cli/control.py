@@ -78,7 +78,10 @@ def _end(outcome: Outcome, run: RunInfo, wait: float) -> Outcome:
 
 def pause_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Pause runs, and say when they rest."""
-    return report(url, asyncio.run(_pause(url, run_ids)), as_json=as_json)
+    outcomes = asyncio.run(_pause(url, run_ids))
+    if not as_json:  # that it is paused is what was just said
+        outcomes = [replace(one, stalled=None) for one in outcomes]
+    return report(url, outcomes, as_json=as_json)
 
 
 async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:

@@ -96,7 +96,12 @@ def in_words(event: Event) -> str:
 
 def is_bad(event: Event) -> bool:
     """Whether somebody should look."""
-    return event.kind == "retracted" or "error" in event.data
+    return event.kind == "retracted" or ("error" in event.data and not _is_put_off(event.data))
+
+
+def _is_put_off(data: dict[str, Any]) -> bool:
+    """Whether a call was not made because people are to be asked first: that is recorded as an error, and is none."""
+    return "error" in data and data["error"]["type"] == "holdfast.errors.ApprovalRequired"
 
 
 def _begun(event: Event, data: dict[str, Any]) -> str:
@@ -138,6 +143,8 @@ def _ended(event: Event, data: dict[str, Any]) -> str:
 
 
 def _in_general(event: Event, data: dict[str, Any]) -> str:
+    if _is_put_off(data):
+        return one_line(data["error"]["message"], _LONGEST)
     if "error" in data:
         return f"failed: {_error(data['error'])}"
     if "value" in data:

@@ -77,7 +77,7 @@ def report(url: str | None, outcomes: Sequence[Outcome], *, as_json: bool) -> in
             tell_error(placed(url, str(outcome.error)))
         else:
             print(printable(placed(url, outcome.message)))
-            if outcome.stalled and not (outcome.run and outcome.run.paused):  # that it is paused was just said
+            if outcome.stalled:
                 print(printable(placed(url, outcome.stalled)))
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 

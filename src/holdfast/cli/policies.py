@@ -37,11 +37,17 @@ def show_policies(url: str | None, *, as_json: bool) -> None:
             _of(str(one.runs), one.policy.runs_per_day),
             _of(f"${one.usd:.2f}", None if one.policy.usd_per_day is None else f"${one.policy.usd_per_day:g}"),
             _DOES[one.policy.on_breach],
-            "within its limits" if one.breach is None else f"has reached its {one.breach.limit}",
+            _now(one),
         )
         for one in found
     ]
     print_table(("agent", "runs today", "spent today", "on breach", "now"), rows)
+
+
+def _now(one: PolicyInfo) -> str:
+    if one.breach is not None:
+        return f"has reached its {one.breach.limit}"
+    return f"has reached its {one.reached}, and no server has seen it yet" if one.reached else "within its limits"
 
 
 def _of(used: str, most: object) -> str:

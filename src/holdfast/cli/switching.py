@@ -94,7 +94,7 @@ def show_switched_off(url: str | None, *, as_json: bool) -> None:
     now = time.time()
     rows = [(one_line(one.name), ago(now - since.timestamp()), counted(unfinished(one), "run")) for one, since in off]
     print_table(("workflow", "switched off", "standing still"), rows)
-    out.print(Text(f"{command_at(url, 'kill', 'WORKFLOW', '--lift')} switches one on again", "dim"), soft_wrap=True)
+    out.print(Text(f"`{command_at(url, 'kill', 'WORKFLOW', '--lift')}` switches one on again", "dim"), soft_wrap=True)
 
 
 async def _read(url: str | None) -> list[Health]:

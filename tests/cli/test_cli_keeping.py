@@ -98,6 +98,7 @@ def test_all_runs_can_be_taken_to_another_store(dead: Project):
     file, other = str(dead.folder / "runs.jsonl"), f"sqlite:///{dead.folder / 'other.db'}"
     assert dead.here("export", "--all", "-o", file).err == f"wrote 6 runs to {file}\n"
     assert dead.here("import", file, "--url", other, "--dry-run").out == "would import 6 runs\n"
+    assert not (dead.folder / "other.db").exists()
     assert dead.here("import", file, "--url", other).out == "imported 6 runs\n"
     assert ids(dead) == ids(dead, "--url", other)
     again = str(dead.folder / "again.jsonl")

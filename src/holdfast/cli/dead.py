@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from holdfast.cli.declaring import PAGE
 from holdfast.cli.opening import command_at, reached
 from holdfast.cli.outcomes import report
 from holdfast.cli.retrying import retry_each
@@ -19,7 +20,8 @@ from holdfast.client.dead import DeadRun
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 
-_PAGE = 500
+_AT_ONCE = 500
+"""Dead runs that are asked for in one request, to find all of them."""
 
 
 def show_dead(url: str | None, workflow: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
@@ -44,7 +46,7 @@ def show_dead(url: str | None, workflow: str | None, limit: int, before: str | N
         out.print(f"    recorded    {counted(run.records, 'record')}{after}", soft_wrap=True)
     if len(found) > limit:
         narrowed = ("--workflow", workflow) if workflow else ()
-        limited = () if limit == 50 else ("--limit", str(limit))
+        limited = () if limit == PAGE else ("--limit", str(limit))
         more = command_at(url, "dead", *narrowed, *limited, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"), soft_wrap=True)
     out.print(Text(f"see to the cause, then: {command_at(url, 'dead', 'retry', runs[0].id)}", "dim"), soft_wrap=True)
@@ -111,7 +113,7 @@ async def _all_dead(url: str | None, workflow: str | None) -> list[str]:
     found: list[str] = []
     async with reached(url) as client:
         last = None
-        while page := await client.list(state=RunState.DEAD, workflow=workflow, limit=_PAGE, before=last):
+        while page := await client.list(state=RunState.DEAD, workflow=workflow, limit=_AT_ONCE, before=last):
             last = page[-1].id
             found += [run.id for run in page]
     return found

@@ -17,12 +17,15 @@ from holdfast.errors import HoldfastError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+PAGE = 50
+"""How many things a list shows at once, unless told otherwise."""
 STATES = tuple(state.value for state in RunState)
 ENDED = tuple(state.value for state in RunState if state.is_terminal)
 
 _SENTENCE = 200
 """More characters than any first sentence has: none is cut."""
 
+_ANY = "The store, or a server (https://...)"
 _PLACE = ("url", "namespace")
 """What says where; it may stand before the name of a command in a group as well as behind it."""
 
@@ -87,16 +90,15 @@ def listing(command: F) -> F:
     return cast("F", listed)
 
 
-def database_option(command: F) -> F:
-    """For a command that is about all namespaces of a database."""
-    told = "The store, or a server (https://...); HOLDFAST_URL or ./.holdfast/runs.db unless given."
+def database_option(command: F, what: str = _ANY) -> F:
+    """For a command that is about all namespaces of a database; ``what`` the URL names."""
+    told = f"{what}; HOLDFAST_URL or ./.holdfast/runs.db unless given."
     return click.option("--url", metavar="URL", help=told)(command)
 
 
-def url_option(command: F) -> F:
+def url_option(command: F, what: str = _ANY) -> F:
     """For a command that needs the store; what it is handed as ``url`` says the namespace as well, if one was given."""
 
-    @database_option
     @click.option(
         "--namespace", metavar="NAME", help="Whose runs; what the URL says or HOLDFAST_NAMESPACE unless given."
     )
@@ -108,7 +110,7 @@ def url_option(command: F) -> F:
         namespace = before.get("namespace") if namespace is None else namespace
         return command(*args, url=_located(url, namespace), **kwargs)
 
-    return cast("F", located)
+    return cast("F", database_option(located, what))
 
 
 def _located(url: str | None, namespace: str | None) -> str | None:
@@ -122,7 +124,7 @@ def _located(url: str | None, namespace: str | None) -> str | None:
     return store_url(url, namespace)
 
 
-def store_option(instead: str, option: Callable[[F], F] = url_option) -> Callable[[F], F]:
+def store_option(instead: str, option: Callable[[F, str], F] = url_option) -> Callable[[F], F]:
     """For a command that no server can carry out; ``instead`` says what to do in place of asking one."""
 
     def declare(command: F) -> F:
@@ -131,7 +133,7 @@ def store_option(instead: str, option: Callable[[F], F] = url_option) -> Callabl
             refuse_server(url, instead)
             return command(*args, url=url, **kwargs)
 
-        return option(cast("F", checked))
+        return option(cast("F", checked), "The store")
 
     return declare
 
@@ -157,6 +159,9 @@ changes_as_json = json_option(
 )
 """For a command that changes runs."""
 
+limit_option = click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True, help="At most so many."
+)
 run_ids = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 
 

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 import click
 
 from holdfast.cli.archives import lines, read_archive
-from holdfast.cli.opening import existing_store
+from holdfast.cli.opening import existing_store, is_there
 from holdfast.cli.wording import counted, listed
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -105,9 +105,12 @@ class _Imported(NamedTuple):
 
 
 async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> _Imported:
-    store = open_store(store_url(url))
+    target = store_url(url)
+    store = open_store(target)
     if isinstance(beneath(store), MemoryStore):
         raise UsageError("memory:// would be gone with this command: import into another store")
+    if dry_run and not await is_there(store, target):
+        store = MemoryStore()  # as empty as what an import would make
     await store.open()
     try:
         total, there = await _check(store, file, name, skip_existing)

@@ -29,10 +29,9 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
     elif is_temporal(target):
         found = asyncio.run(_on_temporal(target))
     else:
-        from holdfast.cli.postgres_database import connected, namespaces
+        from holdfast.cli.postgres_database import known_namespaces
 
-        with connected(target) as connection:
-            found = namespaces(connection)
+        found = known_namespaces(target)
     if as_json:
         echo_json(found)
     elif found:

@@ -124,20 +124,32 @@ async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
         await store.close()
 
 
-async def _check_that_it_is_there(store: Store, target: str) -> None:
-    if isinstance(database := beneath(store), SqliteStore):
-        if not is_file_there(database.path):
-            raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
-        return
-    if is_temporal(target):
-        return  # it says so itself
-    from holdfast.cli.postgres_database import is_there
+async def is_there(store: Store, target: str) -> bool:
+    """Whether the store, which is not opened, was ever made; of a Temporal server, that tells itself."""
+    return (await _look(store, target))[0]
 
-    found, known = await asyncio.to_thread(is_there, target)
-    if not found:
-        place = split_namespace(store.url)[0]
-        others = f" (there are {listed(known)})" if known else ""
-        raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_HOW_IT_BEGINS}")
+
+async def _look(store: Store, target: str) -> tuple[bool, list[str]]:
+    """Whether it is there, and which namespaces are, where that is known."""
+    if isinstance(database := beneath(store), SqliteStore):
+        return is_file_there(database.path), []
+    if is_temporal(target):
+        return True, []
+    from holdfast.cli.postgres_database import known_namespaces
+
+    known = await asyncio.to_thread(known_namespaces, target)
+    return store.namespace in known, known
+
+
+async def _check_that_it_is_there(store: Store, target: str) -> None:
+    found, known = await _look(store, target)
+    if found:
+        return
+    if isinstance(database := beneath(store), SqliteStore):
+        raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
+    place = split_namespace(store.url)[0]
+    others = f" (there are {listed(known)})" if known else ""
+    raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_HOW_IT_BEGINS}")
 
 
 async def get_run(client: Client, run_id: str) -> RunInfo:

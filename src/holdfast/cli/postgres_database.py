@@ -104,11 +104,10 @@ def namespaces(connection: Connection) -> list[str]:
     return [schema.removeprefix("holdfast_") if schema != "holdfast" else DEFAULT_NAMESPACE for schema in schemas]
 
 
-def is_there(url: str) -> tuple[bool, list[str]]:
-    """Whether the namespace that ``url`` names has its tables; and all namespaces that have. Blocking."""
+def known_namespaces(url: str) -> list[str]:
+    """The namespaces of the database at ``url``, for whoever has no connection. Blocking."""
     with connected(url) as connection:
-        known = namespaces(connection)
-        return (split_namespace(url)[1] or DEFAULT_NAMESPACE) in known, known
+        return namespaces(connection)
 
 
 def tables_lacking_rights(connection: Connection, schema: str) -> list[str]:

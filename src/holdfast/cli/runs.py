@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.declaring import PAGE
 from holdfast.cli.opening import command_at, get_run, placed, reached, where
 from holdfast.cli.wording import (
     STATE_STYLES,
@@ -52,7 +53,7 @@ class Wanted:
     parent: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    limit: int = 50
+    limit: int = PAGE
     before: str | None = None
 
     async def read(self, client: Client, more: int = 1) -> list[RunInfo]:
@@ -72,7 +73,7 @@ class Wanted:
     @property
     def is_narrowed(self) -> bool:
         """Whether some runs are left out on purpose."""
-        return replace(self, states=tuple(self.states), limit=50) != Wanted()
+        return replace(self, states=tuple(self.states), limit=PAGE) != Wanted()
 
     def next_page(self, last: str, url: str | None) -> str:
         """The command that goes on behind the run ``last``. Moments are fixed: ``2h`` ago is another one by then."""
@@ -84,7 +85,7 @@ class Wanted:
             ("--parent", self.parent),
             ("--since", _moment(self.since)),
             ("--until", _moment(self.until)),
-            ("--limit", None if self.limit == 50 else str(self.limit)),
+            ("--limit", None if self.limit == PAGE else str(self.limit)),
             *where(url),
             ("--before", last),
         ]

@@ -12,7 +12,10 @@ from holdfast.cli.declaring import changes_as_json, example, json_option, run_id
 @click.command(epilog=example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
 @run_ids
 @click.option(
-    "--wait", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Until they have ended; exits with 1 if not."
+    "--wait",
+    type=click.FloatRange(min=0.0),
+    metavar="S",
+    help="So many seconds, until they have ended; exits with 1 if not.",
 )
 @changes_as_json
 @url_option

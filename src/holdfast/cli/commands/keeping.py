@@ -7,7 +7,16 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import ENDED, Group, changes_as_json, example, json_option, listing, url_option
+from holdfast.cli.declaring import (
+    ENDED,
+    Group,
+    changes_as_json,
+    example,
+    json_option,
+    limit_option,
+    listing,
+    url_option,
+)
 from holdfast.cli.moments import moment
 
 _OLDER = "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
@@ -20,7 +29,7 @@ _YES = "Do not ask first; needed where nobody can answer."
     epilog=example("holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"),
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@limit_option
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
 @json_option(
     "A JSON array of objects: id, workflow, since, deaths, worker, in_flight (name, number, attempt, since), records, "

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.declaring import STATES, example, json_option, url_option
+from holdfast.cli.declaring import STATES, example, json_option, limit_option, url_option
 from holdfast.cli.moments import day, moment
 
 
@@ -30,7 +30,7 @@ from holdfast.cli.moments import day, moment
     help="Only runs created then or later: 2026-11-15, 2026-11-15T08:30, or 90m, 2h, 3d ago.",
 )
 @click.option("--until", type=moment, metavar="WHEN", help="Only runs created before then.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@limit_option
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
 @json_option(
     "A JSON array of objects: id, workflow, version, state, queue, queue_key, tags, created_at, finished_at, seconds, "

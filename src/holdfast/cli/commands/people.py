@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.declaring import F, changes_as_json, example, json_option, url_option
+from holdfast.cli.declaring import F, changes_as_json, example, json_option, limit_option, url_option
 
 
 def _answering(command: F) -> F:
@@ -52,7 +52,7 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json
 @click.option("--all", "all_", is_flag=True, help="Also those that are closed: answered, or nobody waits any more.")
 @click.option("--workflow", metavar="W", help="Only those of runs of this workflow.")
 @click.option("--for", "asked_of", metavar="WHO", help="Only those that WHO is asked.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@limit_option
 @json_option("A JSON array of objects: all that is shown of each.")
 @url_option
 def approvals(

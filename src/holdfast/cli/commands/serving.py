@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import Group, database_option, example, json_option, store_option, url_option
+from holdfast.cli.declaring import Group, database_option, example, json_option, limit_option, store_option, url_option
 from holdfast.cli.moments import coming, span
 
 
@@ -19,10 +19,19 @@ from holdfast.cli.moments import coming, span
     )
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; others need an API key first."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="IP",
+    help="The address to listen on; others need an API key first.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=7100, show_default=True, help="The port; 0: any that is free."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7100,
+    show_default=True,
+    metavar="N",
+    help="The port; 0: any that is free.",
 )
 @click.option(
     "--host-name",
@@ -76,6 +85,7 @@ from holdfast.cli.moments import coming, span
     type=click.FloatRange(min=1.0),
     default=10.0,
     show_default=True,
+    metavar="S",
     help="Seconds that requests in flight get to end when the server is told to stop.",
 )
 @store_option("a server serves a store, give its URL.")
@@ -212,7 +222,7 @@ def revoke(ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 
 @click.command(epilog=example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many entries.")
+@limit_option
 @json_option("A JSON array of objects: id, at, key, name, action, target, outcome, remote.")
 @url_option
 def audit(limit: int, as_json: bool, url: str | None) -> None:

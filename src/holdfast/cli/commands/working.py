@@ -34,12 +34,15 @@ def demo(fast: bool, model: str | None, on_page: bool) -> None:
 )
 @click.argument("target")
 @click.option("--queue", "queues", multiple=True, metavar="Q", help="Serve only this queue; may be repeated.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=1000, show_default=True, help="Runs held at once.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N", help="Runs held at once."
+)
 @click.option(
     "--lease",
     type=click.FloatRange(min=1.0),
     default=10.0,
     show_default=True,
+    metavar="S",
     help="Seconds of silence after which this worker counts as dead, where nothing quicker tells.",
 )
 @click.option(
@@ -47,6 +50,7 @@ def demo(fast: bool, model: str | None, on_page: bool) -> None:
     type=click.FloatRange(min=0.0),
     default=30.0,
     show_default=True,
+    metavar="S",
     help="Seconds that steps in flight get to end when the worker is told to stop.",
 )
 @store_option(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from holdfast.cli.opening import command_at, reached
+from holdfast.cli.opening import command_at, placed, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, console, counted, echo_json, listed, one_line, printable
 from holdfast.client.health import Health
@@ -37,7 +37,7 @@ def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
         return
     print(printable(message))
     if stalled:
-        print(printable(stalled))
+        print(printable(placed(url, stalled)))
 
 
 def unfinished(one: Health) -> int:

@@ -292,6 +292,8 @@ def test_a_form_in_words():
             "d": {"$ref": "#/$defs/Colour"},
             "e": {"const": 7},
             "f": {},
+            "g": True,
+            "h": {"type": ["string", "null"]},
         },
         "required": ["a"],
     }
@@ -302,6 +304,8 @@ def test_a_form_in_words():
         "d (Colour, may be left out)",
         "e (7, may be left out)",
         "f (anything, may be left out)",
+        "g (anything, may be left out)",
+        "h (string or null, may be left out)",
     ]
     assert form_in_words({"type": "integer"}) == "a value of type integer"
     assert form_in_words({"properties": {"a": {"type": "integer"}}}) == "an object with a (integer, may be left out)"

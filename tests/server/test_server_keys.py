@@ -71,6 +71,8 @@ async def test_a_key_works_until_it_expires():
         assert await status(served, token) == 401
         with pytest.raises(UsageError, match="that is over"):
             await served.key("read", expires_at=datetime.fromtimestamp(clock.now, UTC))
+        with pytest.raises(UsageError, match="leave that out"):
+            await served.key("read", expires_at=datetime.max.replace(tzinfo=UTC))
 
 
 async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_also_if_the_clock_is_set_back():

@@ -413,12 +413,14 @@ def form_fields(schema: Mapping[str, Any]) -> list[str]:
     needed = schema.get("required", ())
     return [
         f"{name} ({_type_in_words(field)}{'' if name in needed else ', may be left out'})"
-        + (f": {field['description']}" if "description" in field else "")
+        + (f": {field['description']}" if isinstance(field, dict) and "description" in field else "")
         for name, field in fields.items()
     ]
 
 
-def _type_in_words(schema: Mapping[str, Any]) -> str:
+def _type_in_words(schema: Mapping[str, Any] | bool) -> str:
+    if isinstance(schema, bool):  # a schema as well, which everything or nothing fits
+        return "anything" if schema else "nothing"
     if "enum" in schema:
         return " or ".join(json.dumps(one, ensure_ascii=False) for one in schema["enum"])
     if "const" in schema:
@@ -427,7 +429,8 @@ def _type_in_words(schema: Mapping[str, Any]) -> str:
         return " or ".join(_type_in_words(one) for one in schema["anyOf"])
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
-    kind = str(schema.get("type", "anything"))
+    named = schema.get("type", "anything")
+    kind = " or ".join(map(str, cast("list[object]", named))) if isinstance(named, list) else str(named)
     if kind == "array" and isinstance(schema.get("items"), dict):
         return f"list of {_type_in_words(schema['items'])}"
     return f"{kind}, {schema['format']}" if "format" in schema else kind

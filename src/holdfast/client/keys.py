@@ -102,6 +102,8 @@ async def create_key(
         raise UsageError(
             f"the key {name!r} would expire at {expires_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: that is over"
         )
+    if expires_at is not None and expires_at.year >= datetime.max.year:  # its last moment has no number of seconds
+        raise UsageError(f"the key {name!r} would expire at the end of the calendar: leave that out, and it never does")
     secret = secrets.token_urlsafe(32)
     key = Key(
         id=secrets.token_hex(6),

@@ -112,10 +112,18 @@ def test_what_cannot_be_parsed_is_named_and_the_rest_is_told(shop: Project):
     assert "bad.py:14:12: clock" in done.out
     assert "broken.py:1:7 cannot be parsed: invalid syntax" in done.err
     assert "latin.py cannot be read as text" in done.err
+    assert "in 1 file\n" in done.err
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("target", ["nowhere.py", "no/where", "nomodule", "app:etl"])
+def test_of_files_that_could_not_be_read_nothing_is_said_to_be_found(shop: Project):
+    done = shop("check", f"{'a' * 300}.py")
+    assert done.code == 2
+    assert "File name too long" in done.err
+    assert "nothing found" not in done.err
+
+
+@pytest.mark.parametrize("target", ["nowhere.py", "no/where", "nomodule", "app:etl", "a" * 300])
 def test_what_is_not_there_is_named(shop: Project, target: str):
     done = shop("check", target, "app.py")
     assert done.code == 2

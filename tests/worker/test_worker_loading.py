@@ -79,6 +79,7 @@ def test_a_target_that_cannot_be_served_is_explained(project: Project):
         "apq": "no module is named 'apq': did you mean 'app'?",
         "shop.jobs": "no module is named 'shop.jobs' (there is no module 'shop')",
         "missing/app.py": "there is no file",
+        f"{'a' * 300}.py": "cannot be read: File name too long",
         "app:etk": "module 'app' has no 'etk': did you mean app:etl?",
         "app:zzzz": "module 'app' has no 'zzzz': Workflows and agents in 'app': etl, report, stuck.",
         "app:number": "'app:number' is an object of type `int`, neither a workflow nor an agent. "

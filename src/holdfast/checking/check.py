@@ -41,7 +41,6 @@ def check(targets: Iterable[str]) -> Report:
         except Unreadable as error:
             report.unreadable.append(str(error))
     for path in found:
-        report.files += 1
         try:
             workflows, findings = _check_file(path, library)
         except Unreadable as error:
@@ -49,6 +48,7 @@ def check(targets: Iterable[str]) -> Report:
         except RecursionError:
             report.unreadable.append(f"{path} cannot be parsed: it is nested too deeply")
         else:
+            report.files += 1
             report.workflows += workflows
             report.findings += findings
     return report

@@ -15,9 +15,9 @@ _NOT_OURS = {"__pycache__", "node_modules", "site-packages"}
 def files_of(target: str) -> Iterator[Path]:
     """The files that a target names: itself, those in a folder, or those of a module."""
     path = Path(target)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike the path's own methods, these say no where nobody may look
         yield from _in_folder(path)
-    elif path.exists() or target.endswith(".py") or os.sep in target:
+    elif os.path.exists(path) or target.endswith(".py") or os.sep in target:
         yield path  # if it is not there, reading it says so
     elif (module := _module(target)) is not None:
         yield from files_of(str(module))
@@ -35,10 +35,10 @@ def _module(name: str) -> Path | None:
         return None
     for root in dict.fromkeys([os.getcwd(), *sys.path]):
         place = Path(root or ".").joinpath(*parts)
-        if (place / "__init__.py").is_file():
+        if os.path.isfile(place / "__init__.py"):
             return place
         file = place.with_name(f"{place.name}.py")
-        if file.is_file():
+        if os.path.isfile(file):
             return file
     return None
 

@@ -22,7 +22,8 @@ def check_targets(targets: Sequence[str], *, as_json: bool) -> int:
     else:
         for finding in report.findings:
             print(printable(str(finding)))
-        print(_summary(report), file=sys.stderr)
+        if report.files:
+            print(_summary(report), file=sys.stderr)
     if report.unreadable:
         raise UsageError("\n".join(report.unreadable))
     return 1 if report.findings else 0

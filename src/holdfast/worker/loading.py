@@ -66,8 +66,12 @@ def _is_path(place: str) -> bool:
 def _import_file(path: Path) -> ModuleType:
     """Import a file under the name by which other modules of its program would import it."""
     path = path.expanduser().resolve()
-    if not path.exists():
-        raise UsageError(f"there is no file {path}")
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if path.suffix != ".py" or not path.is_file():
         raise UsageError(f"{path} is not a Python file. Write {_FORMS}.")
     names = [] if path.stem == "__init__" else [path.stem]

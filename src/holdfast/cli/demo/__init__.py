@@ -36,7 +36,7 @@ from holdfast.errors import HoldfastError
 from holdfast.stores.urls import open_store, store_url
 
 RUN_ID = "demo"
-QUICKSTART = "README.md, then examples/README.md and docs/guide.md"
+QUICKSTART = "docs/quickstart.md, then examples/README.md and docs/guide.md"
 _LOOK_EVERY = 0.01
 _FAST, _USUAL, _TO_BE_WATCHED = 0.03, 0.15, 0.7
 """Seconds that the scripted model thinks about a turn."""

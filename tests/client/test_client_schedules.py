@@ -106,6 +106,7 @@ async def test_the_same_one_may_be_made_again_and_another_one_only_if_it_is_to_r
         (UsageError, "catch_up='lst' is not known: did you mean 'last'?", {"cron": "@daily", "catch_up": "lst"}),
         (UsageError, "overlap='queue' is not known", {"cron": "@daily", "overlap": "queue"}),
         (UsageError, "most=0", {"cron": "@daily", "most": 0}),
+        (UsageError, "priority=1.5 must be a whole number", {"cron": "@daily", "priority": 1.5}),
         (UsageError, "tags is a collection of words", {"cron": "@daily", "tags": "night"}),
         (UsageError, "those of a schedule may be 65,536", {"cron": "@daily", "args": ["x" * 70_000]}),
         (InputError, "colour", {"cron": "@daily", "kwargs": {"colour": 1}}),

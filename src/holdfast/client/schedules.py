@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from holdfast.client.finding import alike
 from holdfast.client.moments import moment
 from holdfast.client.queueing import checked_text, declare, key_in
-from holdfast.client.starting import accept, checked_deliveries, checked_id, session_of
+from holdfast.client.starting import accept, checked_deliveries, checked_id, checked_priority, session_of
 from holdfast.codec import bind_by_name, to_plain
 from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Cron, Overlap, Timing, every
@@ -121,7 +121,7 @@ def new_schedule(
         overlap=overlap,
         queue=None if queue is None else declare(queue),
         key=given,
-        priority=priority,
+        priority=checked_priority(priority, ""),
         tags=tuple(tags),
         session=session_of(spec, inputs),
         budget=None if budget is None else budget.limits(),

@@ -21,7 +21,7 @@ from holdfast.client.queueing import checked_debounce, checked_text, declare, de
 from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
 from holdfast.codec.ids import LONGEST_ID
 from holdfast.core.queues import Queue
-from holdfast.core.spans import Span
+from holdfast.core.spans import LONGEST, Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget
 from holdfast.errors import InputError, RunConflict, UnknownWorkflow, UsageError
@@ -29,6 +29,9 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
 from holdfast.stores.rules import switched_off
 from holdfast.stores.serving import announced, spec_to_start
+
+HIGHEST_PRIORITY = 2**31 - 1
+"""And the lowest has as many below zero: every store can order these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,8 @@ def start_options(
         id=id,
         queue=queue,
         key=checked_text(key, "key", where),
-        delay=delay,
-        priority=priority,
+        delay=_checked_delay(delay, where),
+        priority=checked_priority(priority, where),
         tags=tuple(tags),
         new=new,
         budget=budget,
@@ -191,6 +194,23 @@ def checked_deliveries(given: int | None, where: str) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{where}max_deliveries={given!r} must be a whole number, 1 or more")
+    return given
+
+
+def checked_priority(given: int, where: str) -> int:
+    """Which goes first: a whole number that every store can keep. Raises ``UsageError``."""
+    if isinstance(given, bool) or not isinstance(given, int) or abs(given) > HIGHEST_PRIORITY:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"{where}priority={given!r} must be a whole number, from {-HIGHEST_PRIORITY:,} to {HIGHEST_PRIORITY:,}: "
+            f"the higher goes first"
+        )
+    return given
+
+
+def _checked_delay(given: float, where: str) -> float:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_number or not 0 <= given <= LONGEST:  # also false for NaN
+        raise UsageError(f"{where}delay={given!r} must be a number of seconds, 0 or more, and below a thousand years")
     return given
 
 

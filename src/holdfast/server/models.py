@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
 from holdfast.client import run_info
-from holdfast.client.starting import StartOptions, start_options
+from holdfast.client.starting import HIGHEST_PRIORITY, StartOptions, start_options
 from holdfast.core.queues import PerKey, Queue
 from holdfast.core.usage import Budget, Usage
 from holdfast.server.api import Body
@@ -62,7 +62,7 @@ Wait = Annotated[
     Field(ge=0, le=LONGEST_WAIT, description="Wait for so many seconds until there is something to tell."),
 ]
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="At most so many.")]
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="The higher goes first.")]
+Priority = Annotated[int, Field(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY, description="The higher goes first.")]
 Span = Annotated[float, Field(gt=0, le=LONGEST_SPAN)] | Text
 """A length of time: seconds, or words such as ``15 min``."""
 Tags = Annotated[tuple[Name, ...], Field(max_length=100)]

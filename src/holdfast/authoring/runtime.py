@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
 from holdfast.client import queueing
+from holdfast.client.finding import find_run, no_run
 from holdfast.client.handle import Handle
 from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST, Encryption
@@ -27,7 +28,7 @@ from holdfast.engine import step_context
 from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
-from holdfast.errors import RunNotFound, UsageError
+from holdfast.errors import UsageError
 from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell
@@ -154,16 +155,13 @@ class Runtime:
 
     async def read(self, run_id: str) -> Run:
         """The run's row now."""
-        run = await self._engine.store.get(run_id)
-        if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
-        return run
+        return await find_run(self._engine.store, run_id)
 
     async def read_journal(self, run_id: str) -> tuple[Run, History]:
         """The run's row and journal now."""
         found = await self._engine.read_run(run_id)
         if found is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {self.url}", run_id)
+            raise no_run(self._engine.store, run_id)
         return found
 
     def listen(self, run_id: str) -> AbstractContextManager[Bell]:

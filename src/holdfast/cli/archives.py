@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, replace
 from typing import IO, Any, cast
 
+from holdfast.client.finding import find_run
 from holdfast.client.forms import (
     ATTEMPT_FIELDS,
     BYTES,
@@ -34,7 +35,7 @@ from holdfast.client.forms import (
 from holdfast.client.journals import to_json
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.usage import Limits, Usage
-from holdfast.errors import RunNotFound, UsageError
+from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalState, Question
 from holdfast.stores.archives import Archived, ArchivedLink, Belongings
 from holdfast.stores.contract import RunUsage, Store
@@ -91,9 +92,7 @@ _BELONGINGS: Fields = {
 async def archive_run(store: Store, run_id: str) -> Archived:
     """A run and all that belongs to it, as it is now. Raises ``RunNotFound``."""
     while True:
-        run = await store.get(run_id)
-        if run is None:
-            raise RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
+        run = await find_run(store, run_id)
         [history] = await store.histories([run.key])
         feed = await store.feed(run_id, len(history.records), 0, _MOST)
         archived = Archived(

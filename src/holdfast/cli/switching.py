@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import time
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from rich.text import Text
 
 from holdfast.cli.opening import command_at, placed, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, console, counted, echo_json, listed, one_line, printable
+from holdfast.cli.wording import ago, console, counted, echo_json, one_line, printable
+from holdfast.client.finding import alike
 from holdfast.client.health import Health
 from holdfast.client.stalls import why_unserved
 from holdfast.core.states import UNFINISHED, RunState
@@ -57,9 +57,9 @@ def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
     """A mistyped name must not look as if something had been stopped."""
     if workflow in known:
         return
-    near = difflib.get_close_matches(workflow, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {listed(known, 10) if known else 'none yet'}."
-    raise UnknownWorkflow(f"there is no workflow {workflow!r} in {url}, so nothing was switched: {hint}")
+    raise UnknownWorkflow(
+        f"there is no workflow {workflow!r} in {url}, so nothing was switched: {alike(workflow, known)}"
+    )
 
 
 def _switched_on(workflow: str, runs: int, changed: bool) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterable
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from holdfast.client.moments import moment
 from holdfast.client.policies import (
     Breach,
     PolicyInfo,
@@ -63,7 +63,7 @@ async def _keep(store: Store, info: PolicyInfo) -> None:
         return
     now = store.now()
     on_breach = info.policy.on_breach
-    breach = Breach(info.day, info.reached, on_breach, datetime.fromtimestamp(now, UTC))
+    breach = Breach(info.day, info.reached, on_breach, moment(now))
     if not await note_breach(store, breach, info.name, 0):
         return
     if on_breach in ("pause", "kill"):

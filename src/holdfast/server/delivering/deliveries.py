@@ -12,10 +12,11 @@ import binascii
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from holdfast.client.addresses import PAYLOAD
+from holdfast.client.moments import moment
 from holdfast.codec import describe_error, to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
@@ -237,8 +238,8 @@ def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
         failures=run.deliveries,
         listener=listener,
         lease=lease,
-        deadline=None if run.deadline is None else _moment(run.deadline),
-        created_at=_moment(run.created_at),
+        deadline=None if run.deadline is None else moment(run.deadline),
+        created_at=moment(run.created_at),
         tags=run.tags,
         steps=tuple(step_of(call, one) for one in sorted(held.records.values(), key=lambda one: one.seq)),
         in_flight=tuple(
@@ -246,7 +247,7 @@ def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
                 name=one.name,
                 attempt=one.attempt,
                 once=one.intent,
-                at=_moment(one.at),
+                at=moment(one.at),
                 progress=None if one.progress is None else call.out(to_plain(one.progress)),
             )
             for one in held.attempts.values()
@@ -259,7 +260,7 @@ def step_of(call: Call, record: Record) -> RecordedStep:
     """A record as it is told."""
     payload = record.payload or b"null"
     output = json.loads(payload) if record.kind is Kind.APPROVAL else call.out(to_plain(payload))
-    return RecordedStep(record.name, _NAMED[record.kind], output, _moment(record.at))
+    return RecordedStep(record.name, _NAMED[record.kind], output, moment(record.at))
 
 
 WAITS_UNTIL = b'{"$holdfast:until":'
@@ -269,7 +270,3 @@ WAITS_UNTIL = b'{"$holdfast:until":'
 def is_wait(progress: bytes | None) -> bool:
     """Whether this is the note of a wait, not of a step."""
     return progress is not None and progress.startswith(WAITS_UNTIL)
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from holdfast.client.moments import moment
 from holdfast.codec import refuse_sealed
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
@@ -70,7 +71,7 @@ async def read_deliveries(reading: Reading, run_id: str) -> list[DeliveryRecord]
                 number=number,
                 listener=told.get("listener", ""),
                 remote=told.get("remote", ""),
-                delivered_at=datetime.fromtimestamp(notice.at, UTC),
+                delivered_at=moment(notice.at),
                 state=_state(run, number, number == last, returned is not None),
                 reason="" if returned is None else _reason(returned),
                 steps=tuple(record.name for record in history.records if record.epoch == number),

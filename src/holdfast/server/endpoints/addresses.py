@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -23,6 +23,7 @@ from holdfast.client.addresses import (
     send_to,
 )
 from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
+from holdfast.client.moments import moment
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
@@ -172,7 +173,7 @@ async def exchange_webhook_secret(call: Call, address: str, body: SecretBody) ->
     It is told in this answer only. For a while both secrets sign, so that the receiver can be told the new one.
     """
     new = await exchange_secret(await call.store(), address, body.both_for)
-    old_until = None if new.old_until is None else datetime.fromtimestamp(new.old_until, UTC)
+    old_until = moment(new.old_until)
     return NewSecret(webhook=new.url, webhook_secret=new.secret, old_until=old_until)
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.client.agent_result import plain_output
 from holdfast.client.events import Event, failure_in, read_events
+from holdfast.client.finding import no_run
+from holdfast.client.moments import moment
 from holdfast.client.offsets import cursor_of
 from holdfast.client.tailing import FOLLOWING, OVERLAP, Followed, read_tail
 from holdfast.client.wire import VALUES
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.errors import CodecError, RunNotFound
+from holdfast.errors import CodecError
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.headers import LAST_EVENT_ID
@@ -141,7 +143,7 @@ def _moment_in(text: str) -> datetime:
 
 
 async def _happenings(call: Call, followed: Followed, begin: float, place: float) -> AsyncGenerator[Sent]:
-    latest = datetime.fromtimestamp(place, UTC)
+    latest = moment(place)
     yield Sent({"since": latest.isoformat()}, FOLLOWING, latest.isoformat())
     async with aclosing(read_tail(call.tenant.connection, followed, begin)) as happenings:
         async for one in happenings:
@@ -211,7 +213,7 @@ async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep
     after = -1 if query.cursor is None else number_from_cursor("steps", query.cursor)
     feed = await store.feed(id, after, _BEHIND_ALL_NOTICES, query.limit + 1)
     if feed is None:
-        raise RunNotFound(f"there is no run {id!r} in {store.url}", id)
+        raise no_run(store, id)
     page = feed.records[: query.limit]
     names = {one.id: one.name for one in await store.workers({record.worker for record in page})}
     more = len(feed.records) > query.limit
@@ -232,8 +234,8 @@ def _step(call: Call, record: Record, worker: str) -> JournalStep:
         error=error,
         arguments=record.preview,
         attempts=record.attempts,
-        started_at=datetime.fromtimestamp(record.started_at, UTC) if record.started_at else None,
-        at=datetime.fromtimestamp(record.at, UTC),
+        started_at=moment(record.started_at or None),
+        at=moment(record.at),
         worker=worker,
     )
 
@@ -242,9 +244,6 @@ def _value(record: Record) -> Any:
     """What was recorded, as plain data; ``None`` for what this version cannot read: it hides nothing else."""
     payload = record.payload or b"null"
     try:
-        if record.kind is not Kind.CHILD:
-            return to_plain(payload)
-        result = plain_result(payload)
-        return result.output if isinstance(result, AgentResult) else result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return plain_output(payload) if record.kind is Kind.CHILD else to_plain(payload)
     except (CodecError, ValueError, KeyError, TypeError):
         return None

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.bulk import check_options, start_all
+from holdfast.client.moments import moment
 from holdfast.client.plans import PlanItem
 from holdfast.client.run_info import infos_of
 from holdfast.client.starting import StartOptions, accept, find_spec, new_run
@@ -244,7 +245,7 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     return RunsPage(
         items=[RunInfo.told(call, info) for info in await infos_of(store, page)],
         next=None if until is None else to_cursor("runs", until),
-        searched_until=None if is_full or found.until_at is None else datetime.fromtimestamp(found.until_at, UTC),
+        searched_until=None if is_full else moment(found.until_at),
     )
 
 

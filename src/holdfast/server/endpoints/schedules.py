@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.client.moments import moment
 from holdfast.client.queueing import key_in
 from holdfast.client.schedules import ScheduleInfo
 from holdfast.client.starting import find_spec
@@ -151,7 +152,7 @@ async def list_ticks(call: Call, query: TicksQuery) -> Ticks:
     timing = Timing.parse(query.timing)
     now = (await call.store()).now()
     ticks = timing.ticks(now, math.inf, query.limit)
-    return Ticks(timing=str(timing), words=timing.in_words(), items=[datetime.fromtimestamp(one, UTC) for one in ticks])
+    return Ticks(timing=str(timing), words=timing.in_words(), items=[moment(one) for one in ticks])
 
 
 @api("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel
 
 from holdfast import __version__
 from holdfast.client.keys import KIND
+from holdfast.client.moments import moment
 from holdfast.server.api import Api
 from holdfast.server.calls import Call
 from holdfast.server.openapi import document
@@ -43,7 +44,7 @@ async def health(call: Call) -> ServerHealth:
     For load balancers: 503 while the store cannot be reached.
     """
     await (await call.store()).documents(KIND, limit=1)
-    now = datetime.fromtimestamp(call.platform.settings.now(), UTC)
+    now = moment(call.platform.settings.now())
     return ServerHealth(ok=True, version=__version__, now=now)
 
 

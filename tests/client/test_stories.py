@@ -173,7 +173,7 @@ async def test_a_worker_without_a_name_of_its_own_is_told_by_its_place(world: Wo
     await world.start()
     await world.claim(await world.worker("elsewhere:1"))
     world.now += 100
-    assert (await world.told()).endswith("worker elsewhere:1, which holds it, is dead.")
+    assert (await world.told()).endswith("Worker elsewhere:1, which holds it, is dead.")
 
 
 async def test_steps_side_by_side_are_all_repeated(world: World):

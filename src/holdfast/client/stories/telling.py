@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.client.stories.spending import cost
 from holdfast.client.stories.types import Hand, Story
 from holdfast.client.stories.wording import counted, duration, listed, one_line
+from holdfast.codec.wording import begin
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 
@@ -45,7 +46,7 @@ def tell(story: Story, course: Course) -> str:
     told = [_course(story, course), _falls(course.falls)]
     holder = story.hand(story.held_by)
     if story.state is RunState.RUNNING and holder is not None and not holder.alive:
-        told.append(f"{_name(holder)}, which holds it, is dead.")
+        told.append(f"{_name(holder, begins=True)}, which holds it, is dead.")
     return " ".join(sentence for sentence in told if sentence)
 
 
@@ -77,7 +78,7 @@ def _falls(falls: Sequence[Fall]) -> str:
     if not falls:
         return ""
     last = falls[-1]
-    died = listed([f"{_name(one.fallen)} died in step {one.step}" for one in falls])
+    died = listed([f"{_name(one.fallen, begins=one is falls[0])} died in step {one.step}" for one in falls])
     heir = "another worker" if last.heir is None else _name(last.heir)
     repeated = sum(one.repeated for one in falls)
     replayed = counted(last.replayed, "step")
@@ -86,8 +87,8 @@ def _falls(falls: Sequence[Fall]) -> str:
     return f"{died}; {heir} took over last and replayed {replayed}; {counted(repeated, 'step')} repeated in all."
 
 
-def _name(hand: Hand) -> str:
-    """Its name; if it has none of its own, where it is."""
+def _name(hand: Hand, *, begins: bool = False) -> str:
+    """Its name, which is told as it is; if it has none of its own, where it is."""
     if hand.name and hand.name != hand.place:
         return one_line(hand.name)
-    return f"{hand.kind} {one_line(hand.place) if hand.name else hand.id}"
+    return f"{begin(hand.kind) if begins else hand.kind} {one_line(hand.place) if hand.name else hand.id}"

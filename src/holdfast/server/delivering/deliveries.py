@@ -238,7 +238,7 @@ def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
         failures=run.deliveries,
         listener=listener,
         lease=lease,
-        deadline=None if run.deadline is None else moment(run.deadline),
+        deadline=moment(run.deadline),
         created_at=moment(run.created_at),
         tags=run.tags,
         steps=tuple(step_of(call, one) for one in sorted(held.records.values(), key=lambda one: one.seq)),

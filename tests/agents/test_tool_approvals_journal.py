@@ -322,7 +322,7 @@ async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, run
         said = await holdfast("show", "shown", "--conversation")
         assert "pay  approved by ana, who changed the arguments\n    → pay(amount=21)\n    21 paid\n" in said
         assert "pay  denied by ben\n" in said
-        assert "wipe: waits for a person's approval: `holdfast approvals`" in said
+        assert f"wipe: waits for a person's approval: `holdfast approvals --url {url}`" in said
         messages = json.loads(await holdfast("show", "shown", "--conversation", "--json"))["messages"]
         decided = [one["approval"] for one in messages if one["role"] == "tool"]
         assert decided == [

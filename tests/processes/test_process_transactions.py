@@ -72,7 +72,7 @@ def test_processes_that_are_killed_at_any_moment_leave_each_row_exactly_once(wor
     draw = random.Random(7)
     runs = [f"run-{n}" for n in range(20)]
     for _ in range(4):
-        app = world.spawn("transacting.py", "run", *runs).says("ready")
+        app = world.spawn("transacting.py", "stay", *runs).says("ready")
         time.sleep(draw.uniform(0.0, 0.15))
         app.kill()
     [result] = world.spawn("transacting.py", "run", *runs).answers()

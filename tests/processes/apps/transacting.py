@@ -1,6 +1,7 @@
 """Runs whose steps put rows into a table of their own, in processes that die when told to.
 
-``transacting.py run <id>...`` executes these runs. ``transacting.py die <workflow> <point>...`` forks a process for
+``transacting.py run <id>...`` executes these runs, and ``transacting.py stay <id>...`` is still there when they have
+ended, for whoever kills it at any moment. ``transacting.py die <workflow> <point>...`` forks a process for
 each point that begins a run of that name and dies there, and another one that takes it up. The points are
 ``before-begin``, ``in-step``, ``before-commit``, ``after-commit`` (of the step's transaction, when its record is still
 to be appended) and ``after-record``. Each call of a step leaves a line in the ledger, a file.
@@ -89,11 +90,13 @@ async def paying_async(id: str) -> list[str]:
 FLOWS = {"paying": paying, "paying_async": paying_async}
 
 
-async def execute(flow: str, runs: list[str]) -> None:
+async def execute(flow: str, runs: list[str], *, stays: bool = False) -> None:
     async with Runtime(lease=float(os.environ.get("LEASE", "10"))):
         print("ready", flush=True)
         results = await asyncio.gather(*[FLOWS[flow](run) for run in runs])
         print(json.dumps(results), flush=True)
+        if stays:
+            await asyncio.Event().wait()
 
 
 def forked(flow: str, run: str, point: str) -> int:
@@ -108,8 +111,8 @@ def forked(flow: str, run: str, point: str) -> int:
 
 
 _, what, *arguments = sys.argv
-if what == "run":
-    asyncio.run(execute("paying", arguments))
+if what in ("run", "stay"):
+    asyncio.run(execute("paying", arguments, stays=what == "stay"))
 else:
     flow, *points = arguments
     for point in points:

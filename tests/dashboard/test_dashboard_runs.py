@@ -266,9 +266,29 @@ async def test_several_are_cancelled_together_after_a_question_that_tells_how_ma
         assert await marked.count() == 0
 
 
-async def test_what_runs_are_called_and_say_is_shown_as_text_in_light_dark_and_on_a_phone(
-    page: Any, keep_picture: Any
-) -> None:
+async def test_of_each_run_there_stands_how_it_is_and_what_it_cost(page: Any, keep_picture: Any) -> None:
+    async with stage(page) as here:
+        used = Usage(calls=7, input_tokens=18_400, output_tokens=2_100, nano_usd=67_000_000)
+        await put(here.store, "digest-2026-11-14", workflow=FLOWS[1], ago=93_000, used=used, tags=["daily"])
+        await put(here.store, "invoice-1041", ago=5_400, tags=["eu"])
+        error = ConnectionError("the bank does not answer: 3 attempts, the last one 5 s ago")
+        await put(here.store, "invoice-1042", RunState.FAILED, ago=3_700, error=error, tags=["eu"])
+        await put(here.store, "invoice-1043", RunState.WAITING, ago=1_500, tags=["us"])
+        await put(here.store, "digest-2026-11-15", RunState.RUNNING, workflow=FLOWS[1], ago=240, used=used)
+        await put(here.store, "invoice-1044", RunState.PENDING, ago=12, tags=["us", "urgent"])
+        await here.open(page, "runs")
+        failed = row(page, "invoice-1042")
+        await failed.get_by_text("ConnectionError: the bank does not answer").wait_for()
+        assert await failed.get_by_text("failed", exact=True).count() == 1
+        assert await row(page, "invoice-1043").get_by_text("waits for signal 'paid'").count() == 1
+        running = row(page, "digest-2026-11-15")
+        assert await running.get_by_text("21k", exact=True).count() == 1
+        assert await running.get_by_text("$0.067", exact=True).count() == 1
+        assert await row(page, "invoice-1044").get_by_role("button", name="urgent").count() == 1
+        await keep_picture(page, "dashboard-runs")
+
+
+async def test_what_runs_are_called_and_say_is_shown_as_text_in_light_dark_and_on_a_phone(page: Any) -> None:
     async with stage(page) as here:
         await put(here.store, HOSTILE, RunState.FAILED, tags=[HOSTILE, "eu"], error=ValueError(HOSTILE * 20), ago=9)
         await put(here.store, "x" * 180, RunState.WAITING, workflow=FLOWS[1], ago=8)
@@ -277,7 +297,6 @@ async def test_what_runs_are_called_and_say_is_shown_as_text_in_light_dark_and_o
         await page.get_by_role("link", name=HOSTILE, exact=True).wait_for()
         assert await page.locator("td img, td script").count() == 0
         assert await page.evaluate("window.harmed") is None
-        await keep_picture(page, "dashboard-runs")
         await page.get_by_label("mark all").check()
         await check_looks(page)
         await page.get_by_label("search").fill("onerror")

@@ -29,6 +29,7 @@ ARGUMENTS = {
     "worker": ("app:etl",),
     "signal": ("r", "go"),
     "send": ("mailer",),
+    "start": ("etl", "later"),
     "keys": ("list",),
     "import": (__file__,),
     "prune": ("--older-than", "1d", "--dry-run"),

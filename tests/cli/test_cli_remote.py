@@ -41,6 +41,8 @@ READING: Sequence[tuple[str, ...]] = [
     ("prune", "--older-than", "0s", "--dry-run"),
 ]
 CHANGING: Sequence[tuple[str, ...]] = [
+    ("start", "known", "--id", "begun", "--tag", "eu", "--delay", "1h"),
+    ("start", "known", "--id", "begun"),
     ("signal", "waiting", "go", "3", "--id", "once"),
     ("signal", "waiting", "go", "3", "--id", "once"),
     ("pause", "waiting"),
@@ -71,6 +73,7 @@ CHANGING: Sequence[tuple[str, ...]] = [
 ]
 REFUSED: Sequence[tuple[tuple[str, ...], str]] = [
     (("show", "wating"), "waiting"),
+    (("start", "knwn"), "did you mean 'known'?"),
     (("kill", "knwn"), "did you mean 'known'?"),
     (("queues", "show", "knwn"), "did you mean 'known'?"),
     (("schedules", "show", "oftn"), "did you mean 'often'?"),
@@ -289,6 +292,8 @@ def test_a_key_that_may_only_submit_sends_signals_and_triggers(project: Project,
         assert (sent.code, sent.err) == (0, "")
         assert sent.json == {"id": "s-10", "address": "place", "state": None, "created": None}
         assert remote.here("send", "place").out.startswith("sent to 'place' as run ")
+        begun = remote.here("start", "known", "--id", "begun", "--delay", "1h")
+        assert (begun.code, begun.out) == (0, "run 'begun' of workflow 'known' was started\n")
         signalled = remote.here("signal", "s-10", "go", "3")
         assert (signalled.code, signalled.out) == (0, "sent signal 'go' to run 's-10'\n")
         unknown = remote.here("signal", "nowhere", "go")

@@ -14,7 +14,7 @@ LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "
 READING = ["runs", "show", "events", "tail", *LISTING]
 KEEPING = ["dead", "prune", "export", "import"]
 SERVING = ["send", "serve", "keys", "encryption-key", "audit"]
-COMMANDS = ["demo", "worker", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
+COMMANDS = ["demo", "worker", "start", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
 
 
 def test_help_lists_the_commands_and_loads_nothing_heavy(project: Project):

@@ -20,6 +20,7 @@ from holdfast.cli.commands import (
     scheduling,
     sending,
     serving,
+    starting,
     working,
 )
 from holdfast.cli.declaring import Main
@@ -40,6 +41,7 @@ def main() -> None:
 for _command in (  # in the order in which one meets them
     working.demo,
     working.worker,
+    starting.start,
     looking.runs,
     looking.show,
     looking.events,

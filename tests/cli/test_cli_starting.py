@@ -1,0 +1,86 @@
+"""``holdfast start``: a run of a workflow that a worker has announced, and its result."""
+
+from __future__ import annotations
+
+import pytest
+from cli_project import Project
+
+
+def inputs_of(project: Project, run_id: str) -> object:
+    return project.here("show", run_id, "--json").json["inputs"]
+
+
+def test_a_run_is_started_for_whichever_worker_serves_it(seeded: Project):
+    done = seeded.here("start", "order", "number=12", "--tag", "eu", "--tag", "big", "--queue", "later")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0] == "run 'order-12' of workflow 'order' is pending"
+    assert "holdfast worker" in done.out, "nobody serves it"
+    [run] = seeded.here("runs", "--tag", "big", "--json").json
+    assert (run["id"], run["tags"], run["queue"]) == ("order-12", ["eu", "big"], "later")
+    again = seeded.here("start", "order", "12", "--json").json
+    assert (again["id"], again["state"]) == ("order-12", "pending")
+    assert "no live worker" in again["stalled"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["family", "small", "3"],
+        ["family", "name=small", "count=3"],
+        ["family", "small", "count=3"],
+        ["family", "--inputs", '{"name": "small", "count": 3}'],
+        ["family", "--inputs", '["small", 3]'],
+    ],
+)
+def test_inputs_are_given_in_order_by_name_or_all_at_once(seeded: Project, words: list[str]):
+    done = seeded.here("start", *words, "--id", "given", "--delay", "2h", "--json")
+    assert done.code == 0, done.err
+    assert inputs_of(seeded, done.json["id"]) == {"name": "small", "count": 3}
+
+
+def test_a_sentence_with_an_equals_sign_is_no_name(seeded: Project):
+    done = seeded.here("start", "etl", "what is 1+1=?", "--json")
+    assert inputs_of(seeded, done.json["id"]) == {"customer": "what is 1+1=?"}
+
+
+def test_whoever_waits_is_told_the_result_alone(seeded: Project):
+    worker = seeded.worker("app:etl")
+    try:
+        done = seeded.here("start", "etl", "new", "--wait")
+        assert (done.code, done.out) == (0, '{\n  "sum": 6\n}\n')
+        assert done.err.startswith("run 'etl-new' of workflow 'etl' is ")
+        (seeded.folder / "mended").touch()
+        told = seeded.here("start", "etl", "bad", "--id", "retold", "--wait", "--json").json
+        assert (told["id"], told["state"], told["output"], told["error"]) == ("retold", "completed", {"sum": 6}, None)
+        (seeded.folder / "mended").unlink()
+        failed = seeded.here("start", "etl", "bad", "--id", "fails", "--wait")
+        assert (failed.code, failed.out) == (1, "")
+        assert "run 'fails' of workflow 'etl' failed: ValueError" in failed.err
+        as_json = seeded.here("start", "etl", "bad", "--id", "fails-too", "--wait", "--json")
+        assert (as_json.code, as_json.json["state"], as_json.json["output"]) == (1, "failed", None)
+        assert "no such" in as_json.json["error"]
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["etx", "acme"], 1, "did you mean 'etl'?"),
+        (["etl", "colour=red"], 1, "'colour'"),
+        (["etl", "customer=a", "customer=b"], 2, "customer is given twice"),
+        (["etl", "acme", "--inputs", "{}"], 2, "--inputs are all inputs"),
+        (["etl", "--inputs", "7"], 2, "an object"),
+        (["etl", "--inputs", "{"], 2, "--inputs is no JSON"),
+        (["etl", "acme", "--delay", "soon"], 2, "no length of time"),
+        (["etl", "acme", "--priority", str(2**40)], 1, "priority="),
+        (["order", "7", "--id", "etl-acme"], 1, "etl-acme"),
+        (["etl", "bad"], 1, "`holdfast retry etl-bad"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_words(seeded: Project, words: list[str], code: int, says: str):
+    done = seeded.here("start", *words)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert "Traceback" not in done.err

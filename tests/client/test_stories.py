@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.client.settling import settle_run
 from holdfast.client.stories.conversations import Said, read_conversation, said_as_json, said_from_json
 from holdfast.client.stories.families import read_family
 from holdfast.client.stories.reading import read_entry, read_story
@@ -29,6 +30,7 @@ from holdfast.stores.operations import (
     ParkRun,
     PauseRun,
     ReleaseRun,
+    ReopenRun,
     Run,
     SendSignal,
     Started,
@@ -239,6 +241,38 @@ async def test_a_once_step_is_not_repeated(world: World):
     assert "replayed 1 step and repeated none." in await world.told()
     entry = (await world.story()).journal[-1]
     assert (entry.unknown, entry.outcome) == (True, "unknown")
+
+
+async def test_a_worker_that_died_when_the_run_had_ended_did_not_die_over_it(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((), 1, 0))
+    await world.dies()
+    reopened = world.now
+    await world.store.commit([ReopenRun("r", reopened)])
+    heir = await world.claim(await world.worker("worker-2", 10_000))
+    await world.record(heir)
+    assert (await world.told()).endswith("2 steps so far. It had ended, and somebody let it go on.")
+    assert (await world.story()).reopened == (datetime.fromtimestamp(reopened, UTC),)
+    await world.finish(heir, RunState.FAILED, ValueError("no"), rewind=Rewind((), 2, 0))
+    await world.store.commit([ReopenRun("r", world.now)])
+    last = await world.claim(await world.worker("worker-3", 10_000))
+    await world.record(last)
+    await world.dies()
+    assert (await world.told()).endswith("It had ended, and was let go on 2 times.")
+
+
+async def test_what_was_settled_still_tells_of_the_death_and_was_not_repeated(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    await world.record(run)
+    await world.dies()
+    heir = await world.claim(await world.worker("worker-2"))
+    unknown = await world.record(heir, name="pay", ok=False, payload=encode_error(StepOutcomeUnknown("?", "pay")))
+    await world.finish(heir, RunState.FAILED, ValueError("no"), rewind=Rewind((unknown.seq,), 2, 0))
+    await settle_run(world.store, "r", 2, output="receipt")
+    assert "worker-1 died in step 2; another worker took over, replayed 1 step and repeated none." in await world.told()
 
 
 async def test_a_run_in_the_hands_of_a_dead_worker_says_so(world: World):

@@ -114,6 +114,17 @@ test("a worker that died is told from one that only handed on", () => {
   assert.deepEqual(takeoversOf(story([record(1, 0, 1), record(2, 9, 10, { epoch: 2 })], { epoch: 2 })), []);
 });
 
+test("whoever held a run that had ended did not die over it", () => {
+  const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 60, 61, { worker: 2, epoch: 2 })];
+  const retried = story(journal, { epoch: 2, reopened: [moment(50)] });
+  assert.deepEqual(takeoversOf(retried), []);
+  const rows = rowsOf(retried, at(99));
+  assert.deepEqual(rows.map((one) => [one.what, one.takeover?.how]), [["record", undefined], ["record", undefined], ["takeover", "reopened"], ["record", undefined]]);
+  assert.equal(takeoversOf(story(journal, { epoch: 2, reopened: [moment(1.5)] }))[0].how, "died");
+  const held = { state: "running", epoch: 2, held_by: 2, reopened: [moment(50)] };
+  assert.deepEqual(takeoversOf(story(journal.slice(0, 2), held)), []);
+});
+
 test("a takeover is seen before the first record of the new worker", () => {
   const running = story([record(1, 0, 1)], { state: "running", epoch: 2, held_by: 2, in_flight: [{ number: 2, name: "b", at: moment(3) }] });
   const [told] = takeoversOf(running);

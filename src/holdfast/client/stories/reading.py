@@ -48,6 +48,7 @@ from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.errors import BudgetExceeded
 from holdfast.stores.approvals import ApprovalFilter, is_answer
 from holdfast.stores.contract import RunFilter, RunUsage, Store, Worker
+from holdfast.stores.notices import REOPENED
 from holdfast.stores.operations import Cancel, Run
 from holdfast.stores.outlines import Outline, Part
 from holdfast.stores.serving import served_name
@@ -158,6 +159,7 @@ class _Reading:
         told = usages[run.id]
         hands = self._hands(workers, around)
         is_agent = await self._is_agent()
+        reopened = await self._reopened()
         story = Story(
             **_of_row(run, told),
             switched_off=run.workflow in around.off,
@@ -182,13 +184,14 @@ class _Reading:
             more=not self._is_last,
             more_children=more_family,
             is_agent=is_agent,
+            reopened=tuple(map(moment, reopened)),
             asks_again=self._asks_again(),
             budgets=tuple(Account(id, budget_as_json(one) or {}, Used.of(one.used)) for id, one in budgets),
             offset=Cursor(self._last).offset(run),
             told="",
             advice=(),
         )
-        course = await self._course(workers, hands, taken)
+        course = await self._course(workers, hands, taken, reopened)
         return replace(story, told=tell(story, course), advice=advise(story, course, stall))
 
     # The journal
@@ -335,20 +338,38 @@ class _Reading:
 
     # How it went
 
-    async def _course(self, workers: Mapping[int, Worker], hands: Sequence[Hand], taken: Sequence[Record]) -> Course:
+    async def _reopened(self) -> list[float]:
+        """When somebody let it go on after it had ended, the first time first."""
+        run = self.outline.run
+        if run.epoch < 2:
+            return []  # only one has ever held it
+        feed = await self.store.feed(run.id, self._last, 0, _ROWS)
+        return [] if feed is None else [notice.at for _, notice in feed.notices if notice.kind == REOPENED]
+
+    async def _course(
+        self,
+        workers: Mapping[int, Worker],
+        hands: Sequence[Hand],
+        taken: Sequence[Record],
+        reopened: Sequence[float],
+    ) -> Course:
         parts = self.outline.parts
         return Course(
             steps=sum(part.records for part in parts if part.kind is Kind.STEP),
             forkable=any(part.kind in _FORKABLE for part in parts),
-            falls=await self._falls(workers, {hand.id: hand for hand in hands}),
+            falls=await self._falls(workers, {hand.id: hand for hand in hands}, reopened),
+            reopened=len(reopened),
             unknown=[(one.position + 1, one.name) for one in to_be_settled(self.outline.run, taken)],
         )
 
-    async def _falls(self, workers: Mapping[int, Worker], hands: Mapping[int, Hand]) -> list[Fall]:
+    async def _falls(
+        self, workers: Mapping[int, Worker], hands: Mapping[int, Hand], reopened: Sequence[float]
+    ) -> list[Fall]:
         """The deaths of workers in the midst of its steps, as far as the journal tells.
 
         A run changes hands also when it was parked; then the first that is recorded is what it waited for. A step comes
-        first where its holder died over it (or where a person let the run go on: then the holder before has lived on).
+        first where its holder died over it, or where a person let the run go on: then it had ended, and whatever became
+        of its last holder is no part of its story. Only what a person has settled tells of a death itself.
         """
         by_epoch: dict[int, list[Part]] = {}
         for part in self.outline.parts:
@@ -359,12 +380,21 @@ class _Reading:
             fallen, heir = before[0].worker, lease[0].worker
             if fallen == heir or fallen not in workers or hands[fallen].alive or hands[fallen].state == "retired":
                 continue
-            records = await self._behind(min(part.first for part in lease) - 1, _BEHIND)
+            begins = min(part.first for part in lease)
+            around = await self._behind(begins - 2, _BEHIND + 1)
+            records = [one for one in around if one.seq >= begins]
             first = records[0] if records else None
             if first is None or first.kind not in TIMED or workers[fallen].beat_at > first.started_at + _SLACK:
                 continue
+            since = max((one.at for one in around if one.seq < begins), default=0.0)
+            if not first.is_settled and any(since <= at <= first.started_at + _SLACK for at in reopened):
+                continue
             # What began before anything new was known had been asked for before, by whoever died.
-            begun = [one for one in records if one.kind in TIMED and one.started_at < first.at and not is_unknown(one)]
+            begun = [
+                one
+                for one in records
+                if one.kind in TIMED and one.started_at < first.at and not is_unknown(one) and not one.is_settled
+            ]
             steps = sum(part.records for lease in leases[:number] for part in lease if part.kind is Kind.STEP)
             falls.append(Fall(hands[fallen], hands.get(heir), first.position + 1, steps, len(begun)))
         return falls

@@ -37,13 +37,15 @@ class Course:
     forkable: bool = False
     """It has a record that a fork can begin at."""
     falls: Sequence[Fall] = ()
+    reopened: int = 0
+    """How often somebody let it go on after it had ended."""
     unknown: Sequence[tuple[int, str]] = ()
     """The ``once`` steps of unknown outcome that ended the run: number and name."""
 
 
 def tell(story: Story, course: Course) -> str:
     """What the run did."""
-    told = [_course(story, course), _falls(course.falls)]
+    told = [_course(story, course), _falls(course.falls), _reopened(course.reopened)]
     holder = story.hand(story.held_by)
     if story.state is RunState.RUNNING and holder is not None and not holder.alive:
         told.append(f"{_name(holder, begins=True)}, which holds it, is dead.")
@@ -82,9 +84,17 @@ def _falls(falls: Sequence[Fall]) -> str:
     heir = "another worker" if last.heir is None else _name(last.heir)
     repeated = sum(one.repeated for one in falls)
     replayed = counted(last.replayed, "step")
+    again = f"{counted(repeated, 'step')} repeated in all" if repeated else "none was repeated"
     if len(falls) == 1:
         return f"{died}; {heir} took over, replayed {replayed} and repeated {repeated or 'none'}."
-    return f"{died}; {heir} took over last and replayed {replayed}; {counted(repeated, 'step')} repeated in all."
+    return f"{died}; {heir} took over last and replayed {replayed}; {again}."
+
+
+def _reopened(times: int) -> str:
+    """That it had ended before."""
+    if not times:
+        return ""
+    return f"It had ended, and {'somebody let it go on' if times == 1 else f'was let go on {times} times'}."
 
 
 def _name(hand: Hand, *, begins: bool = False) -> str:

@@ -477,6 +477,8 @@ class Story:
     previous: str | None
     """The run that came before it in its session."""
     by_delivery: bool
+    reopened: tuple[datetime, ...]
+    """When somebody let it go on after it had ended: by a retry, or by settling a step."""
     asks_again: datetime | None
     """When the run, which waits for a higher budget, was told that it has another one, and did not hear it yet."""
     budgets: tuple[Account, ...]

@@ -57,6 +57,7 @@ export function rowsOf(story, now) {
     const begin = Math.min(now, Math.max(time(story.created_at), ...story.journal.slice(-1).map((one) => time(one.at)), ...asked.map((one) => time(one.asked_at))));
     rows.push({ key: "w", what: "wait", waits: asked.length ? `an answer to “${asked[0].question}”` : story.waits_for ?? "something", begin, end: now, work: "" });
   }
+  for (const at of reopeningsOf(story)) rows.push({ key: `o${at}`, what: "takeover", takeover: { how: "reopened", at, from: null, to: null, seconds: 0 }, begin: at, end: at, work: "" });
   for (const one of takeoversOf(story)) rows.push({ key: `t${one.epoch}`, what: "takeover", takeover: one, begin: one.at, end: one.at, work: "" });
   const rank = (row) => (row.what === "takeover" ? 0 : 1);
   return rows.sort((a, b) => a.begin - b.begin || rank(a) - rank(b) || numberOf(a) - numberOf(b));
@@ -99,12 +100,18 @@ export function withFlights(story, flights) {
   return { ...story, in_flight: [...known.values()] };
 }
 
+// When a person let the run go on after it had ended.
+const reopeningsOf = (story) => (story.reopened ?? []).map(time);
+
 // Where another worker went on: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
 //   from, to: workers' ids; seconds: between the last record of the one and the first beginning of the other.
 // The number of a run's lease rises whenever somebody takes it, also a run that was left waiting by somebody who was
-// well. Then the first thing that the next one records is what it waited for.
+// well. Then the first thing that the next one records is what it waited for. Whoever held a run that had ended, and
+// was let go on by a person, is no part of its story.
 export function takeoversOf(story) {
   const workers = workersOf(story);
+  const reopenings = reopeningsOf(story);
+  const hadEnded = (from, to) => reopenings.some((at) => at >= from && at <= to);
   const found = [];
   let last = null;
   for (const record of story.journal) {
@@ -112,14 +119,14 @@ export function takeoversOf(story) {
     if (last && record.epoch > last.epoch && record.worker !== last.worker) {
       const waited = !WORK.has(record.kind);
       const at = waited ? time(record.at) : time(record.started_at) || time(record.at);
-      found.push(takeover(workers, last, record.worker, record.epoch, at, waited));
+      if (!hadEnded(time(last.at), at)) found.push(takeover(workers, last, record.worker, record.epoch, at, waited));
     }
     last = record;
   }
   const holder = story.held_by;
   if (last && holder && holder !== last.worker && story.epoch > last.epoch && !isEnded(story.state)) {
     const since = story.in_flight.map((one) => time(one.at)).filter((at) => at >= time(last.at));
-    found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.at), false));
+    if (!hadEnded(time(last.at), Infinity)) found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.at), false));
   } else if (holder && !isEnded(story.state) && workers.get(holder) && !workers.get(holder).alive) {
     const latest = Math.max(last ? time(last.at) : 0, ...story.in_flight.map((one) => time(one.at) || 0)) + 1;
     found.push({ epoch: story.epoch, at: latest, from: holder, to: null, seconds: 0, how: "alone" });

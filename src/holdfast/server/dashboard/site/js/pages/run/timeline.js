@@ -281,6 +281,8 @@ function takeoverInWords({ takeover, story }) {
       return `${from} died here; ${to} took over${passed}`;
     case "left":
       return `${from} was shut down here; ${to} took over${passed}`;
+    case "reopened":
+      return "it had ended; here somebody let it go on";
     case "alone":
       return `${from} died here; nobody has taken over yet`;
     default:

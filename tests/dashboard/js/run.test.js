@@ -93,6 +93,12 @@ test("an answer is waited for from what came before it, though its beginning has
   assert.deepEqual([rows[2].begin, rows[2].end], [at(9), at(30)]);
 });
 
+test("an answer is waited for from when it was asked for, where that is known", () => {
+  const journal = [record(1, 0, 1), record(2, 0, 80, { kind: "approval" })];
+  const asked = [{ number: 2, state: "approved", question: "Really?", asked_at: moment(60) }];
+  assert.equal(rowsOf(story(journal, { approvals: asked }), at(99))[1].begin, at(60));
+});
+
 test("a run that waits says for what, as long as it does", () => {
   const open = [{ state: "open", question: "Really?", asked_at: moment(2) }];
   const rows = (more) => rowsOf(story([record(1, 0, 1)], { state: "waiting", waits_for: "signal go", ...more }), at(50));

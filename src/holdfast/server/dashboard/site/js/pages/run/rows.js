@@ -73,6 +73,7 @@ function beginsOf(story) {
   const numbered = new Map();
   for (const one of journal) if (one.number && one.kind !== "timer") numbered.set(one.number, one);
   const children = new Map(story.children.filter((one) => one.created_at).map((one) => [one.id, time(one.created_at)]));
+  const asked = new Map(story.approvals.map((one) => [one.number, time(one.asked_at)]));
   const origin = time(story.created_at);
   return journal.map((record) => {
     const end = time(record.at);
@@ -80,6 +81,7 @@ function beginsOf(story) {
     if (WORK.has(record.kind)) return time(record.started_at) || end;
     if (!WAITS.has(record.kind)) return end;
     if (children.has(record.run)) return Math.min(end, children.get(record.run));
+    if (record.kind === "approval" && asked.has(record.number)) return Math.min(end, asked.get(record.number));
     const before = numbered.get(record.number - 1);
     const after = numbered.get(record.number + 1);
     let begin = before ? (time(before.at) <= end ? time(before.at) : time(before.started_at)) : origin;

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.core.rates import FINE, Rate, RateState, Taken, Unit, span_seconds, span_words
@@ -330,6 +330,7 @@ def test_in_debt_nothing_is_granted_and_every_window_of_what_was_paid_is_within_
 
 
 @given(demands(), st.integers(0, 10**5), st.floats(0, 1), st.floats(0, 1))
+@example((Rate(22, 60.0), [(START, 11), (START + 58, 1)]), 32, 1.0, 0.25)  # the oldest is paid in the newest's slot
 def test_looking_at_it_in_between_changes_nothing(
     demand: tuple[Rate, list[tuple[float, int]]], owed: int, one: float, other: float
 ):

@@ -183,13 +183,15 @@ class RateState:
                 state = state._with(min(time, now), amount)
         state = state._after_windows(now)
         while state.entries and state.entries[0].time + self.rate.window <= now:
-            state = state._one_gone()
+            state = state._one_gone()._after_windows(now)
         return state
 
     def _after_windows(self, now: float) -> RateState:
         """The same after as many windows as have passed, and been taken up by debt altogether."""
         if not self.debt or self._total() != self.rate.most:
             return self
+        if self._same_slot(self.entries[0].time + self.rate.window, self.entries[-1].time):
+            return self  # what is paid first becomes one entry with the newest: that is no longer the same entries
         passed = (now - self.entries[-1].time) / self.rate.window
         windows = int(min(passed, self.debt // self.rate.most))
         if windows < 1:

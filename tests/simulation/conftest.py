@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-SEEDS = 400
+SEEDS = 250
 SHARE = 20
 """Of so many seeds that are asked for, one is lived through on each store on SQL as well: it takes that much longer."""
 

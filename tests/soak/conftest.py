@@ -14,7 +14,7 @@ import pytest
 collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 """Windows has neither these signals nor the file locks that tell of a death at once."""
 
-SECONDS, SECONDS_ON_POSTGRES, SEED = 20.0, 10.0, 7
+SECONDS, SECONDS_ON_POSTGRES, SEED = 10.0, 6.0, 7
 """Unless others are asked for."""
 AROUND = 180.0
 """Seconds for what comes before and after the strikes, on a slow machine."""

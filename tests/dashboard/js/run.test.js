@@ -15,7 +15,7 @@ const record = (number, from, to, more = {}) => ({
   started_at: moment(from), at: moment(to), model_call: null, ...more,
 });
 const story = (journal, more = {}) => ({
-  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, held_by: null, journal, in_flight: [], children: [], approvals: [], waits_for: null,
+  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, held_by: null, journal, in_flight: [], children: [], approvals: [], reopened: [], waits_for: null,
   workers: [{ id: 1, name: "w1", alive: false, state: "dead" }, { id: 2, name: "w2", alive: true, state: "live" }], ...more,
 });
 const span = (from, to, work = "here") => ({ begin: at(from), end: at(to), work });

@@ -103,7 +103,7 @@ export function withFlights(story, flights) {
 }
 
 // When a person let the run go on after it had ended.
-const reopeningsOf = (story) => (story.reopened ?? []).map(time);
+const reopeningsOf = (story) => story.reopened.map(time);
 
 // Where another worker went on: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
 //   from, to: workers' ids; seconds: between the last record of the one and the first beginning of the other.

@@ -219,7 +219,7 @@ def _started(durable: bool) -> Any:
 def _clear_away(place: Path, server: Any) -> None:
     """Stop servers of which no user is left, and remove their folders."""
     for folder in place.glob(f"{_FOLDER}*"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, psutil.Error):  # it may be ending just now
             users = json.loads((folder / ".handle_pids.json").read_text())
             if not any(map(psutil.pid_exists, users)):
                 abandoned = type(server)(folder, cleanup_mode="delete")

@@ -76,6 +76,7 @@ class Server:
 
     def stop(self) -> None:
         self.control("stop", "-m", "immediate")  # the wheel knows only the process that it started itself
+        self._server._postmaster_info = None  # and would stop that again, which may be on its way out
         self._server._cleanup()
 
 

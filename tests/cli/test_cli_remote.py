@@ -156,7 +156,7 @@ def without_chance(text: str) -> Any:
         found: Any = json.loads(text)
     except ValueError:
         found = [json.loads(line) for line in text.splitlines()]
-    told = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+(\+00:00|Z)?", "WHEN", json.dumps(found))
+    told = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(\+00:00|Z| UTC)?", "WHEN", json.dumps(found))
     told = re.sub(r"(http://127\.0\.0\.1:\d+|sqlite:///[^ \"]*runs\.db)", "URL", told)
     return json.loads(re.sub(r"\d+ (second|minute)s? ago|\bnow\b", "AGO", told))
 

@@ -20,9 +20,9 @@ from scripts import REASON, REFUSED, SYNTHESIZE
 
 from holdfast import llm_step, step, workflow
 
-PRIMARY = model_for(REFUSED, "anthropic:claude-sonnet-4-5")
+PRIMARY = model_for(REFUSED, "anthropic:claude-sonnet-5")
 FALLBACK = model_for(REASON, "openai:gpt-4o")
-WRITER = model_for(SYNTHESIZE, "anthropic:claude-sonnet-4-5")
+WRITER = model_for(SYNTHESIZE, "anthropic:claude-sonnet-5")
 
 TEMPERATURES = {"oslo": 14, "lima": 19, "kyoto": 27}
 

@@ -35,7 +35,7 @@ def untidy_orders(number: int) -> list[str]:
 
 ORDERS = [answer(headline="Oslo leads the week", best_city="Oslo")]
 
-REFUSED = [ModelHTTPError(401, "claude-sonnet-4-5", {"error": {"message": "invalid x-api-key"}})]
+REFUSED = [ModelHTTPError(401, "claude-sonnet-5", {"error": {"message": "invalid x-api-key"}})]
 REASON = ["Oslo"]
 SYNTHESIZE = ["Yes: it is 14 °C in Oslo, so a light coat will do."]
 

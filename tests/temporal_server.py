@@ -83,7 +83,8 @@ class TemporalServer:
         for name, value in _SETTINGS.items():
             order += ["--dynamic-config-value", f"{name}={value}"]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(order, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            environment = os.environ | {"GOGC": "400"}  # it has little to keep, and would look for garbage all the time
+            self._process = subprocess.Popen(order, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         (self._folder / "pid").write_text(str(self._process.pid))
         for namespace in (NAMESPACE, *self.namespaces[-1:]):
             self._wait_for(namespace)

@@ -101,7 +101,7 @@ async def test_the_answer_is_the_output_whichever_way_it_is_declared() -> None:
 @workflow(id="agent-{run_id}")
 class AnswersInThree:
     @step(1)
-    @llm_step(model="anthropic:claude-sonnet-4-5", fallback="openai:gpt-4o")
+    @llm_step(model="anthropic:claude-sonnet-5", fallback="openai:gpt-4o")
     async def reason(self, prompt: str) -> str:
         return prompt  # what is returned is the prompt; the recorded output is the model's answer
 
@@ -109,7 +109,7 @@ class AnswersInThree:
     async def call_tool(self, result: str) -> dict[str, str]:
         return {"found": result}
 
-    @llm_step(model="anthropic:claude-sonnet-4-5")
+    @llm_step(model="anthropic:claude-sonnet-5")
     @step(3, depends_on=2)
     async def synthesize(self, tool_output: dict[str, str]) -> str:
         return f"Sum up {tool_output['found']}"

@@ -125,7 +125,7 @@ async def test_loading_says_nothing_of_a_name_that_is_no_models():
     [
         ("gpt4o", "There is no model 'gpt4o' that is known here. Write `provider:name`; .* 'openai:gpt-4o'"),
         ("opnai:gpt-4o", "There is no model 'opnai:gpt-4o' .* 'openai:gpt-4o'"),
-        ("claud-sonnet-4-5", "'anthropic:claude-sonnet-4-5'"),
+        ("claud-sonnet-5", "'anthropic:claude-sonnet-5'"),
         ("zzz", "Write `provider:name`, as in 'openai:gpt-4o'"),
         ("openai/gpt-oss-120b", "Several providers .* 'groq:openai/gpt-oss-120b'"),
     ],

@@ -66,7 +66,7 @@ typed = Agent(
 )
 
 bad = gpt(ModelHTTPError(401, "gpt-5", {"error": {"message": "Incorrect API key provided"}}), name="gpt-5")
-second = ScriptedModel(["from the second"], name="claude-sonnet-4-5", provider="anthropic", usage=(2000, 30))
+second = ScriptedModel(["from the second"], name="claude-sonnet-5", provider="anthropic", usage=(2000, 30))
 fall = Agent(bad, fallback=second, name="fall")
 fails = Agent(bad, name="fails")
 flaky = Agent(gpt(ModelHTTPError(503, "gpt-5", {"error": {"message": "overloaded"}}), name="gpt-5"), name="flaky")

@@ -42,10 +42,10 @@ def test_the_answer_of_an_agent_is_told_and_not_its_envelope(lab: Project):
 
 def test_models_that_gave_no_answer_are_told_with_the_reason(lab: Project):
     out = lab.here("show", "fall-1").out
-    assert "      anthropic:claude-sonnet-4-5: 2,000 tokens in, 30 out, $0.00645\n" in out
+    assert "      anthropic:claude-sonnet-5: 2,000 tokens in, 30 out, $0.0043\n" in out
     assert "      openai:gpt-5 gave no answer: status 401: Incorrect API key provided\n" in out
     [call] = [one["model_call"] for one in lab.here("show", "fall-1", "--json").json["journal"]]
-    assert (call["model"], call["usage"]["usd"]) == ("anthropic:claude-sonnet-4-5", 0.00645)
+    assert (call["model"], call["usage"]["usd"]) == ("anthropic:claude-sonnet-5", 0.0043)
     assert [(one["model"], one["attempts"]) for one in call["failed"]] == [("openai:gpt-5", 1)]
 
 

@@ -23,7 +23,7 @@ HEIGHTS = """bars => bars.map((bar) => {
   return parts.reduce((sum, part) => sum + part.height.baseVal.value, 0);
 })"""
 SPENT = {
-    "researcher": ("anthropic:claude-sonnet-4-5", 0.84),
+    "researcher": ("anthropic:claude-sonnet-5", 0.84),
     "support": ("openai:gpt-5-mini", 0.21),
     "reviewer": ("openai:gpt-5", 0.47),
 }

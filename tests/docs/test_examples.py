@@ -112,7 +112,7 @@ def test_the_class_workflow_tells_who_answered_and_why_the_other_did_not(tmp_pat
     assert command is not None
     shown = run(tmp_path, "-m", "holdfast.cli", *command[1].split())
     assert re.search(r"^ +openai:gpt-4o: \d+ tokens in", shown, re.M)
-    assert "anthropic:claude-sonnet-4-5 gave no answer: status 401: invalid x-api-key" in shown
+    assert "anthropic:claude-sonnet-5 gave no answer: status 401: invalid x-api-key" in shown
 
 
 def test_the_release_notes_are_written_by_plan_and_the_plan_is_shown(tmp_path: Path):

@@ -257,7 +257,7 @@ async def test_what_an_answer_does_to_the_world_belongs_in_a_step(runtime: Runti
 # Models
 
 
-@pytest.mark.parametrize("name", ["openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-4-5"])
+@pytest.mark.parametrize("name", ["openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-5"])
 async def test_a_real_sdk_makes_one_attempt_and_the_step_the_others(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -219,7 +219,7 @@ class Checker:
         self.counts["steps"] += 1
         starts = [line for line in lines if line.phase == "start"]
         assert record.name not in ONCE or len(starts) <= 1, f"a `once` step was begun more than once: {starts}"
-        late = [line for line in starts if self._is_late(line, record)]
+        late = [line for line in starts if self._is_late(line, record, starts)]
         self.counts["late"] += len(late)
         self.late.extend(f"{line} recorded {record.at}" for line in late)
         starts = [line for line in starts if line not in late]
@@ -274,12 +274,17 @@ class Checker:
         assert rows, f"begun by a process that was no worker: {line}"
         return rows[-1]
 
-    def _is_late(self, line: Line, record: Recorded) -> bool:
-        """Whether this step was about to begin when its worker was stopped, and somebody else had it meanwhile."""
+    def _is_late(self, line: Line, record: Recorded, starts: list[Line]) -> bool:
+        """Whether this step was about to begin when its worker was stopped, and somebody else had it meanwhile.
+
+        It may also have come back in time, and have been struck again before anybody else had the step.
+        """
         maker = self._maker(line)
         strikes = self._crew.process_of(maker.pid, maker.started_at).strikes
         just_went_on = any(s.kind == "stop" and 0 <= line.at - s.end < LATE for s in strikes)
-        return just_went_on and maker.id != record.worker
+        others = [other.at for other in starts if self._maker(other).id != maker.id]
+        again = any(line.at < s.at <= min(others, default=record.at) for s in strikes)
+        return just_went_on and not again and maker.id != record.worker
 
     def _check_death(self, journal: Journal) -> None:
         """A run is dead only if three of its workers were struck since its last record."""

@@ -1,4 +1,8 @@
-"""Every test here runs with warnings as errors, and leaves no thread and no unhandled exception behind."""
+"""Every test here runs with warnings as errors, and leaves no thread and no unhandled exception behind.
+
+A runner starts a process for every crash, which announces all workflows that there are. So those of other tests are not
+known here: with them, a test takes twice as long.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,35 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.authoring.functions import defined_at
+from holdfast.authoring.registry import definitions
+from holdfast.engine.definitions import WorkflowDefinition
+
+_TESTS = Path(__file__).parents[1]
+_KNOWN_HERE = ("testing", "golden")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nobody_else_is_known() -> Iterator[None]:
+    others = {name: one for name, one in definitions.items() if _is_elsewhere(one)}
+    for name in others:
+        del definitions[name]
+    yield
+    definitions.update(others)
+
+
+def _is_elsewhere(definition: WorkflowDefinition) -> bool:
+    place = defined_at(definition.function)
+    return (
+        place is not None
+        and (file := Path(place.file)).is_relative_to(_TESTS)
+        and file.relative_to(_TESTS).parts[0] not in _KNOWN_HERE
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -32,7 +32,7 @@ async def count_bees(hive: str) -> int:
 keeper = Agent("openai:gpt-4o", name="runner-models-keeper", tools=[count_bees])
 
 
-@llm_step(model="anthropic:claude-sonnet-4-5")
+@llm_step(model="anthropic:claude-sonnet-5")
 async def make_a_rhyme(word: str) -> str:
     return f"Rhyme: {word}"
 

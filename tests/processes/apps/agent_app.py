@@ -195,7 +195,7 @@ def report(**what: Any) -> None:
 
 async def warm_up() -> None:
     """Ask each provider once, so that what the SDKs make for their first call is there for every process."""
-    for name in ("openai:gpt-4o", "openai-chat:gpt-4o", "anthropic:claude-sonnet-4-5"):
+    for name in ("openai:gpt-4o", "openai-chat:gpt-4o", "anthropic:claude-sonnet-5"):
         response = await model_request(name, [ModelRequest.user_text_prompt("script:warm-up")])
         genai_prices.calc_price(genai_prices.Usage(input_tokens=1), name.partition(":")[2])
         assert response.text == "warm", response

@@ -140,7 +140,7 @@ def agent(name: str, model: str = "openai-chat:gpt-4o", **options: Any) -> Agent
 # Twelve turns in four agents, over three protocols, killed at every point
 
 scout = agent("killed-scout", tools=[look, count])
-writer = agent("killed-writer", "anthropic:claude-sonnet-4-5", tools=[look])
+writer = agent("killed-writer", "anthropic:claude-sonnet-5", tools=[look])
 checker = agent("killed-checker", "openai:gpt-4o", tools=[count])
 chief = agent("killed-chief", tools=[look, count], subagents=[scout, writer, checker])
 

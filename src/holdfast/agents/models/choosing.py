@@ -1,6 +1,6 @@
 """Which model a name stands for.
 
-``provider:name`` is a model of that provider; a bare name that is known (``gpt-4o``, ``claude-sonnet-4-5``) stands for
+``provider:name`` is a model of that provider; a bare name that is known (``gpt-4o``, ``claude-sonnet-5``) stands for
 its maker's. A model object of the library is taken as it is: that is how an endpoint with a base URL of its own, a
 test model or a function model is used. Models are made when they are first asked, once for each event loop, because
 their connections belong to one; these are closed when the loop shuts down.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -269,16 +270,19 @@ async def test_what_a_terminated_run_had_reserved_is_given_back(
     @workflow
     async def temporal_budget_terminated() -> str:
         await hanging.start("go")
+        await wait_for_signal("hangs")  # the turn is its own, and not the other's
         return (await agent.run("go")).output
 
     handle = await temporal_budget_terminated.options(budget=Budget(turns=1)).start()
     await begun.wait()
+    await handle.signal("hangs", True)
 
-    async def child() -> str:
-        query = f"ParentWorkflowId = '{handle.run_id}' AND WorkflowType = 'temporal-budget-hangs'"
+    async def child(name: str) -> str:
+        query = f"ParentWorkflowId = '{handle.run_id}' AND WorkflowType = '{name}'"
         return "".join([one.id async for one in temporal.list_workflows(query)])
 
-    await temporal.get_workflow_handle(await until(child)).terminate()
+    await until(partial(child, "temporal-budget-after"))
+    await temporal.get_workflow_handle(await until(partial(child, "temporal-budget-hangs"))).terminate()
     assert await handle.result(20) == "after"
     never.set()
 

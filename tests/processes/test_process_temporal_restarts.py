@@ -62,6 +62,18 @@ def test_runs_come_through_the_death_of_the_server_and_finished_steps_are_not_re
     assert worker.exit_code is None
 
 
+def test_what_the_sdk_says_meanwhile_is_not_among_what_a_program_prints(
+    restarted: TemporalWorld, server: TemporalServer
+):
+    world = restarted
+    world.worker("held")
+    run = world.client.start_sync("held", "x")
+    waiting = world.spawn("wait_for_run.py", run).says("ready")
+    server.kill()
+    until(lambda: "temporalio_client::retry" in waiting.complaints, "the SDK tries again", seen=lambda: waiting)
+    assert waiting.said == ["ready"]
+
+
 def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(
     restarted: TemporalWorld, server: TemporalServer
 ):

@@ -63,7 +63,7 @@ async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_
 
 
 async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(changes, "AT_MOST_EVERY", 0.01)
+    monkeypatch.setattr(changes, "AT_MOST_EVERY", 0.5)
     monkeypatch.setattr(changes, "LOOK_EVERY", 60.0)
     counted: list[int | None] = []
     count_runs = MemoryStore.count_runs

@@ -2,13 +2,19 @@
 
 **Encryption.** With it, whatever a run records is unreadable to Temporal and its Web UI: arguments, results, errors,
 signals, questions. What is not: the names of workflows, steps and signals, ids, tags, and times.
+
+**Warnings.** The SDK prints those of its core, between whatever a program prints. Here they go to Python's logging,
+unless somebody has set the SDK's default runtime before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from temporalio.api.common.v1 import Payload
@@ -20,6 +26,7 @@ from temporalio.converter import (
     DefaultFailureConverterWithEncodedAttributes,
     PayloadCodec,
 )
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import TLSConfig
 
 from holdfast.codec import AesEncryption, Encryption
@@ -79,6 +86,7 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
     no such namespace. ``identity`` is how others see us there.
     """
     tls = await asyncio.to_thread(_tls, target)
+    _warn_by_logging()
     try:
         client = await Client.connect(
             target.address,
@@ -95,6 +103,13 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
         asked = DescribeNamespaceRequest(namespace=target.namespace)
         await client.workflow_service.describe_namespace(asked, retry=False, timeout=_PATIENCE)
     return client
+
+
+@cache
+def _warn_by_logging() -> None:
+    warnings = LoggingConfig(LoggingConfig.default.filter, LogForwardingConfig(logging.getLogger("temporalio")))
+    with suppress(RuntimeError):  # there is one already
+        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=warnings)))
 
 
 def _tls(target: Target) -> TLSConfig | bool:

@@ -228,11 +228,13 @@ def cursor_skips() -> Iterator[None]:
         holder = self._holder
         found = await holder.store.new_signals(holder.worker, self._signal_cursor)
         self._signal_cursor = found.cursor
-        for key, signal in found.signals:
-            if (driver := holder.driver_of(key)) is not None:
+        drivers = [holder.driver_of(key) for key, _ in found.signals]
+        await self._fetch_requests()
+        for driver, (_, signal) in zip(drivers, found.signals, strict=True):
+            if driver is not None:
                 driver.add_signals([signal])
 
-    with patch.object(Claims, "fetch_signals", fetch):
+    with patch.object(Claims, "fetch_news", fetch):
         yield
 
 

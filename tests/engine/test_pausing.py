@@ -56,6 +56,42 @@ async def test_a_run_that_nobody_has_begun(world: World):
     assert log == ["begun"]
 
 
+async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_the_same_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    @workflow
+    async def flow() -> str:
+        return await wait_for_signal("go")
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    await eventually(lambda: handle.run_id in runtime._engine._by_id)
+    await settled(runtime)
+    store, both, looked = runtime._engine.store, asyncio.Event(), asyncio.Event()
+    new_signals, requests = store.new_signals, store.requests
+
+    async def when_both_are_there(worker: int, after: int) -> Any:
+        await both.wait()
+        return await new_signals(worker, after)
+
+    async def slowly(worker: int) -> Any:
+        await asyncio.sleep(0.05)
+        found = await requests(worker)
+        if both.is_set():
+            asyncio.get_running_loop().call_later(0.05, looked.set)
+        return found
+
+    monkeypatch.setattr(store, "new_signals", when_both_are_there)
+    monkeypatch.setattr(store, "requests", slowly)
+    assert await handle.pause()
+    await handle.signal("go", "done")
+    both.set()
+    await looked.wait()
+    assert await state(runtime, handle) != "completed"
+    assert await handle.resume()
+    assert await handle.result() == "done"
+
+
 async def test_a_run_that_is_resumed_still_waits_for_its_delay(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> str:

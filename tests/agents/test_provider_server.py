@@ -6,11 +6,12 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from httpx2 import AsyncClient
 from provider_server import KEY, Address, Call, ProviderServer, Script, count_calls, server_process, write_script
 from pydantic_ai import exceptions as failures
@@ -78,8 +79,19 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+_opened: list[AsyncClient] = []
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _connections_are_closed() -> AsyncIterator[None]:
+    yield
+    while _opened:
+        await _opened.pop().aclose()
+
+
 def model(protocol: str, address: Address, key: str = KEY) -> Model:
     plain = AsyncClient(verify=False)  # reading the machine's certificates takes longer than everything else
+    _opened.append(plain)
     if protocol == "anthropic":
         provider = AnthropicProvider(base_url=address.url, api_key=key, http_client=plain)
         return AnthropicModel("claude-sonnet-5", provider=provider)

@@ -1,4 +1,4 @@
-"""Runs that Temporal keeps, on the development server that the tests of one process share."""
+"""Runs that Temporal keeps, on the development server that the tests of one module share."""
 
 from __future__ import annotations
 

@@ -131,12 +131,23 @@ async def test_a_cancelled_caller_cancels_the_child_that_it_awaits_and_no_other(
         await client.wait(started, timeout=20)
 
 
+@step
+async def ch_until_held(child: str) -> None:
+    await eventually(lambda: did[child, "holding"])
+
+
 @workflow
 async def ch_impatient(child: str) -> str:
+    async def lose_patience(limit: asyncio.Timeout) -> None:
+        await ch_until_held(child)  # a child that has not been started by then would never be
+        limit.reschedule(asyncio.get_running_loop().time() + 0.1)
+
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(None) as limit:
+            losing = asyncio.create_task(lose_patience(limit))
             await ch_holding.options(id=child)()
     except TimeoutError:
+        await losing
         return "gave up"
     return "not reached"
 
@@ -158,11 +169,6 @@ async def ch_cancelling(child: str) -> str:
     except RunCancelled as cancelled:
         return f"{cancelled.run_id} {cancelled.state}"
     return "not reached"
-
-
-@step
-async def ch_until_held(child: str) -> None:
-    await eventually(lambda: did[child, "holding"])
 
 
 async def test_a_handle_of_a_child_can_cancel_it(world: World) -> None:

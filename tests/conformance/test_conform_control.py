@@ -164,7 +164,7 @@ async def test_a_paused_run_can_be_cancelled(world: World, client: Client) -> No
         await handle.result()
 
 
-@workflow(timeout=0.3)
+@workflow(timeout=1)
 async def ct_limited() -> None:
     try:
         await asyncio.sleep(60)

@@ -110,7 +110,7 @@ async def test_the_next_attempt_waits_for_its_backoff(world: World) -> None:
     assert await st_backing_off.options(new=True)() - began >= 0.15  # half of it is chance
 
 
-@step(timeout=0.1)
+@step(timeout=0.5)
 async def st_too_slow() -> None:
     try:
         await asyncio.sleep(60)
@@ -121,12 +121,12 @@ async def st_too_slow() -> None:
 released = threading.Event()
 
 
-@step(timeout=0.1)
+@step(timeout=0.5)
 def st_too_slow_in_a_thread() -> None:
     released.wait(5)
 
 
-@step(timeout=0.1, retries=1, backoff=0.001)
+@step(timeout=0.5, retries=1, backoff=0.001)
 async def st_slow_at_first() -> int:
     if current_step().attempt == 1:
         await asyncio.sleep(60)

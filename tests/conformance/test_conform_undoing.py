@@ -98,7 +98,7 @@ async def test_a_cancelled_run_is_undone(world: World) -> None:
     assert undone[run] == ["room at second", "room at first"]
 
 
-@workflow(timeout=0.4)
+@workflow(timeout=1.5)
 async def un_timed() -> None:
     await un_book("late")
     await asyncio.sleep(60)

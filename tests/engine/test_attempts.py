@@ -258,9 +258,9 @@ async def test_a_steps_own_timeout_error_is_not_taken_for_the_steps_time_out(in_
 
 
 async def test_waiting_for_a_free_thread_is_not_the_steps_own_time(in_memory: World):
-    @step(timeout=0.25)
+    @step(timeout=1)
     def nap(n: int) -> int:
-        time.sleep(0.1)
+        time.sleep(0.2)
         return n
 
     @workflow

@@ -197,7 +197,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_attempt_is_over_and_keeps_its
     raised: list[BaseException] = []
     second_begun = threading.Event()
 
-    @step(retries=1, backoff=0.1, timeout=0.4)
+    @step(retries=1, backoff=0.1, timeout=1)
     def work() -> Any:
         me = current_step()
         me.heartbeat({"by": me.attempt})

@@ -215,7 +215,8 @@ async def test_many_notifications_are_sent_as_two(
         for _ in range(100):
             made.keeper.notify("many")
             await asyncio.sleep(0)
-        assert len(await asyncio.to_thread(lambda: list(outside.notifies(timeout=0.6)))) == 1
+        assert len(await asyncio.to_thread(lambda: list(outside.notifies(timeout=5, stop_after=1)))) == 1
+        assert await asyncio.to_thread(lambda: list(outside.notifies(timeout=0.4))) == []
 
 
 async def test_what_is_still_to_be_told_is_told_at_the_end(

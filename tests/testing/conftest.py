@@ -46,6 +46,7 @@ def _is_elsewhere(definition: WorkflowDefinition) -> bool:
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_is_left_behind() -> Iterator[None]:
     gc.collect()  # what other modules have left is theirs
+    gc.freeze()  # and what they keep need not be looked through again and again
     unraisable: list[Any] = []
     hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
     yield

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Nobody is reached over TLS but by a test's own certificate. Reading the machine's takes longer than most tests, and
+# each client of a provider's does it.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 # A busy CI machine is slow now and then; that is not what a property test is about.
 settings.register_profile("default", deadline=None)

@@ -28,7 +28,7 @@ async def page(browser: Any) -> AsyncGenerator[Any]:
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
     # Words of complaints that are expected: the browser's own about a server that is gone, as it is at a test's end.
     page.allowed = ["net::ERR_CONNECTION_REFUSED"]
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     yield page
     await context.close()
     assert [one for one in complaints if not any(words in one for words in page.allowed)] == []

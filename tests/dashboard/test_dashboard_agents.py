@@ -103,7 +103,7 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await spend(stage, "translator", workers=0)
     await stage.client.switch_off("support")
     await stage.http.post("/v1/addresses/invoices/send", json={"payload": 1})
-    await stage.http.post("/v1/addresses/invoices/take", json={"name": "ledger-1"})
+    await stage.http.post("/v1/addresses/invoices/take?wait=20", json={"name": "ledger-1"})
     await stage.open(page, "agents")
     row = page.get_by_role("row").filter(has_text="researcher")
     await row.get_by_text("2 live workers").wait_for()
@@ -126,7 +126,7 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await row.get_by_text("$1.25 of $5.00 today").wait_for()
     await keep_picture(page, "dashboard-agents")
     await stage.http.post("/v1/addresses/odd/send", json={})
-    await stage.http.post("/v1/addresses/odd/take", json={"name": "<b>listener</b>"})
+    await stage.http.post("/v1/addresses/odd/take?wait=20", json={"name": "<b>listener</b>"})
     await page.get_by_role("row").filter(has_text="odd").get_by_text("<b>listener</b>").wait_for()
     await check_looks(page)
 

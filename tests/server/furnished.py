@@ -47,7 +47,7 @@ async def furnish(served: Served, token: str) -> Known:
     deliveries = list[str]()
     for number in range(5):
         await ask("POST", "/v1/addresses/place/send", {"payload": number, "id": f"sent-{number}"})
-        deliveries.append((await ask("POST", "/v1/addresses/place/take", {"name": f"host-{number}"}))["id"])
+        deliveries.append((await ask("POST", "/v1/addresses/place/take?wait=20", {"name": f"host-{number}"}))["id"])
     await ask("POST", f"/v1/deliveries/{deliveries[0]}/ask", {"name": "asked", "question": "May I?"})
     [question] = (await ask("GET", "/v1/approvals", None))["items"]
     return {

@@ -231,7 +231,8 @@ async def test_a_worker_is_told_with_the_runs_that_it_holds():
         for number in range(2):
             await caller.post("/v1/addresses/group-desk/send", json={"payload": number, "id": f"held-{number}"})
         for _ in range(2):
-            assert (await caller.post("/v1/addresses/group-desk/take", json={"name": "host-1"})).status_code == 200
+            taken = await caller.post("/v1/addresses/group-desk/take?wait=20", json={"name": "host-1"})
+            assert taken.status_code == 200
         workers = (await caller.get("/v1/workers")).json()["items"]
         assert sorted(run["id"] for worker in workers for run in worker["runs"]) == ["held-0", "held-1"]
         assert {(worker["listener"], worker["more_runs"]) for worker in workers} == {(True, False)}

@@ -193,11 +193,11 @@ async def furnish(served: Served, namespace: str, address: str, secret: Any) -> 
         return answer.json()
 
     await post(f"/v1/addresses/{address}/send", {"id": f"{address}-1", "payload": secret})
-    asking = await post(f"/v1/addresses/{address}/take", {})
+    asking = await post(f"/v1/addresses/{address}/take?wait=20", {})
     await post(f"/v1/deliveries/{asking['id']}/ask", {"name": "q", "question": f"{secret}?"})
     [question] = await client.approvals()
     await post(f"/v1/addresses/{address}/send", {"id": f"{address}-2", "payload": secret})
-    held = await post(f"/v1/addresses/{address}/take", {})
+    held = await post(f"/v1/addresses/{address}/take?wait=20", {})
     await client.schedules.create(f"{address}-schedule", address, cron="0 3 * * *", args=(secret,))
     await client.queues.set(f"{address}-queue", concurrency=3)
     await client.memory.put(f"{address}-notes", "first", secret)

@@ -156,6 +156,7 @@ async def test_people_are_reminded(world: World, client: Client) -> None:
     run = fresh("purchase")
     handle = await pp_purchase.options(id=run).start(600)
     first = await asked(client, run)
+    assert first.asked_of == "ann"
     await eventually(lambda: did[run, "reminder ann"])
 
     async def reminded() -> bool:
@@ -179,6 +180,7 @@ async def test_somebody_else_is_asked_after_a_while(world: World, client: Client
 
     second = await eventually(passed_on)
     assert second.id == first.id
+    assert second.reminders >= 1
     await client.approve(second.id, by="bob")
     assert await handle.result() == "bought"
     assert did[run, "asked ann"] == 1

@@ -136,13 +136,10 @@ async def test_whoever_starts_a_run_is_told_at_once_also_while_runs_wait_for_the
     handle = await runtime.start(flow, 0)
     store.fail_before = lambda _: unavailable()
     await eventually(lambda: runtime._engine.writer._pause >= 0.4)
-    took: list[float] = []
-    for number in range(3):  # one of them may meet a machine that stands still for a moment
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable):
-            await runtime.start(flow, number)
-        took.append(time.monotonic() - started)
-    assert min(took) < 0.3
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await runtime.start(flow, 1)
+    assert time.monotonic() - started < 0.3
     store.fail_before = lambda _: None
     assert await handle.result(timeout=10) == "done"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import placed, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
@@ -25,7 +25,7 @@ _SHOWN = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.FAILED,
 
 def show_agents(url: str | None, *, everything: bool, as_json: bool) -> None:
     """Print the health of agents; of workflows, too, if ``everything``."""
-    found = [one for one in asyncio.run(_read(url)) if everything or one.is_agent]
+    found = [one for one in in_loop(_read(url)) if everything or one.is_agent]
     now = time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])

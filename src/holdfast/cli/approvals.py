@@ -6,7 +6,6 @@ of a call in full, and with the command that answers it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.values import json_of, json_or_text
@@ -45,7 +45,7 @@ def show_approvals(
     as_json: bool,
 ) -> None:
     """Print what people are asked."""
-    found = asyncio.run(_read(url, run_id, workflow, asked_of, all, limit + 1))
+    found = in_loop(_read(url, run_id, workflow, asked_of, all, limit + 1))
     asked, now = found[:limit], time.time()
     if as_json:
         echo_json([approval_as_json(one) for one in asked])
@@ -182,7 +182,7 @@ def approve(
         said = given if text is None else _said(text, asked)
         return await client.approve(asked.id, said, arguments=cast("Mapping[str, Any]", edited), by=by, reason=reason)
 
-    return report(url, [asyncio.run(_answer(url, id, answer))], as_json=as_json)
+    return report(url, [in_loop(_answer(url, id, answer))], as_json=as_json)
 
 
 def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool) -> int:
@@ -191,7 +191,7 @@ def deny(url: str | None, id: str, *, by: str | None, reason: str, as_json: bool
     async def answer(client: Client, asked: ApprovalInfo) -> bool:
         return await client.deny(asked.id, by=by, reason=reason)
 
-    return report(url, [asyncio.run(_answer(url, id, answer))], as_json=as_json)
+    return report(url, [in_loop(_answer(url, id, answer))], as_json=as_json)
 
 
 def _said(text: str, asked: ApprovalInfo) -> Any:

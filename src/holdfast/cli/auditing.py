@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import clock_time, echo_json, one_line
@@ -13,7 +13,7 @@ from holdfast.client.auditing import AuditEntry
 
 def show_audit(url: str | None, limit: int, *, as_json: bool) -> None:
     """Print the newest entries."""
-    found = asyncio.run(_read(url, limit))
+    found = in_loop(_read(url, limit))
     if as_json:
         echo_json([{**asdict(one), "at": one.at.isoformat()} for one in found])
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.spending import tell_shares
@@ -44,8 +44,8 @@ _MOST = 5_000
 def show_budget(url: str | None, run_id: str, *, as_json: bool) -> int:
     """Print a run's budget and what is used, for the run and those that it has started."""
     if as_json:
-        return report(url, [asyncio.run(_as_outcome(url, run_id))], as_json=True)
-    _tell(console(), asyncio.run(_look(url, run_id)), url)
+        return report(url, [in_loop(_as_outcome(url, run_id))], as_json=True)
+    _tell(console(), in_loop(_look(url, run_id)), url)
     return 0
 
 
@@ -131,7 +131,7 @@ def _tell_children(out: Console, books: BudgetInfo, url: str | None) -> None:
 
 def set_budget(url: str | None, run_id: str, given: Mapping[str, Any], *, as_json: bool) -> int:
     """Give a run another budget, and say what is left of it and which runs go on."""
-    return report(url, [asyncio.run(_set(url, run_id, given))], as_json=as_json)
+    return report(url, [in_loop(_set(url, run_id, given))], as_json=as_json)
 
 
 async def _set(url: str | None, run_id: str, given: Mapping[str, Any]) -> Outcome:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached
 from holdfast.cli.outcomes import Outcome, change_each, report
 from holdfast.cli.wording import ago, brief_error, command, duration
@@ -18,7 +19,7 @@ from holdfast.errors import UsageError
 
 def cancel_runs(url: str | None, run_ids: Sequence[str], *, wait: float | None, as_json: bool) -> int:
     """Ask for runs to be cancelled, and say who carries it out."""
-    return report(url, asyncio.run(_cancel(url, run_ids, wait)), as_json=as_json)
+    return report(url, in_loop(_cancel(url, run_ids, wait)), as_json=as_json)
 
 
 async def _cancel(url: str | None, run_ids: Sequence[str], wait: float | None) -> list[Outcome]:
@@ -78,7 +79,7 @@ def _end(outcome: Outcome, run: RunInfo, wait: float) -> Outcome:
 
 def pause_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Pause runs, and say when they rest."""
-    outcomes = asyncio.run(_pause(url, run_ids))
+    outcomes = in_loop(_pause(url, run_ids))
     if not as_json:  # that it is paused is what was just said
         outcomes = [replace(one, stalled=None) for one in outcomes]
     return report(url, outcomes, as_json=as_json)
@@ -108,7 +109,7 @@ async def _pause(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:
 
 def resume_runs(url: str | None, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Let paused runs go on, and say who takes them up."""
-    return report(url, asyncio.run(_resume(url, run_ids)), as_json=as_json)
+    return report(url, in_loop(_resume(url, run_ids)), as_json=as_json)
 
 
 async def _resume(url: str | None, run_ids: Sequence[str]) -> list[Outcome]:

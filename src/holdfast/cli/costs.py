@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import date
 
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, counted, echo_json, one_line
@@ -21,7 +21,7 @@ _NUMBERS = (2, 4, 5, 6, 7, 8)
 
 def show_costs(url: str | None, since: date | None, until: date | None, workflow: str | None, *, as_json: bool) -> None:
     """Print what was used on these days."""
-    report = asyncio.run(_read(url, since, until, workflow))
+    report = in_loop(_read(url, since, until, workflow))
     if as_json:
         echo_json(report.as_json())
         return

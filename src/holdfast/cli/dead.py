@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import click
 from rich.text import Text
 
 from holdfast.cli.declaring import PAGE
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, reached
 from holdfast.cli.outcomes import report
 from holdfast.cli.retrying import retry_each
@@ -26,7 +26,7 @@ _AT_ONCE = 500
 
 def show_dead(url: str | None, workflow: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
     """Print the dead runs."""
-    found = asyncio.run(_read(url, workflow, limit + 1, before))
+    found = in_loop(_read(url, workflow, limit + 1, before))
     runs, now = found[:limit], time.time()
     if as_json:
         echo_json([_as_json(run) for run in runs])
@@ -95,7 +95,7 @@ def retry_runs(
 ) -> int:
     """Let dead runs go on: these, those of a workflow, or all."""
     if not run_ids:
-        run_ids = asyncio.run(_all_dead(url, workflow))
+        run_ids = in_loop(_all_dead(url, workflow))
         if not run_ids:
             if not as_json:
                 print(_none(workflow))
@@ -106,7 +106,7 @@ def retry_runs(
             if not click.confirm(f"let {counted(len(run_ids), 'dead run')} go on?", err=True):
                 click.echo("nothing changed", err=True)
                 return 1
-    return report(url, asyncio.run(retry_each(url, run_ids, run_again)), as_json=as_json)
+    return report(url, in_loop(retry_each(url, run_ids, run_again)), as_json=as_json)
 
 
 async def _all_dead(url: str | None, workflow: str | None) -> list[str]:

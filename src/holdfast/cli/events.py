@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, get_run, reached
 from holdfast.cli.plans import MARKS
 from holdfast.cli.wording import console, counted, listed, one_line, printable
@@ -23,7 +23,7 @@ def show_events(url: str | None, run_id: str, *, follow: bool, after: str | None
     """Print the events of a run; with ``follow``, until it has ended or somebody presses Ctrl-C."""
     teller = _Lines() if as_json else _Story(console())
     try:
-        asyncio.run(_read(url, run_id, follow, after, teller))
+        in_loop(_read(url, run_id, follow, after, teller))
     except KeyboardInterrupt:
         pass  # the usual way to stop following
     finally:

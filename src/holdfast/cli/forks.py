@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.values import json_of, named_step
@@ -22,7 +22,7 @@ def fork(url: str | None, run_id: str, *, at: str | None, output: str | None, ne
     if output is not None and at is None:
         raise click.UsageError("--output is the output of a step: say which with --at STEP.")
     return report(
-        url, [asyncio.run(_fork(url, run_id, None if at is None else named_step(at), value, new_id))], as_json=as_json
+        url, [in_loop(_fork(url, run_id, None if at is None else named_step(at), value, new_id))], as_json=as_json
     )
 
 

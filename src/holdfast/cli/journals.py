@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.authoring.registry import definitions
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.wording import console, counted, one_line, printable
 from holdfast.client.journals import Journal
@@ -27,7 +27,7 @@ _SHOWN_WAITS = 5
 
 def write_journal(url: str | None, run_id: str, output: str | None) -> None:
     """Write a run's journal to a file, or to stdout."""
-    journal = asyncio.run(_read(url, run_id))
+    journal = in_loop(_read(url, run_id))
     if output is None:
         # As bytes: the terminal's encoding must not change what is recorded.
         sys.stdout.buffer.write(journal.dumps().encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import existing, reached
 from holdfast.cli.outcomes import error_as_json
 from holdfast.cli.tables import print_table
@@ -27,7 +27,7 @@ def make_key(
     url: str | None, name: str, scopes: Sequence[str], expires: datetime | None, *, quiet: bool, as_json: bool
 ) -> None:
     """Make a key, and print it."""
-    key = asyncio.run(_make(url, name, scopes, expires))
+    key = in_loop(_make(url, name, scopes, expires))
     if quiet:
         print(key.token)
         return
@@ -58,7 +58,7 @@ async def _make(url: str | None, name: str, scopes: Sequence[str], expires: date
 
 def show_keys(url: str | None, namespace: str | None, *, as_json: bool) -> None:
     """Print all keys, or those of a namespace."""
-    found = asyncio.run(_read(url, namespace))
+    found = in_loop(_read(url, namespace))
     if as_json:
         echo_json([_as_json(key) for key in found])
         return
@@ -92,7 +92,7 @@ def _state(key: Key, now: float) -> str:
 
 def revoke_keys(url: str | None, ids: Sequence[str], *, as_json: bool) -> int:
     """Revoke keys, and tell of each whether it was still valid; 1 if there is one that could not be revoked."""
-    told = asyncio.run(_revoke(url, ids))
+    told = in_loop(_revoke(url, ids))
     for id, changed, error in told:
         if as_json:
             print(json.dumps({"id": id, "changed": changed, "error": error_as_json(error)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import shutil
@@ -16,6 +15,7 @@ from typing import IO, NamedTuple
 import click
 
 from holdfast.cli.archives import lines, read_archive
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import existing_store, is_there
 from holdfast.cli.wording import counted, listed
 from holdfast.core.states import RunState
@@ -35,13 +35,13 @@ def export_runs(
     """Write runs to a file, or to stdout; with what is sealed in them as it is, or ``opened``."""
     where = RunFilter(states=[RunState(state) for state in states], workflow=workflow)
     if output is None:
-        count = asyncio.run(_export(url, where, sys.stdout.buffer, opened))
+        count = in_loop(_export(url, where, sys.stdout.buffer, opened))
     else:
         # Under another name until it is whole: what is cut off must not take the place of what was there.
         unfinished = Path(f"{output}.unfinished")
         try:
             with unfinished.open("wb") as file:
-                count = asyncio.run(_export(url, where, file, opened))
+                count = in_loop(_export(url, where, file, opened))
             unfinished.replace(output)
         except OSError as error:
             raise UsageError(f"{output} cannot be written: {error.strerror or error}.") from error
@@ -77,7 +77,7 @@ def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: boo
     source = "what was read from stdin" if name == "-" else name
     try:
         with _opened(name) as file:
-            told = asyncio.run(_import(url, file, source, skip_existing, dry_run))
+            told = in_loop(_import(url, file, source, skip_existing, dry_run))
     except UnicodeDecodeError as error:
         raise UsageError(f"{source} is no archive of runs: it is not UTF-8 text ({error}).") from error
     if as_json:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import existing
 from holdfast.cli.sqlite_file import is_file_there, is_ours, read_facts
 from holdfast.cli.wording import echo_json
@@ -27,7 +27,7 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
         if not found and is_file_there(base):
             read_facts(base)  # it says what is wrong, if it cannot be read
     elif is_temporal(target):
-        found = asyncio.run(_on_temporal(target))
+        found = in_loop(_on_temporal(target))
     else:
         from holdfast.cli.postgres_database import known_namespaces
 

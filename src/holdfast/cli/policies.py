@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import console, counted, echo_json, jsonable, one_line, printable
@@ -22,7 +22,7 @@ _DOES = {
 
 def show_policies(url: str | None, *, as_json: bool) -> None:
     """Print all policies, and how the day is for each."""
-    found = asyncio.run(_read(url))
+    found = in_loop(_read(url))
     if as_json:
         echo_json(jsonable([asdict(one) for one in found]))
         return
@@ -63,7 +63,7 @@ def set_policy(
     url: str | None, name: str, runs: int | None, usd: float | None, on_breach: Any, *, as_json: bool
 ) -> None:
     """Give an agent a policy, and say what that means."""
-    changed = asyncio.run(_set(url, name, Policy(runs, usd, on_breach)))
+    changed = in_loop(_set(url, name, Policy(runs, usd, on_breach)))
     limits = [*([] if runs is None else [counted(runs, "run")]), *([] if usd is None else [f"${usd:g}"])]
     before = "" if changed else "this was its policy before, and nothing changed: "
     message = (
@@ -82,7 +82,7 @@ async def _set(url: str | None, name: str, policy: Policy) -> bool:
 
 def forget_policy(url: str | None, name: str, *, as_json: bool) -> None:
     """Take a policy away, and say so."""
-    changed = asyncio.run(_forget(url, name))
+    changed = in_loop(_forget(url, name))
     message = f"{name!r} has no policy any more" if changed else f"{name!r} had no policy: nothing changed"
     _tell(name, changed, message, as_json)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -12,6 +11,7 @@ from datetime import datetime
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.wording import bytes_in_words, counted, printable
 from holdfast.client.pruning import PruneReport
@@ -57,12 +57,12 @@ def prune_runs(url: str | None, asked: Asked, *, as_json: bool) -> int:
     if not (asked.dry_run or asked.yes):
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
-        would = asyncio.run(asked.carry_out(url, PruneReport(), dry_run=True))
+        would = in_loop(asked.carry_out(url, PruneReport(), dry_run=True))
         if would.runs and not click.confirm(f"delete {_sum(would)}?", err=True):
             click.echo("nothing was deleted", err=True)
             return 1
     try:
-        asyncio.run(asked.carry_out(url, report, dry_run=asked.dry_run))
+        in_loop(asked.carry_out(url, report, dry_run=asked.dry_run))
     except KeyboardInterrupt:
         _tell(report, "deleted, before it was interrupted: ", as_json=as_json)
         return 130

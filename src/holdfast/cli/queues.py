@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import time
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, iso, one_line, printable
@@ -22,7 +22,7 @@ from holdfast.client.queues import QueueInfo
 
 def show_queues(url: str | None, *, as_json: bool) -> None:
     """Print all queues with limits."""
-    found, now = asyncio.run(_read(url)), time.time()
+    found, now = in_loop(_read(url)), time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])
         return
@@ -82,7 +82,7 @@ def _notes(one: QueueInfo, now: float, url: str | None) -> list[str]:
 
 def show_queue(url: str | None, name: str, *, as_json: bool) -> None:
     """Print all that is known of a queue."""
-    one, now = asyncio.run(_read_one(url, name)), time.time()
+    one, now = in_loop(_read_one(url, name)), time.time()
     if as_json:
         echo_json(_as_json(one))
         return
@@ -118,12 +118,12 @@ Change = Literal["reset", "pause", "resume"]
 
 def set_queue(url: str | None, name: str, limits: Mapping[str, Any], *, as_json: bool) -> None:
     """Set limits of a queue, and say which hold now."""
-    _tell(asyncio.run(_set(url, name, limits)), as_json)
+    _tell(in_loop(_set(url, name, limits)), as_json)
 
 
 def change_queue(url: str | None, change: Change, name: str, *, as_json: bool) -> None:
     """Do something with a queue, and say what that means."""
-    _tell(asyncio.run(_change(url, change, name)), as_json)
+    _tell(in_loop(_change(url, change, name)), as_json)
 
 
 def _tell(told: dict[str, Any], as_json: bool) -> None:

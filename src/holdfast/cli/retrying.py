@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.wording import counted, listed
@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, RunNotFound
 
 def retry_run(url: str | None, run_id: str, *, run_again: bool, version: str | None, as_json: bool) -> int:
     """Reopen a failed, cancelled or dead run, and say how it goes on."""
-    return report(url, asyncio.run(retry_each(url, [run_id], run_again, version)), as_json=as_json)
+    return report(url, in_loop(retry_each(url, [run_id], run_again, version)), as_json=as_json)
 
 
 async def retry_each(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.declaring import PAGE
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, get_run, placed, reached, where
 from holdfast.cli.wording import (
     STATE_STYLES,
@@ -112,7 +112,7 @@ class _Page:
 
 def show_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print the runs that match."""
-    page = asyncio.run(_read(url, wanted))
+    page = in_loop(_read(url, wanted))
     if as_json:
         echo_json([run_as_json(run) for run in page.runs])
         return

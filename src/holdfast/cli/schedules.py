@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import time
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, placed, reached, seen
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import (
@@ -40,7 +40,7 @@ _SEVERAL = 3
 
 def show_schedules(url: str | None, *, as_json: bool) -> None:
     """Print all schedules."""
-    found, now = asyncio.run(_read(url)), time.time()
+    found, now = in_loop(_read(url)), time.time()
     if as_json:
         echo_json([_as_json(one) for one in found])
         return
@@ -124,7 +124,7 @@ def _notes(one: ScheduleInfo, now: float, url: str | None) -> list[str]:
 
 def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
     """Print all that is known of a schedule."""
-    one, now = asyncio.run(_read_one(url, name)), time.time()
+    one, now = in_loop(_read_one(url, name)), time.time()
     if as_json:
         echo_json(_as_json(one))
         return
@@ -195,7 +195,7 @@ Change = Literal["pause", "resume", "trigger", "delete"]
 
 def change_schedule(url: str | None, change: Change, name: str, *, as_json: bool) -> None:
     """Do something with a schedule, and say what that means."""
-    told = asyncio.run(_change(url, change, name))
+    told = in_loop(_change(url, change, name))
     if as_json:
         print(json.dumps(told))
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached, seen
 from holdfast.cli.tables import print_table
 from holdfast.cli.values import json_or_text
@@ -20,7 +20,7 @@ def send(
 ) -> None:
     """Send work to an address, and say what its run is called."""
     payload = None if value is None else json_or_text(value)
-    asyncio.run(_send(url, address, payload, id, deadline, as_json))
+    in_loop(_send(url, address, payload, id, deadline, as_json))
 
 
 async def _send(
@@ -52,7 +52,7 @@ async def _is_new(client: Client, run_id: str) -> bool | None:
 
 def show_addresses(url: str | None, *, as_json: bool) -> None:
     """Print all addresses."""
-    found = asyncio.run(_read(url))
+    found = in_loop(_read(url))
     if as_json:
         echo_json([asdict(one) for one in found])
         return
@@ -89,7 +89,7 @@ async def _read(url: str | None) -> list[AddressInfo]:
 
 def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json: bool) -> None:
     """Change settings of an address, and say which it has now."""
-    before, now = asyncio.run(_set(url, name, settings))
+    before, now = in_loop(_set(url, name, settings))
     if as_json:
         echo_json({**asdict(now), "changed": before != now})
         return

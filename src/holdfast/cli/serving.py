@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.server.serve import serve  # what is missing here is said by an error of its own
 
 
@@ -33,7 +33,7 @@ def serve_http(
     settings = Settings(
         max_body=max_body, rate=rate, keep_audit=keep_audit, allow_webhooks_to=tuple(map(str.lower, webhook_hosts))
     )
-    asyncio.run(
+    in_loop(
         serve(
             url,
             host=host,

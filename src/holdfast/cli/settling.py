@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import reached
 from holdfast.cli.outcomes import Outcome, change_each, report
 from holdfast.cli.values import json_of, named_step
@@ -22,7 +22,7 @@ def settle_step(
     if (output is None) is not did_not_happen:
         raise click.UsageError("say one of the two: --output JSON, what the step returned, or --did-not-happen.")
     value = NOT_GIVEN if output is None else json_of("--output", output)
-    return report(url, asyncio.run(_settle(url, run_id, named_step(step), value)), as_json=as_json)
+    return report(url, in_loop(_settle(url, run_id, named_step(step), value)), as_json=as_json)
 
 
 async def _settle(url: str | None, run_id: str, step: int | str, output: Any) -> list[Outcome]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.approvals import tell_question
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import placed
 from holdfast.cli.plans import tell_plan
 from holdfast.cli.recorded import brief, brief_inputs, own_frames, pretty
@@ -48,7 +47,7 @@ _AT_THE_HEAD = ("retry", "run_again", "fork", "settle")
 
 def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     """Print what is known of a run."""
-    story = asyncio.run(whole_story(url, run_id))
+    story = in_loop(whole_story(url, run_id))
     if as_json:
         echo_json(story_as_json(story))
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import not_found, reached, seen
 from holdfast.cli.outcomes import Outcome, failure, report
 from holdfast.cli.values import json_or_text
@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, RunNotFound
 def send_signal(url: str | None, run_id: str, name: str, value: str | None, dedup: str | None, *, as_json: bool) -> int:
     """Send a signal, and say what became of it."""
     sent = None if value is None else json_or_text(value)
-    outcome = asyncio.run(_send(url, run_id, name, sent, dedup))
+    outcome = in_loop(_send(url, run_id, name, sent, dedup))
     if outcome.stalled is not None and not as_json:
         kept = f"{outcome.message}\nit is kept until the run goes on; {outcome.stalled}"
         outcome = replace(outcome, message=kept, stalled=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, placed
 from holdfast.cli.stories import whole_conversation
 from holdfast.cli.wording import (
@@ -38,7 +38,7 @@ _MOST_CHARACTERS = 1200
 
 def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool) -> None:
     """Print what was said in an agent's run."""
-    run, said = asyncio.run(_read(url, run_id))
+    run, said = in_loop(_read(url, run_id))
     if as_json:
         echo_json(
             {

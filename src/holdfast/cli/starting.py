@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import placed, reached, seen
 from holdfast.cli.values import json_of, json_or_text
 from holdfast.cli.wording import echo_json, printable, tell_error
@@ -33,7 +33,7 @@ def start(
 ) -> int:
     """Start a run, and say what it is called; or wait for its end, and say what it returned."""
     args, kwargs = _inputs(arguments, inputs)
-    return asyncio.run(_start(url, workflow, args, kwargs, options, wait, as_json))
+    return in_loop(_start(url, workflow, args, kwargs, options, wait, as_json))
 
 
 async def _start(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
 
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, placed, reached
 from holdfast.cli.tables import print_table
 from holdfast.cli.wording import ago, console, counted, echo_json, one_line, printable
@@ -23,7 +23,7 @@ from holdfast.errors import UnknownWorkflow
 
 def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
     """Switch a workflow off, or on again, and say what that means for its runs."""
-    changed, one = asyncio.run(_switch(url, workflow, on))
+    changed, one = in_loop(_switch(url, workflow, on))
     runs = unfinished(one)
     if on:
         message = _switched_on(workflow, runs, changed)
@@ -83,7 +83,7 @@ def _switched_off(workflow: str, runs: int, running: int, changed: bool, url: st
 
 def show_switched_off(url: str | None, *, as_json: bool) -> None:
     """Print which workflows are switched off."""
-    off = [(one, one.off_since) for one in asyncio.run(_read(url)) if one.off_since is not None]
+    off = [(one, one.off_since) for one in in_loop(_read(url)) if one.off_since is not None]
     if as_json:
         echo_json([{"workflow": one.name, "since": since.isoformat(), "runs": unfinished(one)} for one, since in off])
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -12,6 +11,7 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.events import in_words, is_bad
 from holdfast.cli.opening import reached
 from holdfast.cli.wording import console, one_line, printable
@@ -38,7 +38,7 @@ def follow_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print what happens, until somebody presses Ctrl-C."""
     out = console()
     try:
-        asyncio.run(_follow(url, wanted, None if as_json else out))
+        in_loop(_follow(url, wanted, None if as_json else out))
     except KeyboardInterrupt:
         pass  # the usual way to stop following
 

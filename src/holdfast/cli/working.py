@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 
 import click
 
+from holdfast.cli.event_loop import in_loop
 from holdfast.worker.loading import load
 from holdfast.worker.serve import serve
 
@@ -21,7 +21,7 @@ def work(
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if logging.getLogger("holdfast").level == logging.NOTSET:
         logging.getLogger("holdfast").setLevel(logging.INFO)
-    asyncio.run(serve(workflows, say=_say, url=url, queues=queues, concurrency=concurrency, lease=lease, grace=grace))
+    in_loop(serve(workflows, say=_say, url=url, queues=queues, concurrency=concurrency, lease=lease, grace=grace))
 
 
 def _say(line: str) -> None:

@@ -29,6 +29,7 @@ from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, unt
 from holdfast.cli.demo.progress import Progress
 from holdfast.cli.demo.screen import screen_for
 from holdfast.cli.demo.verdict import Counted, Journal, count, problems, read_journal
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.wording import command, console, counted
 from holdfast.client.client import Client
 from holdfast.client.stories.spending import money
@@ -45,13 +46,13 @@ _FAST, _USUAL, _TO_BE_WATCHED = 0.03, 0.15, 0.7
 def run_demo(*, fast: bool, model: str | None = None, on_page: bool = False) -> int:
     """Show it, check it, and return the exit code."""
     if model is not None:
-        asyncio.run(_check_model(model))
+        in_loop(_check_model(model))
         model = name_of(model)
     out = console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         pace = _FAST if fast else _TO_BE_WATCHED if on_page else _USUAL
-        return asyncio.run(_demo(out, folder, Plan(pace, model), on_page=on_page))
+        return in_loop(_demo(out, folder, Plan(pace, model), on_page=on_page))
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         out.print("\nstopped; the workers are ended and the folder is removed")

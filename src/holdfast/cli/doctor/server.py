@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 from holdfast import __version__
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
 from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import PATIENCE, server_backend
 from holdfast.cli.wording import duration
 from holdfast.client.http.backend import ServerInfo
@@ -29,7 +29,7 @@ _MAY = {
 
 def server_checks(url: str | None) -> Iterator[Check]:
     """Whether the server can be used, and what for; and if it can, what it tells of the work there."""
-    found = asyncio.run(_checks(url))
+    found = in_loop(_checks(url))
     yield from found
     if all(check.status != FAIL for check in found):
         yield from work_checks(url)

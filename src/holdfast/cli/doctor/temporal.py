@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from temporalio.service import RPCError
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
 from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.wording import counted, duration
 from holdfast.errors import HoldfastError
 from holdfast.stores.temporal.connecting import connect
@@ -28,7 +28,7 @@ _SHORT = 3
 
 def temporal_checks(url: str | None) -> Iterator[Check]:
     """Whether the server can be used, and how; and if it can, what is in it."""
-    found = asyncio.run(_checks(store_url(url)))
+    found = in_loop(_checks(store_url(url)))
     yield from found
     if all(check.status != FAIL for check in found):
         yield from work_checks(url)

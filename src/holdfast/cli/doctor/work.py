@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
+from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import placed, reached
 from holdfast.cli.switching import unfinished
 from holdfast.cli.wording import ago, command, counted
@@ -29,7 +29,7 @@ def work_checks(url: str | None) -> Iterator[Check]:
 
 def _checks(url: str | None) -> Iterator[Check]:
     try:
-        found = asyncio.run(_read(url))
+        found = in_loop(_read(url))
     except HoldfastError as error:
         yield Check("runs", FAIL, str(error))
         return

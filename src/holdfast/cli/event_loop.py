@@ -1,0 +1,47 @@
+"""Run what a command does in an event loop, and end it in good order when somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def in_loop(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run`` does it, but Ctrl-C cancels ``main`` between two callbacks of the loop, never within one.
+
+    ``asyncio.run`` cancels from the signal's handler, wherever the loop happens to be. If that is where a future is
+    about to be given its result, the future is cancelled under its hands, and people who only pressed Ctrl-C are shown
+    an ``InvalidStateError`` with its traceback. A second Ctrl-C ends it at once.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        return asyncio.run(main)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main)
+        is_interrupted = False
+
+        def on_ctrl_c(number: int, frame: FrameType | None) -> None:
+            nonlocal is_interrupted
+            if is_interrupted or task.done():
+                raise KeyboardInterrupt
+            is_interrupted = True
+            loop.call_soon_threadsafe(task.cancel)
+
+        signal.signal(signal.SIGINT, on_ctrl_c)
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if is_interrupted:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

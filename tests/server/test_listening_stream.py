@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from live import Live, live
 
 from holdfast.server.delivering import listeners
-from holdfast.stores.operations import NewRun, StartRun
+from holdfast.server.delivering.taking import Listener
+from holdfast.stores.operations import NewRun, Run, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -167,6 +169,54 @@ async def test_an_older_stream_of_a_listener_that_ends_takes_nothing_from_the_on
         async with asyncio.timeout(10):
             assert await anext(events) == ("over", {"id": first})
             assert (await anext(events))[1]["payload"] == 2
+
+
+async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again(monkeypatch: pytest.MonkeyPatch):
+    async with live() as server, asyncio.timeout(20):
+        await send(server, 1)
+        path = "/v1/addresses/stream/listen"
+        async with server.stream(path) as events:
+            name = (await anext(events))[1]["listener"]
+            first = (await anext(events))[1]["id"]
+        looks: Counter[Listener] = Counter()
+        look = Listener.held
+
+        async def slow_look(listener: Listener) -> list[Run]:
+            found = await look(listener)
+            looks[listener] += 1
+            if (
+                looks[listener] == 2
+            ):  # the first one was for what the listener names, this one is for what it does not know of
+                await post(server, f"/v1/deliveries/{first}/complete", {})
+            return found
+
+        monkeypatch.setattr(Listener, "held", slow_look)
+        async with server.stream(path, listener=name, holding=[first], at_once=2) as events:
+            await anext(events)
+            assert await anext(events) == ("over", {"id": first})
+            await send(server, 2)
+            kind, delivery = await anext(events)
+            assert (kind, delivery["payload"]) == ("delivery", 2)
+
+
+@pytest.mark.parametrize("end", ["complete", "release"])
+async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatch: pytest.MonkeyPatch, end: str):
+    async with live() as server, asyncio.timeout(20):
+        await send(server, 1)
+        lost = await post(server, "/v1/addresses/stream/take?wait=5", {})
+        looks, look = 0, Listener.held
+
+        async def slow_look(listener: Listener) -> list[Run]:
+            nonlocal looks
+            found, looks = await look(listener), looks + 1
+            if looks == 1:
+                await post(server, f"/v1/deliveries/{lost['id']}/{end}", {})
+            return found
+
+        monkeypatch.setattr(Listener, "held", slow_look)
+        await send(server, 2)
+        found = await post(server, "/v1/addresses/stream/take?wait=5", {"listener": lost["listener"]})
+        assert (found["payload"], found["number"]) == ((2, 1) if end == "complete" else (1, 2))
 
 
 async def streams_are(server: Live, number: int) -> None:

@@ -70,11 +70,12 @@ class Listener:
 
     async def unheard_of(self, holding: Collection[str], most: int) -> list[Held]:
         """Runs that it holds, and does not know of."""
+        known = frozenset(holding)  # what is settled while this looks was known, and may still look as if it were held
         found: list[Held] = []
         for run in await self.held():
-            if len(found) < most and delivery_id(run) not in holding:
+            if len(found) < most and delivery_id(run) not in known:
                 whole = await self.store.get(run.id)
-                if whole is not None:
+                if whole is not None and whole.state is RunState.RUNNING and whole.epoch == run.epoch:
                     [history] = await self.store.histories([run.key])
                     found.append(Held(whole, history))
         return found

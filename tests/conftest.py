@@ -37,6 +37,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # Warnings and logs that a test looks at are its own: what those before it have left is collected before it begins.
+    looks = not {"caplog", "recwarn"}.isdisjoint(getattr(item, "fixturenames", ()))
+    if looks or any("error" in mark.args for mark in item.iter_markers("filterwarnings")):
+        gc.collect()
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     yield

@@ -48,7 +48,8 @@ class Histories:
         self._address, self._namespace = parts.netloc, parts.path.strip("/")
         self._client: TemporalClient | None = None
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="histories").start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="histories")
+        self._thread.start()
 
     def ask(self, question: Callable[[TemporalClient], Awaitable[T]]) -> T:
         """Ask Temporal something."""
@@ -103,6 +104,8 @@ class Histories:
     def close(self) -> None:
         """Ask no more."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
 
 
 async def _events(client: TemporalClient, run_id: str, execution: str | None) -> list[HistoryEvent]:

@@ -32,6 +32,7 @@ from store_values import (
     state_of,
 )
 
+from holdfast.client.pruning import pruning
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Usage
@@ -196,6 +197,13 @@ async def test_an_end_in_the_mailbox_is_kept_for_whoever_parked(store: Store):
     assert await prune(store) == (set(), {"shared": Why.AWAITED})
     [history] = await store.histories([waits.key])
     assert history.links == {0: ("shared", b"digest")}
+
+
+@pytest.mark.parametrize("run_ids", [None, ["ahead"]])
+async def test_whenever_they_ended_means_also_by_a_clock_that_is_ahead(store: Store, run_ids: list[str] | None):
+    await ended(store, "ahead", at=store.now() + 0.05)
+    assert (await store.prune(pruning(store.now(), 0.01, run_ids=run_ids))).runs == ()
+    assert (await store.prune(pruning(store.now(), 0, run_ids=run_ids))).runs == ("ahead",)
 
 
 async def test_a_conversation_goes_as_a_whole(store: Store):

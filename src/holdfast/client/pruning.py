@@ -6,6 +6,7 @@ Whoever stops in the middle has lost nothing: what is decided is done, and the n
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -58,7 +59,9 @@ def pruning(
     if unfinished := sorted(wanted - TERMINAL):
         raise UsageError(f"only ended runs are deleted, and runs that are {' or '.join(unfinished)} have not ended")
     ids = None if run_ids is None else tuple(run_ids)
-    return Pruning(now - seconds, wanted, workflow, keep, unclaimed, ids, dry_run)
+    # Whoever ended a run may have a clock that is ahead of ours: "whenever they ended" is no question of clocks.
+    before = now - seconds if seconds else math.inf
+    return Pruning(before, wanted, workflow, keep, unclaimed, ids, dry_run)
 
 
 def age_in_seconds(older_than: Span) -> float:

@@ -111,15 +111,23 @@ def test_connections_that_are_cut_again_and_again_under_load_lose_and_double_not
     letters = world.client.start_sync("letters", "x", 14)
     world.open_gate("x")
     others: list[str] = []
+
+    def work(name: str) -> None:
+        others.extend(world.client.start_sync(flow, name) for flow in ("slow_payment", "parent"))
+        world.open_gate(name)
+
     cuts = itertools.product(("before", "after"), WHATEVER)
     for number, (moment, statement) in enumerate(cuts):
         cut = proxy.cut(statement, moment, skip=0 if statement == "LISTEN" else number % 3)
-        others += [world.client.start_sync(flow, f"{number}") for flow in ("slow_payment", "parent")]
-        world.open_gate(f"{number}")
+        work(f"{number}")
         world.client.signal_sync(letters, "letter", f"{number}")
         if statement == "LISTEN":
             proxy.cut_all()  # then all connections are made again
-        assert cut.done.wait(PATIENCE), f"{moment} {statement}: nothing was cut, of {proxy.passed}"
+        more = 0
+        while not cut.done.wait(1.0):  # what is told together is one statement, and some are skipped
+            more += 1
+            assert more < PATIENCE, f"{moment} {statement}: nothing was cut, of {proxy.passed}"
+            work(f"{number}-{more}")
     for n, run in enumerate(runs):
         world.open_gate(f"mixed-{n}")
         world.wait_for_end(run)

@@ -175,6 +175,7 @@ class ProviderServer(ThreadingHTTPServer):
         """May be changed at any time; that of a path is read anew for every request."""
         self.address = Address(self.server_address[1], ledger)
         self.stopping = threading.Event()
+        self.serving = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True, name="provider")
         self._lock = threading.Lock()
         self._seen: Counter[tuple[str, str, str]] = Counter()
         self._numbers = itertools.count()
@@ -211,12 +212,13 @@ class ProviderServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def __enter__(self) -> ProviderServer:
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True, name="provider").start()
+        self.serving.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
         self.shutdown()
+        self.serving.join()
         self.server_close()
         for connection in list(self._connections):
             with contextlib.suppress(OSError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -332,7 +331,7 @@ async def test_a_server_that_stops_lets_nobody_wait(tmp_path: Path):
         await until(held.exists)
     with pytest.raises(failures.ModelConnectionError):
         await asking
-    assert not [thread for thread in threading.enumerate() if thread.name == "provider" and thread.is_alive()]
+    assert not server.serving.is_alive()
 
 
 async def until(happened: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -171,6 +172,21 @@ async def test_an_older_stream_of_a_listener_that_ends_takes_nothing_from_the_on
             assert (await anext(events))[1]["payload"] == 2
 
 
+def after_look(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[], Awaitable[Any]]) -> None:
+    """Something happens after a request has read what its listener holds for this time, and before it goes on."""
+    looks: Counter[Listener] = Counter()
+    look = Listener.held
+
+    async def slow_look(listener: Listener) -> list[Run]:
+        found = await look(listener)
+        looks[listener] += 1
+        if looks[listener] == number:
+            await happens()
+        return found
+
+    monkeypatch.setattr(Listener, "held", slow_look)
+
+
 async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again(monkeypatch: pytest.MonkeyPatch):
     async with live() as server, asyncio.timeout(20):
         await send(server, 1)
@@ -178,19 +194,8 @@ async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again
         async with server.stream(path) as events:
             name = (await anext(events))[1]["listener"]
             first = (await anext(events))[1]["id"]
-        looks: Counter[Listener] = Counter()
-        look = Listener.held
-
-        async def slow_look(listener: Listener) -> list[Run]:
-            found = await look(listener)
-            looks[listener] += 1
-            if (
-                looks[listener] == 2
-            ):  # the first one was for what the listener names, this one is for what it does not know of
-                await post(server, f"/v1/deliveries/{first}/complete", {})
-            return found
-
-        monkeypatch.setattr(Listener, "held", slow_look)
+        # The first look is for what the listener names, the second one for all the rest.
+        after_look(monkeypatch, 2, lambda: post(server, f"/v1/deliveries/{first}/complete", {}))
         async with server.stream(path, listener=name, holding=[first], at_once=2) as events:
             await anext(events)
             assert await anext(events) == ("over", {"id": first})
@@ -204,16 +209,7 @@ async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatc
     async with live() as server, asyncio.timeout(20):
         await send(server, 1)
         lost = await post(server, "/v1/addresses/stream/take?wait=5", {})
-        looks, look = 0, Listener.held
-
-        async def slow_look(listener: Listener) -> list[Run]:
-            nonlocal looks
-            found, looks = await look(listener), looks + 1
-            if looks == 1:
-                await post(server, f"/v1/deliveries/{lost['id']}/{end}", {})
-            return found
-
-        monkeypatch.setattr(Listener, "held", slow_look)
+        after_look(monkeypatch, 1, lambda: post(server, f"/v1/deliveries/{lost['id']}/{end}", {}))
         await send(server, 2)
         found = await post(server, "/v1/addresses/stream/take?wait=5", {"listener": lost["listener"]})
         assert (found["payload"], found["number"]) == ((2, 1) if end == "complete" else (1, 2))

@@ -19,7 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks import agents, composition, dashboard, drivers, measures, platform, postgres, temporal  # noqa: E402
+from benchmarks import (  # noqa: E402
+    agents,
+    composition,
+    dashboard,
+    drivers,
+    growth,
+    measures,
+    platform,
+    postgres,
+    temporal,
+)
 from benchmarks.measures import Line  # noqa: E402
 
 MEASURES = {
@@ -31,6 +41,7 @@ MEASURES = {
     **platform.MEASURES,
     **temporal.MEASURES,
     **dashboard.MEASURES,
+    **growth.MEASURES,
 }
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from benchmarks import bare
 from benchmarks.measures import ROOT, Line, environment, median, median_ratio, runtime, size_of
@@ -292,6 +293,51 @@ async def first_call(folder: Path, rounds: int) -> list[Line]:
     return [Line("a fresh process until its first model call", median(ours) * 1e3, "ms", beside)]
 
 
+async def first_record(folder: Path, rounds: int) -> list[Line]:
+    """A fresh process: from the provider's last byte until the record of the answer is durable. Who dies there pays
+    for the answer twice."""
+    sys.path.insert(0, str(ROOT / "tests" / "agents"))
+    from provider_server import ProviderServer
+
+    script = {
+        "clerk": [
+            {"text": "Let me look.", "calls": [{"tool": "look_up", "arguments": {"number": 7}}]},
+            {"text": "It is {results}."},
+        ]
+    }
+    answered: list[float] = []
+
+    class Timed(ProviderServer):
+        def note(self, **entry: Any) -> None:
+            super().note(**entry)
+            if "answered" in entry:
+                answered.append(time.time())
+
+    async def gap(server: ProviderServer, *arguments: str) -> float:
+        answered.clear()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.first_record", f"sqlite:///{folder / f'{uuid4()}.db'}", *arguments),
+            cwd=ROOT,
+            env={**environment(), **server.address.environment},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate()
+        return float(out.split()[0]) - answered[0]
+
+    lines: list[Line] = []
+    with Timed(script, folder / "ledger") as server:
+        for model in ("openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-5"):
+            for how in ("stream", "whole"):
+                gaps = [await gap(server, model, how) for _ in range(rounds)]
+                lazy = [await gap(server, model, how, "lazy") for _ in range(rounds)]
+                beside = (
+                    f"longest {max(gaps) * 1e3:,.0f} ms; loaded when the answer comes: {median(lazy) * 1e3:,.0f} ms"
+                )
+                what = f"last byte to record, first answer of a process, {model.partition(':')[0]}, {how}"
+                lines.append(Line(what, median(gaps) * 1e3, "ms", beside))
+    return lines
+
+
 async def library(folder: Path, rounds: int) -> list[Line]:
     """For the record: the model library's own loop, which keeps nothing, with the same model and tool."""
     del folder
@@ -325,3 +371,4 @@ MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
 }
 if find_spec("openai") is not None:
     MEASURES["agents-first-call"] = first_call
+    MEASURES["agents-first-record"] = first_record

@@ -142,6 +142,18 @@ class Author:
         return f"s{self._labels}"
 
 
+def add_clean_up(chance: random.Random, program: Node) -> None:
+    """Let a program fail with a step in flight that it began because of the failure, and cut short.
+
+    A retry takes the failure back. Then other calls of the same step come to the positions of those. Drawn apart from
+    the program, as questions are.
+    """
+    parts = program[1] if program[0] == "seq" else program[1][1]
+    cut_short: Node = ["step", "stubborn", "cleanup", 1.0, chance.choice([0, 1]), 3]
+    parts.append(["finally", ["step", "flaky", "risky", 0.01, 1, 0], ["timeout", 0.6, cut_short]])
+    parts.append(["step", "stubborn", "after", chance.choice([0.05, 0.3]), 0, 1])
+
+
 def add_questions(chance: random.Random, program: Node, lease: float) -> None:
     """Let a program ask people: it waits for the answer, or it may go on without it.
 

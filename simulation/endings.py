@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import LARGEST, describe_error
@@ -12,7 +13,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.engine.ending import end_of
 from holdfast.stores.operations import Run
-from simulation.expectations import Whose, can_fail, fits, must_fail
+from simulation.expectations import Whose, can_fail, fits, kills, must_fail
 from simulation.process import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ def _check_result(world: World, model: RunModel) -> None:
             undone = told.type.endswith("CompensationFailed")
             if not timed_out and not undone and not can_fail(program):
                 world.fail("a run fails only if its program can", f"{row.id}: {told.type}: {told.message}")
+        case RunState.DEAD if world.plan.has_killer and not kills(program):
+            world.fail("a run never ends dead because of another one", f"{row.id}: {program}")
         case _:
             pass  # dead or cancelled: the checker has seen why
+    if world.plan.has_killer and kills(program) and row.state is not RunState.DEAD:
+        world.fail("a run that kills its process each time ends dead", f"{row.id} is {row.state.value}")
 
 
 def _fits(program: Any, value: Any, whose: Whose) -> bool:
@@ -124,11 +129,15 @@ def check_replay(
     try:
         execution.start()
         _turn(execution)
-        for record in journal:
+        for at, record in enumerate(journal):
+            if execution.begin_undoing(islice(journal, at, None)):
+                _turn(execution)
             if execution.ending is not None:
                 execution.leftover(record)
             else:
                 execution.deliver(record)
+            _turn(execution)
+        if execution.begin_undoing():
             _turn(execution)
         if execution.fault is not None:
             world.fail("P5 every journal replays", f"{row.id}: {execution.fault}")

@@ -8,10 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.core.loop import RunLoop
+from holdfast.engine import writer
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.in_flight import StepsInFlight
+from holdfast.engine.isolation import Isolation
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
 from holdfast.engine.recording import Recorder
@@ -28,8 +30,8 @@ def delivered_before_commit() -> Iterator[None]:
     """The workflow goes on while the write is on its way."""
     real = Recorder._submit
 
-    def submit(self: Recorder, op: Any, then: Any) -> None:
-        real(self, op, None if isinstance(op, AppendRecord) else then)
+    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
+        real(self, op, None if isinstance(op, AppendRecord) else then, position)
         if isinstance(op, AppendRecord):
             self._driver.host.loop.call_soon(then)
 
@@ -40,7 +42,14 @@ def delivered_before_commit() -> Iterator[None]:
 @mutant("the lease is not renewed")
 def lease_not_renewed() -> Iterator[None]:
     """The pulse beats, and does nothing."""
-    with patch.object(Membership, "renew", lambda self: True):
+    with patch.object(ProcessStore, "renew_lease", lambda self, worker, lease: True):
+        yield
+
+
+@mutant("leases count while the database was away")
+def outage_counted() -> Iterator[None]:
+    """Whoever is the first to reach it again declares the others dead."""
+    with patch.object(Membership, "window", lambda self: None):
         yield
 
 
@@ -69,12 +78,12 @@ def intent_not_awaited() -> Iterator[None]:
     """The intent is there in time, nearly always."""
     real = Recorder._submit
 
-    def submit(self: Recorder, op: Any, then: Any) -> None:
+    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
         if isinstance(op, NoteAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
-            real(self, op, then)
+            real(self, op, then, position)
 
     with patch.object(Recorder, "_submit", submit):
         yield
@@ -85,8 +94,8 @@ def fence_unnoticed() -> Iterator[None]:
     """A worker that was answered `fenced` goes on with its steps."""
     real = Recorder._committed
 
-    def committed(self: Recorder, then: Any, answer: Any) -> None:
-        real(self, then, Verdict.DONE if answer is Verdict.FENCED else answer)
+    def committed(self: Recorder, then: Any, position: int | None, answer: Any) -> None:
+        real(self, then, position, Verdict.DONE if answer is Verdict.FENCED else answer)
 
     with patch.object(Recorder, "_committed", committed):
         yield
@@ -149,6 +158,13 @@ def repeated_as_new() -> Iterator[None]:
         await real(self, [(_renumbered(op), done) for op, done in batch], error)
 
     with patch.object(Writer, "_hold", hold):
+        yield
+
+
+@mutant("a commit that failed in a way that no store should is taken to be impossible")
+def unknown_outcome_is_a_failure() -> Iterator[None]:
+    """The run fails, although it may have been written, and would be at the next try."""
+    with patch.object(writer, "MAX_TRIES", 1):
         yield
 
 
@@ -238,10 +254,21 @@ def cursor_skips() -> Iterator[None]:
         yield
 
 
+@mutant("a worker takes other runs beside one that is to be tried alone")
+def never_alone() -> Iterator[None]:
+    """Its deaths never count, and it kills for ever."""
+    with patch.object(Isolation, "is_exclusive", False):
+        yield
+
+
 @mutant("a run given in an answer that got lost stays where it is")
 def unheard_kept() -> Iterator[None]:
     """Held by a worker that does not know, and so by nobody."""
-    with patch.object(Claims, "doubt", lambda self: None):
+
+    async def look(self: Claims) -> None:
+        """Which would find it, a minute later."""
+
+    with patch.object(Claims, "doubt", lambda self: None), patch.object(Claims, "look_for_unheld", look):
         yield
 
 

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from holdfast.core.records import Kind
 from simulation.workloads import RETRIES, SIGNALS, Node
 
+MAX_KILLS = 20
+"""More processes than one run kills before it is dead."""
+
 
 class Whose(NamedTuple):
     """Whose result it is."""
@@ -46,7 +49,14 @@ def longest(node: Node) -> float:
             total += one[2] or 1.0
         elif one[0] == "ask":
             total += 3.0 + 2 * (one[2] or 1.0)
+        elif one[0] == "kill":
+            total += MAX_KILLS * (one[2] + 10.0)
     return total
+
+
+def kills(node: Node, *, children: bool = False) -> bool:
+    """Whether the program kills its process, itself or (with ``children``) by a run that it starts."""
+    return any(one[0] == "kill" for one in _walk(node, children=children))
 
 
 def can_swallow(node: Node) -> bool:
@@ -73,6 +83,8 @@ def _walk(node: Node, *, children: bool = True) -> list[Node]:
 def must_fail(node: Node) -> bool:
     """Whether the program cannot return."""
     match node:
+        case ["kill", *_]:
+            return True
         case ["step", kind, _, _, fails, _]:
             return fails > RETRIES[kind] and kind != "flaky"
         case ["undoable", _, _, fails, _]:

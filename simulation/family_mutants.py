@@ -204,6 +204,18 @@ def undone_forwards() -> Iterator[None]:
         yield
 
 
+@mutant("undoing begins while outcomes of cancelled steps are on their way")
+def undone_too_early() -> Iterator[None]:
+    """They are undone last, although others rest on what came before them."""
+    real = Execution.begin_undoing
+
+    def begin(self: Execution, upcoming: Any = (), *, expected: Any = ()) -> bool:
+        return real(self)
+
+    with patch.object(Execution, "begin_undoing", begin):
+        yield
+
+
 @mutant("a step that was done after the workflow had cancelled it is not undone")
 def holes_not_undone() -> Iterator[None]:
     """Its outcome was on its way."""
@@ -298,7 +310,14 @@ def switch_unheard() -> Iterator[None]:
 @mutant("a run that stands still is not given back")
 def stands_still_for_ever() -> Iterator[None]:
     """Nobody takes it up when its workflow is switched on again."""
-    with patch.object(Driver, "stand_still", lambda self: self.gone or self._leave(None)):
+
+    async def look(self: Claims) -> None:
+        """Which would find it: a worker gives back the runs that it holds and does not drive."""
+
+    with (
+        patch.object(Driver, "stand_still", lambda self: self.gone or self._leave(None)),
+        patch.object(Claims, "look_for_unheld", look),
+    ):
         yield
 
 

@@ -43,7 +43,7 @@ def strike(world: World, kind: str, victim: Process | None = None) -> None:
     victim = victim or chance.choice(victims)
     match kind:
         case "crash":
-            _crash(world, victim)
+            crash(world, victim)
         case "pause":
             _pause(world, victim)
         case "close":
@@ -71,7 +71,8 @@ def strike(world: World, kind: str, victim: Process | None = None) -> None:
             world.tell(victim, f"its clock is now off by {victim.clock.skew} s")
 
 
-def _crash(world: World, victim: Process) -> None:
+def crash(world: World, victim: Process) -> None:
+    """A process is gone, and another one takes its place."""
     world.counts["crashes"] += 1
     told = world.chance.random() < 0.7
     world.tell(victim, "crashes;", "its lock tells" if told else "only its lease will tell")
@@ -99,6 +100,8 @@ def _pause(world: World, victim: Process) -> None:
         victim.loop_paused = True
     if what != "loop":
         victim.pulse_paused = victim.disturbed = True
+    elif seconds > world.plan.lease:
+        victim.disturbed = True  # its pulse sees that the loop is stuck, and lets the lease go
     if victim.pulse is None:
         victim.disturbed = True  # it has registered, or is about to, and its pulse does not beat yet
     world.at(world.time + seconds, resume, victim)

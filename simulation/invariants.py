@@ -11,7 +11,9 @@ by the holder (P2), nothing recorded runs again (P3), only what was in flight ru
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.records import Kind, Record, Signal
@@ -38,6 +40,7 @@ from holdfast.stores.operations import (
     StartRun,
     Verdict,
 )
+from holdfast.stores.rules import isolation_leases
 from simulation.asking import Asking
 from simulation.doing import Doing, row_in_words
 from simulation.expectations import can_swallow
@@ -64,13 +67,15 @@ class RunModel:
         self.last_consumed: dict[str, int] = {}
         self.dedup: dict[str, bytes] = {}
         self.deaths = 0
-        """Deaths of holders in a row, without a record in between."""
+        """Deaths of workers that held nothing but this run, without a record in between."""
         self.cancel_accepted = False
         """Somebody was told that the run will be cancelled."""
         self.cancel_recorded = False
         self.cancelled_by: set[str] = set()
         self.reopened_at = -1
         """The epoch under which it had ended when it was last reopened."""
+        self.parked_by: int | None = None
+        """The worker that parked it while there were signals in its mailbox."""
         self.inherited = 0
         """How many records it shares with the run that it was forked from."""
 
@@ -96,11 +101,16 @@ class Checker:
         self.begun: dict[tuple[int, int, str], int] = {}
         self.commands: dict[tuple[str, int], tuple[Kind, str, str]] = {}
         self.keys: dict[tuple[str, str], str] = {}
-        self.beats: dict[tuple[str, str], list[Any]] = {}
+        self.beats: dict[str, list[Any]] = {}
+        """Progress that attempts handed in, by the idempotency key of the call."""
+        self.attempts_begun: Counter[str] = Counter()
+        """By the idempotency key of the call."""
         self.key_owners: dict[str, str] = {}
         """Which run an idempotency key belongs to."""
         self.rewound: set[str] = set()
         """Runs of which a retry has taken records away."""
+        self.tried_alone: dict[int, tuple[float, set[int]]] = {}
+        """By worker: until when it takes nothing but isolated runs, and the keys of those that it has taken."""
         self.checked = 0
         """Atomic operations that changed, or could have changed, something."""
 
@@ -147,10 +157,11 @@ class Checker:
         told = f"{_words(op)} by {process} under epoch {epoch} ({row_in_words(before)}) was answered {answer.value}"
         last = model.journal[-1].seq if model.journal else -1
         delayed = isinstance(op, ParkRun) and op.next_seq is not None and op.next_seq <= last
+        delayed |= isinstance(op, FinishRun) and op.heed_cancel and before.cancel is Cancel.RECORDED
         if holder and answer is Verdict.FENCED and not delayed:
             self.fail("P2 the holder is not fenced", told)
         if delayed and self._changed(model):
-            self.fail("a park that comes too late does nothing", told)
+            self.fail("a park or an end that comes too late does nothing", told)
         if not holder and self._changed(model):
             self.fail("P2 only the holder changes a run", told)
         if isinstance(op, AppendRecord):
@@ -240,6 +251,8 @@ class Checker:
         model.attempts = dict(self.database._attempts.get(op.key, {}))
         model.journal = [*model.journal, record]
         model.deaths = 0
+        if self.database._runs[op.key].suspicion:
+            self.fail("a run that has recorded something is not suspected", told)
 
     def _consumed(self, model: RunModel, op: AppendRecord, mailbox: dict[int, Signal], told: str) -> None:
         signal = None if op.consume is None else model.mailbox.get(op.consume)
@@ -270,6 +283,7 @@ class Checker:
             self.fail("a run that was resumed does not park as paused", told)
         if after.wake_at != op.wake_at:
             self.fail("a parked run wakes when its next timer is due", told)
+        model.parked_by = model.row.owner if model.mailbox and not op.paused else None
         if op.paused:
             return  # what it waits for does not matter
         if any(signal.name in op.signals for signal in model.mailbox.values() if signal.position is None):
@@ -356,8 +370,32 @@ class Checker:
                 self.fail("nobody claims what is paused or switched off", told)
             self.world.occasion("claimed", process, run.id)
             self.row_changed(model, run, told)
+        self._keeps_apart(process, worker, runs)
         self._keeps_to_places(process)
         self._nothing_else_changed()
+
+    def _keeps_apart(self, process: Process, worker: int, claimed: Sequence[Run]) -> None:
+        new = {run.key for run in claimed}
+        held = {model.row.key for model in self.runs.values() if model.row.owner == worker} - new
+        until, tried = self.tried_alone.get(worker, (0.0, set[int]()))
+        plan = self.world.plan
+        if plan.has_killer and not plan.late and not plan.unknown and held and held <= tried:
+            unclear = [self.runs[key].row.id for key in held if self.runs[key].row.suspicion > 1]
+            if unclear and self.world.time < until:
+                told = f"{process} claimed {[run.id for run in claimed]} beside {unclear}"
+                self.fail("a worker takes nothing beside a run that it tries alone", told)
+        levels = {run.suspicion for run in claimed if run.suspicion > 1}
+        if not levels:
+            return
+        if not held:
+            self.tried_alone[worker] = (self.world.time + isolation_leases(0) * plan.lease, new)
+        tried.update(new)
+        self.world.counts["isolated claims"] += 1
+        told = f"{process} claimed {[(run.id, run.suspicion) for run in claimed]}"
+        if len(levels) > 1 or any(run.suspicion < 2 for run in claimed):
+            self.fail("isolated runs are claimed with none but their like", told)
+        if len(claimed) > {2: 50, 3: 10}.get(claimed[0].suspicion, 1):
+            self.fail("isolated runs are claimed few at a time, then alone", told)
 
     def _keeps_to_places(self, process: Process) -> None:
         # Those that are to be cancelled are let through in any case.
@@ -376,18 +414,29 @@ class Checker:
             owner = self.world.owner_of(worker)
             if not owner.disturbed:
                 self.fail("only a worker that died, stood still or was cut off is declared dead", f"{owner} was")
-            for model in self.runs.values():
-                after = self.database._runs[model.row.key]
-                if model.row.owner == worker and model.row.state is RunState.RUNNING:
-                    model.deaths += 1
-                    spent = model.deaths >= model.row.max_deliveries
-                    if after.state is not (RunState.DEAD if spent else RunState.PENDING):
-                        self.fail(
-                            "P2 dead after so many deaths in a row without a record, and only then",
-                            f"{after.id} is {after.state} after {model.deaths} deaths of {after.max_deliveries}",
-                        )
-                    self.row_changed(model, after, f"reap by {process}", by_death=True)
+            held = [
+                model
+                for model in self.runs.values()
+                if model.row.owner == worker and model.row.state is RunState.RUNNING
+            ]
+            for model in held:
+                self._lost_its_worker(model, len(held), f"reap by {process}")
+            self._lost_its_parker(worker, f"reap by {process}")
         self._nothing_else_changed()
+
+    def _lost_its_worker(self, model: RunModel, held: int, told: str) -> None:
+        """The worker of a run was declared dead, while it held so many."""
+        after = self.database._runs[model.row.key]
+        model.deaths += held == 1
+        spent = held == 1 and model.deaths >= model.row.max_deliveries
+        if after.state is not (RunState.DEAD if spent else RunState.PENDING):
+            self.fail(
+                "P2 dead after so many deaths alone without a record, and only then",
+                f"{after.id} is {after.state} after {model.deaths} deaths of {after.max_deliveries}, held with {held}",
+            )
+        if not spent and after.suspicion <= model.row.suspicion:
+            self.fail("a run whose worker died is suspected", f"{told}: {after.id} has suspicion {after.suspicion}")
+        self.row_changed(model, after, told, by_death=True)
 
     def retired(self, process: Process, worker: int) -> None:
         """``retire_worker`` has been carried out."""
@@ -396,7 +445,20 @@ class Checker:
             after = self.database._runs[model.row.key]
             if model.row.owner == worker and after is not model.row:
                 self.row_changed(model, after, f"{process} retired")
+        self._lost_its_parker(worker, f"{process} retired")
         self._nothing_else_changed()
+
+    def _lost_its_parker(self, worker: int, told: str) -> None:
+        """A worker is gone: other code may wait for the signals that were there when it parked runs."""
+        for model in self.runs.values():
+            before, after = model.row, self.database._runs[model.row.key]
+            if model.parked_by != worker or before.state is not RunState.WAITING or before.paused_at is not None:
+                continue
+            model.parked_by = None
+            self.world.counts["looked at again"] += 1
+            if after != replace(before, wake_at=self.database._clock()):
+                self.fail("a run with unread signals is looked at again when the worker that parked it is gone", told)
+            self.row_changed(model, after, told)
 
     def row_changed(
         self, model: RunModel, after: Run, told: str, *, by_death: bool = False, by_request: bool = False
@@ -417,9 +479,11 @@ class Checker:
             self.fail("P2 epochs never fall", told)
         if after.deliveries != model.deaths:
             self.fail(
-                "the delivery counter counts deaths since the last record",
+                "the delivery counter counts deaths alone since the last record",
                 f"{told}: it is {after.deliveries} after {model.deaths} deaths",
             )
+        if after.suspicion > before.suspicion and not by_death:
+            self.fail("only a death makes a run suspicious", told)
         if after.state is RunState.DEAD and not by_death:
             self.fail("P2 dead comes from deaths alone", told)
         model.row = after

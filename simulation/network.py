@@ -88,4 +88,6 @@ def _arrive(world: World, request: Request) -> None:
         if request.name in ("retire", "register"):
             process.disturbed = True
         answer = StoreUnavailable("the connection was lost")
+        if request.name == "commit" and world.oddities.random() < 0.3:
+            answer = ConnectionError("an error that no store should raise")
     world.at(world.time + _travel(world, process), request.answer, answer)

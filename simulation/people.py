@@ -98,7 +98,9 @@ def deploy(world: World) -> None:
     world.counts["people: deploy"] += 1
     world.code = 1 - world.code
     if not world.plan.is_calm:
-        faults.strike(world, world.chance.choice(["close", "crash"]))
+        kind = world.chance.choice(["close", "crash"])
+        # Where a run kills its processes, nothing else does: then it is known whose death each one was.
+        faults.strike(world, "close" if world.plan.has_killer else kind)
 
 
 def _commit(world: World, op: Op) -> Any:

@@ -6,11 +6,12 @@ slow database: a bug that needs a quiet moment between two faults of one kind is
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.authoring import Author, add_questions
+from simulation.authoring import Author, add_clean_up, add_questions
 from simulation.expectations import waits
 from simulation.workloads import SIGNALS, Node
 
@@ -71,6 +72,8 @@ class Plan:
     places: int | None = None
     """How many runs may be executed at the same time by all together; ``None``: their queue has no limits."""
     runs: list[PlannedRun] = field(default_factory=list)
+    has_killer: bool = False
+    """One of the runs kills its process each time, and nothing else kills one."""
 
     @property
     def is_calm(self) -> bool:
@@ -126,7 +129,37 @@ def draw_plan(seed: int) -> Plan:
     if asks.random() < 0.3:
         for run in plan.runs:
             add_questions(asks, run.program, lease)
+    cleans = random.Random(f"clean up {seed}")
+    for run in plan.runs:
+        if cleans.random() < 0.15:
+            add_clean_up(cleans, run.program)
+    kills = random.Random(f"killer {seed}")
+    if kills.random() < 0.08:
+        _add_killer(kills, plan)
     return plan
+
+
+def _add_killer(chance: random.Random, plan: Plan) -> None:
+    """Let one of the runs kill its process, or start one that does, in a world in which nothing else goes that wrong.
+
+    Drawn apart from the rest, so that seeds without such a run are what they were before there were any.
+    """
+    plan.has_killer = True
+    plan.faults, plan.ambushes, plan.people, plan.occasions, plan.retries = [], {}, [], {}, 0
+    if chance.random() < 0.5:
+        plan.late = plan.unknown = 0.0
+    for number in range(len(plan.runs), chance.randint(2, 6)):
+        work: Node = ["seq", [["step", "work", f"w{number}-{at}", 0.3, 0, 0] for at in range(chance.randint(1, 4))]]
+        plan.runs.append(PlannedRun(f"r{number + 1}", work, dict(plan.runs[0].options), [*plan.runs[0].starts], []))
+    kill: Node = ["kill", "k", chance.choice([0.0, 0.0, 0.05, 1.0, plan.lease * 2, plan.lease * 8])]
+    if chance.random() < 0.3:
+        kill = ["child", "kc", ["named", ["seq", [["draw"], kill]]], "call"]
+    # One that no other run joins: that would start it with the program that it had before.
+    programs = json.dumps([run.program for run in plan.runs])
+    killer = chance.choice([run for run in plan.runs if json.dumps(["child", run.id])[:-1] not in programs])
+    killer.program, killer.signals = ["seq", [["step", "work", "k1", 0.05, 0, 0], kill]], []
+    for run in plan.runs:
+        run.options["timeout"] = None
 
 
 def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) -> PlannedRun:

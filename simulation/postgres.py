@@ -98,7 +98,7 @@ class PgAtOnce(PgStore, SqlTwin):
     async def _look(self, me: int | None) -> None:
         """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""
         await super()._look(me)
-        self._suspects.sort()
+        self._doubtful.sort()
 
     def mailbox(self, key: int) -> list[int]:
         """The ids of what is in a run's mailbox."""

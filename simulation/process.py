@@ -195,6 +195,7 @@ class Process:
             DEFINITIONS,
             lease=world.plan.lease,
             concurrency=world.plan.concurrency,
+            max_blocked_s=world.plan.lease,
             threads=1,
             clock=self.clock,
             pulse=partial(WorldPulse, self),  # type: ignore[arg-type]
@@ -265,7 +266,7 @@ class Process:
                 if not isinstance(await engine.start(new, join_orphan=False), Started):
                     return  # switched off
                 row = await engine.wait(run_id)
-            except StoreError:
+            except (StoreError, ConnectionError):
                 await self.clock.sleep(0.3)
                 continue
             except UsageError:
@@ -284,6 +285,6 @@ class Process:
         for _ in range(self._chance.choice([1, 5])):
             try:
                 return await self.engine.change(op)
-            except StoreError:
+            except (StoreError, ConnectionError):
                 await self.clock.sleep(0.3)
         return None

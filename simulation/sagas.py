@@ -45,6 +45,8 @@ class Sagas:
         told = f"{row.id} is {row.state.value}; done: {done}, undone: {undone}"
         if len(undone) != len(set(undone)):
             self._checker.fail("a step is undone once", told)
+        if undone != done[::-1][: len(undone)]:
+            self._checker.fail("steps are undone in the reverse order of their records", told)
         if row.state is RunState.COMPLETED:
             if compensations:
                 self._checker.fail("nothing is undone in a run that completes", told)

@@ -35,6 +35,7 @@ from holdfast.stores.contract import (
 )
 from holdfast.stores.contract import Request as Asked
 from holdfast.stores.documents import Document
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run, StartRun
@@ -159,7 +160,8 @@ class ProcessStore(Store):
 
     def renew_lease(self, worker: int, lease: float) -> bool:
         if not self._world.reachable(self._process):
-            self._process.disturbed = True
+            if self._world.is_cut_off(self._process):
+                self._process.disturbed = True  # but not by an outage, in which nobody can renew
             raise StoreUnavailable("the database cannot be reached")
         return self._database.renew_lease(worker, lease)
 
@@ -178,9 +180,9 @@ class ProcessStore(Store):
     async def expire(self, limit: int = 100) -> list[str]:
         raise NotImplementedError("there is no server here that delivers runs")
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         def call() -> Reaped:
-            answer = at_once(self._database.reap(me, by_lease=by_lease))
+            answer = at_once(self._database.reap(me, window, by_lease=by_lease))
             if answer.workers:
                 self._world.story(self._process, "reap", answer.workers, answer.dead)
                 self._checker.reaped(self._process, answer)
@@ -195,10 +197,19 @@ class ProcessStore(Store):
     # Claims
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
         def call() -> list[Run]:
-            runs = at_once(self._database.claim(worker, workflows=workflows, queues=queues, limit=limit))
+            claim = self._database.claim(
+                worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+            )
+            runs = at_once(claim)
             if runs:
                 self._world.story(self._process, "claim", [run.id for run in runs], [run.epoch for run in runs])
                 self._checker.claimed(self._process, worker, runs)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from holdfast.core.queues import Gate
 from holdfast.stores import rules
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, SendSignal, Verdict
+from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, Run, SendSignal, Verdict
 from simulation.planting import mutant
 from simulation.store import ProcessStore
 
@@ -93,6 +93,22 @@ def deliveries_never_reset() -> Iterator[None]:
         yield
 
 
+@mutant("a death counts against every run that the worker held")
+def deaths_in_company_count() -> Iterator[None]:
+    """One bad run, and its neighbors end dead."""
+    real = rules.after_death
+    alone = lambda deliveries, most, suspicion, held: real(deliveries, most, suspicion, 1)  # noqa: E731
+    with patch.object(rules, "after_death", alone):
+        yield
+
+
+@mutant("no death makes a run suspicious enough to be isolated")
+def nobody_is_isolated() -> Iterator[None]:
+    """A bad run takes its neighbors along for ever, and is never found out."""
+    with patch.object(rules, "raise_suspicion", lambda suspicion, held: 1):
+        yield
+
+
 @mutant("a park does not look at the mailbox")
 def park_ignores_mailbox() -> Iterator[None]:
     """A signal that came meanwhile waits for a run that waits for it."""
@@ -106,6 +122,13 @@ def late_park() -> Iterator[None]:
     """The run has gone on since; nobody will wake it."""
     real = MemoryStore._park
     with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(next_seq=None))):
+        yield
+
+
+@mutant("runs with unread signals stay parked when the worker that parked them is gone")
+def parked_under_old_code() -> Iterator[None]:
+    """A deploy that renamed a signal was rolled back, and nobody looks at the run with the code that waits for it."""
+    with patch.object(MemoryStore, "_wake_parked_by", lambda self, worker: None):
         yield
 
 
@@ -160,7 +183,7 @@ def repeat_is_new() -> Iterator[None]:
         if op.clear_attempt:
             self._attempts.get(op.key, {}).pop(op.record.position, None)
         if op.reset_deliveries:
-            self._put(replace(held, deliveries=0))
+            self._put(replace(held, deliveries=0, suspicion=0))
         return Verdict.DONE
 
     with patch.object(MemoryStore, "_append", append):
@@ -209,6 +232,20 @@ def ending_over_ending() -> Iterator[None]:
         return Verdict.DONE
 
     with patch.object(MemoryStore, "_finish", finish):
+        yield
+
+
+@mutant("a retry keeps the attempts of steps that were begun because of what it takes back")
+def retry_keeps_attempts() -> Iterator[None]:
+    """Another call at the same position inherits their progress and their number."""
+    real = MemoryStore._rewind
+
+    def rewind(self: MemoryStore, run: Run, affected: dict[int, None]) -> None:
+        kept = dict(self._attempts.get(run.key, {}))
+        real(self, run, affected)
+        self._attempts[run.key] = kept
+
+    with patch.object(MemoryStore, "_rewind", rewind):
         yield
 
 

@@ -43,6 +43,7 @@ from holdfast.stores.contract import (
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, AwaitRun, Op, Run, Started, StartRun
@@ -207,9 +208,9 @@ class Twin(MemoryStore):
     async def expire(self, limit: int = 100) -> list[str]:
         return self._same("expire", await super().expire(limit), self._other.expire(limit))
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
-        here = await super().reap(me, by_lease=by_lease)
-        there = self._says("reap", self._other.reap(me, by_lease=by_lease))
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
+        here = await super().reap(me, window, by_lease=by_lease)
+        there = self._says("reap", self._other.reap(me, window, by_lease=by_lease))
         self._compare("reap", _sorted(here), there and _sorted(there))
         if here.workers:
             self._written()
@@ -221,10 +222,17 @@ class Twin(MemoryStore):
     # Claims
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
-        here = await super().claim(worker, workflows=workflows, queues=queues, limit=limit)
-        there = self._says("claim", self._other.claim(worker, workflows=workflows, queues=queues, limit=limit))
+        wanted: Any = {"workflows": workflows, "queues": queues, "limit": limit, "suspects_after": suspects_after}
+        here = await super().claim(worker, **wanted)
+        there = self._says("claim", self._other.claim(worker, **wanted))
         self._compare("claim", here, self._runs_there(there))
         if here:
             self._written()

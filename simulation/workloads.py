@@ -2,8 +2,8 @@
 
 A program is JSON, so that one registered workflow covers every shape that a seed may draw: sequences, gathers, races,
 timers, time-outs, signals, maps, retries, ``once`` steps, failures that are caught, children, questions to people,
-steps that are undone when the run fails, and mixes of them. What a step returns is a function of its run and its label
-alone (see ``expectations``).
+steps that are undone when the run fails, a step that kills its process, and mixes of them. What a step returns is a
+function of its run and its label alone (see ``expectations``).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Refused(Exception):
 class Watch:
     """What steps tell whoever looks on (the world of the seed that is running)."""
 
-    def progress(self, run_id: str, label: str, key: str, found: Any) -> None:
-        """An attempt has begun: its idempotency key, and the progress that it found."""
+    def begun(self, run_id: str, label: str, key: str, attempt: int, found: Any) -> None:
+        """An attempt has begun: its idempotency key, its number, and the progress that it found."""
 
-    def beat(self, run_id: str, label: str, progress: Any) -> None:
-        """An attempt has handed in progress."""
+    def beat(self, key: str, progress: Any) -> None:
+        """An attempt of the step with this idempotency key has handed in progress."""
 
     def drew(self, run_id: str, value: str) -> None:
         """Workflow code has drawn something at random."""
@@ -48,6 +48,9 @@ class Watch:
         """How often something was tried in the whole life of a run, with this time."""
         return 1
 
+    def kill(self) -> None:
+        """A step kills the process that executes it."""
+
 
 watch = Watch()
 """Replaced by the world while a seed runs."""
@@ -55,11 +58,11 @@ watch = Watch()
 
 async def _carry_out(label: str, seconds: float, fails: int, beats: int) -> str:
     me = current_step()
-    watch.progress(me.run_id, label, me.idempotency_key, me.progress)
+    watch.begun(me.run_id, label, me.idempotency_key, me.attempt, me.progress)
     for beat in range(beats):
         await asyncio.sleep(seconds / (beats + 1))
         me.heartbeat([label, beat])
-        watch.beat(me.run_id, label, [label, beat])
+        watch.beat(me.idempotency_key, [label, beat])
     await asyncio.sleep(seconds / (beats + 1))
     if me.attempt <= fails:
         raise Refused(f"{label} fails {fails} times")
@@ -105,7 +108,7 @@ async def flaky(label: str, seconds: float, fails: int, beats: int) -> str:
 async def undo(label: str, broken: int, output: str) -> str:
     """Undoes a step; in vain for the first few times, until somebody has seen to it, so to speak."""
     me = current_step()
-    watch.progress(me.run_id, f"undo {label}", me.idempotency_key, None)
+    watch.begun(me.run_id, f"undo {label}", me.idempotency_key, me.attempt, me.progress)
     tried = watch.tries(me.run_id, f"undo {label}")
     await asyncio.sleep(0.02 * (broken % 3))
     if tried <= broken:
@@ -117,6 +120,15 @@ async def undo(label: str, broken: int, output: str) -> str:
 async def undoable(label: str, seconds: float, fails: int, beats: int, broken: int) -> str:
     """A step that is undone if its run fails or is cancelled."""
     return await _carry_out(label, seconds, fails, beats)
+
+
+@step
+async def kill(label: str, seconds: float) -> str:
+    """A step that kills its process after a while, each time."""
+    await asyncio.sleep(seconds)
+    watch.kill()
+    await asyncio.sleep(1e9)  # a process that is gone goes no further
+    return label
 
 
 STEPS = {"work": work, "stubborn": stubborn, "once": once, "hurried": hurried, "flaky": flaky}
@@ -140,6 +152,8 @@ async def _run(node: Node) -> Any:
             return await STEPS[kind](label, seconds, fails, beats)
         case ["undoable", label, seconds, fails, broken]:
             return await undoable(label, seconds, fails, 0, broken)
+        case ["kill", label, seconds]:
+            return await kill(label, seconds)
         case ["child", label, program, how]:
             return await _child(label, program, how)
         case ["named", part]:

@@ -13,6 +13,7 @@ end within a bounded time, with the result that its program must have.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import random
@@ -53,6 +54,8 @@ class World(workloads.Watch):
         self.plan = plan
         self.time = 0.0
         self.chance = random.Random(f"world {plan.seed}")
+        self.oddities = random.Random(f"oddities {plan.seed}")
+        """Drawn apart, so that seeds without unknown outcomes are what they were."""
         self.counts: Counter[str] = Counter()
         self.failure: Broken | None = None
         self._store = "" if place is None else place.name
@@ -214,24 +217,24 @@ class World(workloads.Watch):
 
     # What steps tell (see `workloads.Watch`)
 
-    def progress(self, run_id: str, label: str, key: str, found: Any) -> None:
-        """An attempt found progress of an earlier one: it must be one that was handed in."""
+    def begun(self, run_id: str, label: str, key: str, attempt: int, found: Any) -> None:
+        """An attempt has begun. What it inherits must come from earlier attempts of the same call."""
         if self.checker.keys.setdefault((run_id, label), key) != key:
             self.fail("an idempotency key is stable", f"{run_id} {label}")
         if self.checker.key_owners.setdefault(key, run_id) != run_id:
             self.fail("no two runs have the same idempotency key", f"{run_id} and {self.checker.key_owners[key]}")
-        if found is not None and found not in self.checker.beats.get((run_id, label), []):
-            if run_id in self.checker.rewound:
-                # Known: a retry that takes the last record away leaves the attempts that came after it, and the step
-                # that is now at the position of one of them takes it for its own.
-                self.counts["progress of another step after a retry"] += 1
-                return
-            self.fail("progress is what an attempt handed in", f"{run_id} {label} found {found}")
+        if found is not None and found not in self.checker.beats.get(key, []):
+            self.fail("progress is what an earlier attempt of the same call handed in", f"{run_id} {label}: {found}")
+        earlier = self.checker.attempts_begun[key]
+        if attempt > earlier + 1:
+            told = f"{run_id} {label} begins attempt {attempt} after {earlier} of its own"
+            self.fail("an attempt counts only those of the same call", told)
+        self.checker.attempts_begun[key] += 1
 
-    def beat(self, run_id: str, label: str, progress: Any) -> None:
-        """An attempt has handed in progress."""
+    def beat(self, key: str, progress: Any) -> None:
+        """An attempt of the step with this idempotency key has handed in progress."""
         self.counts["heartbeats"] += 1
-        self.checker.beats.setdefault((run_id, label), []).append(progress)
+        self.checker.beats.setdefault(key, []).append(progress)
 
     def drew(self, run_id: str, value: str) -> None:
         """Workflow code has drawn something at random: the same as ever, and as its origin, in what they share."""
@@ -255,6 +258,12 @@ class World(workloads.Watch):
         self._tries[run_id, label] += 1
         return self._tries[run_id, label]
 
+    def kill(self) -> None:
+        """A step kills the process that executes it."""
+        [process] = [one for one in self.processes if one.loop is asyncio.get_running_loop()]
+        self.counts["kills by a step"] += 1
+        faults.crash(self, process)
+
     # Time and events
 
     def _now(self) -> float:
@@ -272,7 +281,11 @@ class World(workloads.Watch):
 
     def reachable(self, process: Process) -> bool:
         """Whether this process reaches the database now."""
-        return self.time >= self.unreachable_until and self.time >= self.cut_until.get(process, 0.0)
+        return self.time >= self.unreachable_until and not self.is_cut_off(process)
+
+    def is_cut_off(self, process: Process) -> bool:
+        """Whether this process alone does not reach the database."""
+        return self.time < self.cut_until.get(process, 0.0)
 
     # Life
 

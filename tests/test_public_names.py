@@ -8,7 +8,8 @@ import holdfast
 
 PUBLIC = set(
     """
-    Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RunContext RunInfo RunState Runtime
+    Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RetryPolicy RunContext RunInfo
+    RunState Runtime
     Schedule ScheduleInfo UnknownSchedule
     PerKey Queue QueueInfo UnknownQueue
     Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
@@ -18,8 +19,8 @@ PUBLIC = set(
     wait_for_signal workflow
     ApprovalInfo ApprovalNotice ApprovalPolicy ask
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
-    BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError ModelError
-    ModelRefused ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
+    BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError InvalidOutput
+    ModelError ModelRefused ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
     NotAllowed PolicyLimit ServerError ServerUnavailable TooManyRequests Unauthenticated
     StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff

@@ -58,9 +58,9 @@ def variables(family: str) -> dict[str, str]:
 def version(family: str) -> str:
     """All that is pinned, in words."""
     if family not in PACKAGES:
-        from importlib.metadata import version as installed
+        from holdfast import __version__
 
-        return f"{family} {installed(family)}"
+        return f"{family} {__version__}"
     told = [re.sub(r"(\[.*\])?==", " ", package) for package in PACKAGES[family]]
     if family in NODE_PACKAGES:
         told.append(" ".join(NODE_PACKAGES[family].rsplit("@", 1)))

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from holdfast.installation import ADVICE, describe_clash, find_foreign_distribution
+from holdfast.installation import __version__ as __version__
 
 if TYPE_CHECKING:
     from holdfast.agents.agent import Agent
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.client.schedules import ScheduleInfo
     from holdfast.codec.encryption import AesEncryption, Encryption
     from holdfast.core.queues import PerKey, Queue
+    from holdfast.core.retry import RetryPolicy
     from holdfast.core.states import Effect, RunState
     from holdfast.core.usage import Budget, Usage
     from holdfast.errors import (
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
         ForbiddenInWorkflow,
         HoldfastError,
         InputError,
+        InvalidOutput,
         ModelError,
         ModelRefused,
         ModelRetry,
@@ -89,8 +95,6 @@ if TYPE_CHECKING:
         ValueTooLarge,
         WorkflowSwitchedOff,
     )
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "holdfast.agents.agent": ("Agent",),
@@ -131,6 +135,7 @@ _HOMES = {
     "holdfast.client.schedules": ("ScheduleInfo",),
     "holdfast.codec.encryption": ("AesEncryption", "Encryption"),
     "holdfast.core.queues": ("PerKey", "Queue"),
+    "holdfast.core.retry": ("RetryPolicy",),
     "holdfast.core.states": ("Effect", "RunState"),
     "holdfast.core.usage": ("Budget", "Usage"),
     "holdfast.errors": (
@@ -146,6 +151,7 @@ _HOMES = {
         "ForbiddenInWorkflow",
         "HoldfastError",
         "InputError",
+        "InvalidOutput",
         "ModelError",
         "ModelRefused",
         "ModelRetry",
@@ -211,6 +217,7 @@ __all__ = [
     "Handle",
     "HoldfastError",
     "InputError",
+    "InvalidOutput",
     "ModelError",
     "ModelRefused",
     "ModelRetry",
@@ -222,6 +229,7 @@ __all__ = [
     "PolicyLimit",
     "Queue",
     "QueueInfo",
+    "RetryPolicy",
     "RetryRefused",
     "RunCancelled",
     "RunConflict",
@@ -280,6 +288,9 @@ __all__ = [
     "wait_for_signal",
     "workflow",
 ]
+
+if _foreign := find_foreign_distribution():
+    warn(f"{describe_clash(_foreign)} {ADVICE}", RuntimeWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

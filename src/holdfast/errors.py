@@ -3,7 +3,8 @@
     HoldfastError
     ├── DefinitionError              a workflow or step is declared wrongly (raised when it is defined)
     ├── UsageError                   an API is called in a way that cannot work, with the way that does
-    │   └── DepsMissing              an agent's tools need ``deps``, and this process was given none
+    │   ├── DepsMissing              an agent's tools need ``deps``, and this process was given none
+    │   └── BoundArgumentMissing     a run needs objects that only the process that called the agent has
     ├── InputError                   arguments that do not fit the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
     ├── UnknownSchedule              there is no schedule of that name
@@ -39,6 +40,7 @@
     ├── BudgetExceeded               a model call was not made, because it would have passed a budget
     ├── ContextFull                  a model call was not made: what was said must be summarised first
     ├── TurnLimitReached             an agent has made its last turn, and has no answer yet
+    ├── InvalidOutput                a model's answers did not fit the output_type until the retries were used up
     ├── ApprovalError                about a question that a run asks people: ``.approval_id``
     │   ├── UnknownApproval
     │   ├── ApprovalClosed           it was answered before, or nobody waits for the answer any more
@@ -66,7 +68,8 @@
         │   ├── StoreFull
         │   └── ServerUnavailable    a Holdfast server could not be reached, however often it was tried
         ├── StoreReadOnly
-        ├── StoreSchemaError         the database was written by a newer Holdfast
+        ├── StoreSchemaError         the database's schema is not one that this Holdfast can use
+        │   └── SchemaTooNew         a newer Holdfast has migrated it: this process has to be replaced
         └── StoreCorrupt
 
 ``ModelRetry`` is no error of Holdfast's: tools raise it to tell the model what to do otherwise.
@@ -95,6 +98,10 @@ class UsageError(HoldfastError):
 
 class DepsMissing(UsageError):
     """The tools of an agent need ``deps``, and the process that executes its run was given none."""
+
+
+class BoundArgumentMissing(UsageError):
+    """An agent's run was started with objects that cannot be recorded, and this process does not have them."""
 
 
 class InputError(HoldfastError):
@@ -213,7 +220,7 @@ class RunCancelled(RunUnsuccessful):
 
 
 class RunDead(RunUnsuccessful):
-    """The run took its worker down too often in a row and is left alone until a person retries it."""
+    """The run's worker died too often while it held nothing else. The run waits until a person retries it."""
 
 
 class RunTimedOut(HoldfastError, TimeoutError):
@@ -259,14 +266,17 @@ class WorkflowNeverYields(ReplayError):
 class ModelError(HoldfastError):
     """A model call has failed."""
 
-    def __init__(self, message: str, model: str = "", status: int | None = None) -> None:
+    def __init__(self, message: str, model: str = "", status: int | None = None, refusal: str = "") -> None:
         super().__init__(message)
         self.model = model
         self.status = status
+        self.refusal = refusal
+        """The words in which the model itself refuses to answer, if that is what happened."""
 
 
 class ModelRefused(ModelError):
-    """The provider refuses the call (a wrong key, no quota, a bad request): repeating it would not help."""
+    """The provider refuses the call (a wrong key, no quota, a bad request), or the model refuses to answer: repeating
+    it would not help."""
 
 
 class ModelUnavailable(ModelError):
@@ -350,6 +360,10 @@ class ApprovalTimedOut(ApprovalError, TimeoutError):
 
 class TurnLimitReached(HoldfastError):
     """An agent has used up its ``max_turns`` without an answer."""
+
+
+class InvalidOutput(HoldfastError):
+    """A model's answers did not fit the agent's ``output_type`` until its ``output_retries`` were used up."""
 
 
 class McpError(HoldfastError):
@@ -468,6 +482,13 @@ class StoreReadOnly(StoreError):
 
 class StoreSchemaError(StoreError):
     """The database's schema is not one that this version of Holdfast knows."""
+
+
+class SchemaTooNew(StoreSchemaError):
+    """A newer Holdfast has migrated the database, and what this version writes does not fit it any more.
+
+    It does not pass: a worker stops when it finds out, and everything that is asked of an open store is refused.
+    """
 
 
 class StoreCorrupt(StoreError):

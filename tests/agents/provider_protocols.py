@@ -133,11 +133,15 @@ class Answer:
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    finish: str = ""
+    """``length``, ``content_filter``, or as usual."""
+    refusal: str = ""
+    """What the model says in place of an answer."""
 
     @property
     def pieces(self) -> list[str]:
         """The text as a stream has it: word by word."""
-        return re.findall(r"\S+\s*|\s+", self.text)
+        return re.findall(r"\S+\s*|\s+", self.text or self.refusal)
 
 
 Event = tuple[str | None, Any]
@@ -194,7 +198,7 @@ class OpenAIChat:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in answer.calls
         ]
-        message = {"role": "assistant", "content": answer.text or None, "refusal": None}
+        message = {"role": "assistant", "content": answer.text or None, "refusal": answer.refusal or None}
         return {
             "id": f"chatcmpl-{answer.id}",
             "object": "chat.completion",
@@ -204,7 +208,7 @@ class OpenAIChat:
                 {
                     "index": 0,
                     "message": message | ({"tool_calls": calls} if calls else {}),
-                    "finish_reason": "tool_calls" if calls else "stop",
+                    "finish_reason": answer.finish or ("tool_calls" if calls else "stop"),
                     "logprobs": None,
                 }
             ],
@@ -225,13 +229,13 @@ class OpenAIChat:
 
         yield chunk({"role": "assistant", "content": ""})
         for piece in answer.pieces:
-            yield chunk({"content": piece})
+            yield chunk({"refusal" if answer.refusal else "content": piece})
         for index, call in enumerate(answer.calls):
             begun = {"name": call.name, "arguments": ""}
             yield chunk({"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": begun}]})
             for half in _halves(call.arguments):
                 yield chunk({"tool_calls": [{"index": index, "function": {"arguments": half}}]})
-        yield chunk({}, "tool_calls" if answer.calls else "stop")
+        yield chunk({}, answer.finish or ("tool_calls" if answer.calls else "stop"))
         if conversation.usage_in_stream:
             yield None, {**frame, "choices": [], "usage": _chat_usage(answer)}
 
@@ -307,11 +311,13 @@ class OpenAIResponses:
 
     @classmethod
     def body(cls, answer: Answer) -> dict[str, Any]:
-        return cls._response(answer, "completed", [cls._item(one, answer) for one in cls._said(answer)])
+        output = [cls._item(one, answer) for one in cls._said(answer)]
+        return cls._response(answer, "incomplete" if answer.finish else "completed", output)
 
     @staticmethod
     def _said(answer: Answer) -> list[str | ToolCall]:
-        return [*([answer.text] if answer.text else []), *answer.calls]
+        text = answer.text or answer.refusal
+        return [*([text] if text else []), *answer.calls]
 
     @staticmethod
     def _response(answer: Answer, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -328,7 +334,7 @@ class OpenAIResponses:
             "created_at": int(time.time()),
             "status": status,
             "error": None,
-            "incomplete_details": None,
+            "incomplete_details": {"reason": _INCOMPLETE[answer.finish]} if status == "incomplete" else None,
             "instructions": None,
             "metadata": {},
             "model": answer.model,
@@ -338,14 +344,14 @@ class OpenAIResponses:
             "tool_choice": "auto",
             "tools": [],
             "top_p": 1.0,
-            "usage": usage if status == "completed" else None,
+            "usage": None if status == "in_progress" else usage,
         }
 
     @staticmethod
     def _item(one: str | ToolCall, answer: Answer, status: str = "completed") -> dict[str, Any]:
         begun = status != "completed"
         if isinstance(one, str):
-            content = [] if begun else [_output_text(one)]
+            content = [] if begun else [_output_text(one, answer.refusal)]
             return {
                 "id": f"msg_{answer.id}",
                 "type": "message",
@@ -378,21 +384,27 @@ class OpenAIResponses:
             yield "response.output_item.added", {"output_index": index, "item": begun}
             if isinstance(one, str):
                 text = {**place, "content_index": 0}
-                yield "response.content_part.added", {**text, "part": _output_text("")}
+                sort, more = ("refusal", {}) if answer.refusal else ("output_text", {"logprobs": []})
+                yield "response.content_part.added", {**text, "part": _output_text("", answer.refusal)}
                 for piece in answer.pieces:
-                    yield "response.output_text.delta", {**text, "delta": piece, "logprobs": []}
-                yield "response.output_text.done", {**text, "text": one, "logprobs": []}
-                yield "response.content_part.done", {**text, "part": _output_text(one)}
+                    yield f"response.{sort}.delta", {**text, "delta": piece, **more}
+                yield f"response.{sort}.done", {**text, "refusal" if answer.refusal else "text": one, **more}
+                yield "response.content_part.done", {**text, "part": _output_text(one, answer.refusal)}
             else:
                 for half in _halves(one.arguments):
                     yield "response.function_call_arguments.delta", {**place, "delta": half}
                 whole = {**place, "name": one.name, "arguments": one.arguments}
                 yield "response.function_call_arguments.done", whole
             yield "response.output_item.done", {"output_index": index, "item": item}
-        yield "response.completed", {"response": cls.body(answer)}
+        yield f"response.{'incomplete' if answer.finish else 'completed'}", {"response": cls.body(answer)}
 
 
-def _output_text(text: str) -> dict[str, Any]:
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def _output_text(text: str, refusal: str = "") -> dict[str, Any]:
+    if refusal:
+        return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -424,6 +436,7 @@ class Anthropic:
 
     @staticmethod
     def _message(answer: Answer, content: list[dict[str, Any]], stop: str | None) -> dict[str, Any]:
+        refusal = {"type": "refusal", "category": None, "explanation": answer.refusal}
         return {
             "id": f"msg_{answer.id}",
             "type": "message",
@@ -432,6 +445,7 @@ class Anthropic:
             "content": content,
             "stop_reason": stop,
             "stop_sequence": None,
+            **({"stop_details": refusal} if stop and answer.refusal else {}),
             "usage": {
                 # Unlike OpenAI's, Anthropic's figure leaves out what came from the cache.
                 "input_tokens": answer.input_tokens - answer.cached_tokens,
@@ -451,6 +465,8 @@ class Anthropic:
 
     @staticmethod
     def _stop(answer: Answer) -> str:
+        if answer.refusal or answer.finish:
+            return "max_tokens" if answer.finish == "length" else "refusal"
         return "tool_use" if answer.calls else "end_turn"
 
     @classmethod
@@ -474,7 +490,9 @@ class Anthropic:
                 delta = {"type": "input_json_delta", "partial_json": half}
                 yield "content_block_delta", {"index": index, "delta": delta}
             yield "content_block_stop", {"index": index}
-        stop = {"stop_reason": cls._stop(answer), "stop_sequence": None}
+        stop: dict[str, Any] = {"stop_reason": cls._stop(answer), "stop_sequence": None}
+        if answer.refusal:
+            stop["stop_details"] = {"type": "refusal", "category": None, "explanation": answer.refusal}
         yield "message_delta", {"delta": stop, "usage": {"output_tokens": answer.output_tokens}}
         yield "message_stop", {}
 

@@ -17,6 +17,8 @@ script ``weather~summary``, whose texts count themselves: ``summary:1 ...``. A t
 - ``text``, in which ``{task}`` is what the user said first and ``{results}`` the results of the last calls;
 - ``calls``, each a ``tool`` with its ``arguments``: an object, or a string for what is not JSON (not with Anthropic);
 - ``answer``: any JSON, handed in by the output tool if the request offers it, and as text if not;
+- ``finish``: ``length`` or ``content_filter``, if the answer was cut off by that; ``refusal``: what the model says in
+  place of an answer;
 - ``usage`` in tokens, ``cached`` ones being part of ``input``; a guess from the length, if it is not given;
 - ``delay``, seconds before the answer;
 - ``hold``, ``{"touch": F, "until": G}``: makes the file F and does not answer before there is a file G, or with
@@ -25,7 +27,8 @@ script ``weather~summary``, whose texts count themselves: ``summary:1 ...``. A t
   always), and if it has more than ``over`` tokens. ``kind`` is one of ``STATUS`` (``words`` instead of the provider's
   usual ones, ``retry_after`` seconds), ``stall`` (``seconds`` of silence before the answer), ``cut`` (the connection
   breaks in the middle of the answer), ``malformed`` (half of the JSON), ``broken`` (the
-  middle of a stream says that there is an error; else ``cut``) or ``html`` (a page with status 200).
+  middle of a stream says that there is an error; else ``cut``), ``unfinished`` (a stream ends in the middle, in good
+  order; else the whole answer) or ``html`` (a page with status 200).
 
 Each request is written to the ledger when it comes, and again when it has been answered, so that a test can count from
 outside (``read_calls``), whoever has died meanwhile.
@@ -180,6 +183,8 @@ class ProviderServer(ThreadingHTTPServer):
         self._seen: Counter[tuple[str, str, str]] = Counter()
         self._numbers = itertools.count()
         self._connections: set[socket.socket] = set()
+        self.bodies: list[Any] = []
+        """What was asked, as it came in."""
 
     def script(self) -> Script:
         """The scripts as they are now."""
@@ -253,7 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.protocol = protocol
         try:
-            self._converse(protocol.read(json.loads(body)))
+            self.server.bodies.append(json.loads(body))
+            self._converse(protocol.read(self.server.bodies[-1]))
         except Refused as error:
             self._refuse(error.status, error.kind, str(error))
 
@@ -331,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, answer: Answer, conversation: Conversation, kind: str, hold: Mapping[str, Any] | None) -> None:
         events = [(name, json.dumps(data)) for name, data in self.protocol.events(answer, conversation)]
-        if kind in ("cut", "malformed", "broken"):
+        if kind in ("cut", "malformed", "broken", "unfinished"):
             events = events[: len(events) // 2]
         if kind == "broken":
             self.answered = {"fault": kind}
@@ -341,7 +347,7 @@ class _Handler(BaseHTTPRequestHandler):
             name, data = events[-1]
             events[-1] = name, data[: len(data) // 2]
         parts = [f"{f'event: {name}' if name else ''}\ndata: {data}\n\n".lstrip().encode() for name, data in events]
-        if kind != "cut":
+        if kind not in ("cut", "unfinished"):
             parts[-1] += self.protocol.done
         chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
         chunks[-1] += b"" if kind == "cut" else b"0\r\n\r\n"
@@ -457,7 +463,8 @@ def _answer_of(conversation: Conversation, turn: Mapping[str, Any]) -> Answer:
         "output": (len(text) + sum(len(call.arguments) for call in calls)) // 4 + 1,
         "cached": 0,
     } | turn.get("usage", {})
-    return Answer(identity, conversation.model, text, calls, usage["input"], usage["output"], usage["cached"])
+    ended = turn.get("finish", ""), turn.get("refusal", "")
+    return Answer(identity, conversation.model, text, calls, usage["input"], usage["output"], usage["cached"], *ended)
 
 
 # A process of its own

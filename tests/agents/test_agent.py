@@ -9,7 +9,15 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Agent, ModelRetry, RunContext, tool, workflow
-from holdfast.errors import DefinitionError, DepsMissing, InputError, ModelRefused, SettleRefused, TurnLimitReached
+from holdfast.errors import (
+    DefinitionError,
+    DepsMissing,
+    InputError,
+    InvalidOutput,
+    ModelRefused,
+    SettleRefused,
+    TurnLimitReached,
+)
 from holdfast.testing import Runner, ScriptedModel, answer, call
 
 pytestmark = pytest.mark.asyncio
@@ -134,6 +142,28 @@ async def test_a_structured_answer_is_checked_and_the_model_corrects_it() -> Non
     assert "people" in told(model, 1)[0]
     assert "final_result" in told(model, 2)[0]
     assert [step.name for step in result.steps] == ["model call"] * 3
+
+
+async def test_an_answer_that_never_fits_ends_in_a_clear_error() -> None:
+    model = ScriptedModel([answer(name="Paris")] * 4 + [answer(name="Paris", people=2_000_000)])
+    agent = Agent(model, name="agent-stubborn", output_type=City)
+    runner = Runner()
+    result = await runner.run(agent, "The largest city of France?")
+    assert isinstance(result.error, InvalidOutput)
+    assert "4 answers in a row" in str(result.error)
+    assert "people" in str(result.error)
+    assert len(model.calls) == 4, "once, and output_retries more"
+    model.script = [*model.script[:3], answer(name="Paris", people=2_000_000)]
+    result = await runner.retry(result.run_id)
+    assert result.output.output == City(name="Paris", people=2_000_000), result.error
+    assert len(model.calls) == 5, "a retry asks once more"
+
+
+async def test_an_answer_that_fits_or_a_call_begins_the_count_of_misfits_anew() -> None:
+    wrong, calls = answer(name="Paris"), call("double", number=1)
+    model = ScriptedModel([wrong, calls, wrong, calls, wrong, answer(name="Paris", people=1)])
+    agent = Agent(model, name="agent-on-and-off", output_type=City, tools=[double], output_retries=1)
+    assert (await Runner().run(agent, "go")).output.output == City(name="Paris", people=1)
 
 
 async def test_the_turn_limit_ends_in_a_clear_error() -> None:
@@ -308,6 +338,7 @@ async def test_a_journal_is_replayed_in_a_new_process() -> None:
     [
         ({"name": ""}, "name"),
         ({"name": "bad-1", "max_turns": 0}, "max_turns"),
+        ({"name": "bad-8", "output_retries": -1}, "output_retries"),
         ({"name": "bad-2", "tools": [double, tool(name="double")(lambda: 1)]}, "double"),
         ({"name": "bad-3", "tools": [3]}, "tool"),
         ({"name": "bad-4", "budget": 3}, "Budget"),

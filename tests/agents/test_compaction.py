@@ -178,7 +178,7 @@ class City(BaseModel):
 async def test_a_structured_answer_that_is_corrected_goes_on_over_a_compaction() -> None:
     script = [*finding(6, answer(name="Paris")), "Paris!", answer(name="Paris", people="x" * 900), answer(name="P")]
     model = Listener([*script, answer(name="Paris", people=2)])
-    agent = Agent(model, name="compact-city", tools=[find], output_type=City, compaction=WINDOW)
+    agent = Agent(model, name="compact-city", tools=[find], output_type=City, compaction=WINDOW, output_retries=4)
     result = await Runner().run(agent, "The largest city?")
     assert result.output.output == City(name="Paris", people=2), result.error
     assert "compaction" in names(result)

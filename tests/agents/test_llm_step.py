@@ -116,6 +116,36 @@ class AnswersInThree:
 
 
 @pytest.mark.asyncio
+async def test_the_questions_of_a_run_share_one_script() -> None:
+    model, other = ScriptedModel(["one", answer(name="x"), answer(name="y", size=1), "four"]), ScriptedModel(["mine"])
+
+    @llm_step(model=model)
+    async def first() -> str:
+        return "first?"
+
+    @llm_step(model=model, output_type=City)
+    async def corrected() -> City:
+        return "which?"  # type: ignore[return-value]
+
+    @llm_step(model=other)
+    async def elsewhere() -> str:
+        return "yours?"
+
+    @workflow(name="llm-shared-script")
+    async def flow() -> list[str]:
+        return [await first(), (await corrected()).name, await elsewhere(), await first()]
+
+    expected = ["one", "y", "mine", "four"]
+    runner = Runner()
+    assert (await runner.run(flow)).output == expected
+    await Runner(processes=0, pairs=0).crash_everywhere(flow)
+    stand_in = ScriptedModel(["a", answer(name="b", size=2), "c", "d"])
+    result = await Runner(model=stand_in).run(flow)
+    assert result.output == ["a", "b", "c", "d"]
+    assert [step.usage is not None and step.usage.calls for step in result.steps] == [1, 1, 1, 1]
+
+
+@pytest.mark.asyncio
 async def test_a_model_is_not_asked_again_after_a_crash() -> None:
     model = echoing()
     runner = Runner(model=model)
@@ -159,7 +189,7 @@ async def test_a_fan_out_asks_for_each_item_and_conditions_see_answers() -> None
     result = await Runner(model=ScriptedModel([judging])).run(ManyQuestions, last="wasps")
     assert result.steps[2].output == [Verdict(True), Verdict(False), Verdict(False)]
     assert result.output == "<Praise 1 of them>"
-    result = await Runner(model=ScriptedModel([answer(good=False)])).run(ManyQuestions, last="wasps")
+    result = await Runner(model=ScriptedModel([lambda _: answer(good=False)])).run(ManyQuestions, last="wasps")
     assert (result.status, result.output, len(result.steps)) == ("completed", None, 4)
 
 
@@ -404,7 +434,7 @@ async def test_who_answered_and_who_did_not_is_recorded() -> None:
 # Budgets
 
 
-@llm_step(model=ScriptedModel(["yes"], usage=(5, 5)))
+@llm_step(model=ScriptedModel(["yes"] * 3, usage=(5, 5)))
 async def asked_beside_others(text: str) -> str:
     return text
 

@@ -147,7 +147,7 @@ async def test_a_missing_key_is_told_with_the_variable(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        ('`pip install "pydantic-ai-slim[google]"`', "pip install 'holdfast[google]'"),
+        ('`pip install "pydantic-ai-slim[google]"`', "pip install 'holdfast-agents[google]'"),
         ('`pip install "pydantic-ai-slim[xai]"`', "pip install 'pydantic-ai-slim[xai]'"),
     ],
 )

@@ -30,7 +30,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from holdfast.agents.models import prices
-from holdfast.agents.models.calls import Ask, ModelChain
+from holdfast.agents.models.calls import Ask
+from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.prices import FILE_TOKENS, cost_of, expected, used_by
 from holdfast.core.usage import Usage
 

@@ -79,7 +79,7 @@ def test_an_answer_with_a_part_of_a_newer_library_is_told_with_both_versions():
 @pytest.mark.parametrize("read", [lambda data: REPLIES.decode(data, "it"), plain_reply], ids=["whole", "plain"])
 def test_another_format_says_to_upgrade(read: Any):
     data = {**envelope(reply(TextPart("Hi"))), "$model": FORMAT + 1}
-    with pytest.raises(UnreadableRecord, match=rf"format {FORMAT + 1}.*newer.*pip install --upgrade holdfast"):
+    with pytest.raises(UnreadableRecord, match=rf"format {FORMAT + 1}.*newer.*pip install --upgrade holdfast-agents"):
         read(json.dumps(data, separators=(",", ":")).encode())
 
 

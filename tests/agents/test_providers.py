@@ -22,9 +22,20 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from worlds import World, eventually, journal, until_ended
 
-from holdfast import Agent, ModelError, ModelRefused, ModelUnavailable, RunFailed, Runtime, Usage, tool, workflow
-from holdfast.agents.models.calls import Ask, ModelChain, ask, call_model
-from holdfast.agents.models.faults import BACKOFF, LONGEST_WAIT, RETRIES
+from holdfast import (
+    Agent,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
+    RetryPolicy,
+    RunFailed,
+    Runtime,
+    Usage,
+    tool,
+    workflow,
+)
+from holdfast.agents.models.calls import Ask, ask, call_model
+from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.reply import Reply
 from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.execution import current_execution
@@ -35,6 +46,8 @@ CHAT, RESPONSES, ANTHROPIC = "openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:c
 PROTOCOL = {CHAT: "openai-chat", RESPONSES: "openai-responses", ANTHROPIC: "anthropic"}
 REFUSALS = ("unauthorized", "quota", "bad_request", "not_found", "too_long")
 SUNNY = {"text": "Sunny and warm."}
+RETRIES = 5
+BOUNDED = RetryPolicy(retries=RETRIES)
 
 _questions: dict[int, Ask] = {}
 _replies: dict[int, Reply] = {}
@@ -159,31 +172,45 @@ async def test_a_rate_limit_is_waited_for_as_told(asking: Asking, model: str):
     reply = await asking.ask(model)
     assert reply.response.text == "Sunny and warm."
     assert reply.failed == ()
-    assert asking.clock.slept == [7.0, 3.0]
+    assert asking.clock.slept == [7.0, 3.0]  # the backoff is 1 s, then 2 s
     assert [call.nth for call in asking.calls] == [1, 2, 3]
 
 
-async def test_who_asks_for_too_long_a_wait_is_not_waited_for(asking: Asking):
-    fault = {"kind": "rate_limit", "retry_after": int(LONGEST_WAIT) + 1, "times": None}
-    asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{"faults": [fault]}]}
+async def test_a_long_wait_that_a_provider_asks_for_is_waited_for_unless_another_answers(asking: Asking):
+    fault = {"kind": "rate_limit", "retry_after": 3601}
+    asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{**SUNNY, "faults": [fault]}]}
     reply = await asking.ask(CHAT, ANTHROPIC)
     assert [(one.model, one.attempts) for one in reply.failed] == [(CHAT, 1)]
-    error = await asking.fail(RESPONSES)
-    assert isinstance(error, ModelUnavailable)
-    assert "asks to wait 301 s" in str(error)
     assert asking.clock.slept == []
+    reply = await asking.ask(RESPONSES)
+    assert (reply.model, reply.failed) == (RESPONSES, ())
+    assert asking.clock.slept == [3601.0]
+
+
+async def test_no_wait_at_all_does_not_use_up_the_attempts(asking: Asking, model: str):
+    asking.server.scripts = failing({"kind": "rate_limit", "retry_after": 0, "times": 12})
+    reply = await asking.ask(model)
+    assert reply.response.text == "Sunny and warm."
+    assert asking.clock.slept == [min(300.0, 2.0**retry) for retry in range(12)]
+
+
+async def test_an_outage_is_waited_for(asking: Asking, model: str):
+    asking.server.scripts = failing({"kind": "server_error", "times": 40})
+    reply = await asking.ask(model)
+    assert reply.response.text == "Sunny and warm."
+    assert sum(asking.clock.slept) > 2 * 3600
 
 
 async def test_a_fault_that_stays_is_repeated_and_then_told(asking: Asking, model: str):
     """As many requests as the policy says: the SDK makes none of its own."""
     asking.server.scripts = failing({"kind": "server_error", "times": None})
-    error = await asking.fail(model)
+    error = await asking.fail(model, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
     assert (error.model, error.status) == (model, 500)
     assert all(words in str(error) for words in (model, f"{RETRIES + 1} ", "500: The server had an error"))
     assert [call.nth for call in asking.calls] == list(range(1, RETRIES + 2))
     assert len({call.digest for call in asking.calls}) == 1
-    assert asking.clock.slept == [BACKOFF.delay(attempt, 0.0) for attempt in range(1, RETRIES + 1)]
+    assert asking.clock.slept == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +226,42 @@ async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, setting
     assert {call.stream for call in asking.calls} == {stream or (model == ANTHROPIC and settings is None)}
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_stream_that_ends_without_a_reason_is_repeated(asking: Asking, model: str, stream: bool):
+    """Anthropic's answers are streamed by its library class in any case."""
+    asking.server.scripts = failing({"kind": "unfinished", "times": 2}, usage={"input": 70, "output": 9})
+    reply = await asking.ask(model, stream=stream)
+    assert reply.response.text == "Sunny and warm."
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (70, 9)
+    assert len(asking.calls) == (3 if stream or model == ANTHROPIC else 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_an_answer_that_was_cut_off_says_so(asking: Asking, model: str, finish: str, stream: bool):
+    asking.server.scripts = {"weather": [{"text": "Sunny and", "finish": finish, "usage": {"output": 9}}]}
+    reply = await asking.ask(model, stream=stream)
+    assert (reply.response.text, reply.response.finish_reason) == ("Sunny and", finish)
+    assert reply.usage.output_tokens == 9
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_words_of_a_refusal_are_told(asking: Asking, model: str, stream: bool):
+    asking.server.scripts = {"weather": [{"refusal": "I do not talk about clouds."}]}
+    error = await asking.fail(model, stream=stream)
+    assert isinstance(error, ModelRefused)
+    assert error.refusal == "I do not talk about clouds."
+    assert "refuses to answer: I do not talk about clouds." in str(error)
+    assert len(asking.calls) == 1
+
+
+async def test_another_model_may_answer_what_one_refuses(asking: Asking):
+    asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{"refusal": "I do not talk about clouds."}]}
+    reply = await asking.ask(CHAT, ANTHROPIC)
+    assert (reply.model, reply.response.text) == (ANTHROPIC, "Sunny and warm.")
+    assert "I do not talk about clouds." in reply.failed[0].error
+
+
 async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60})
     reply = await asking.ask(model, timeout=0.3)
@@ -212,7 +275,7 @@ async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
 
 async def test_silence_that_stays_is_told(asking: Asking):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60, "times": None})
-    error = await asking.fail(CHAT, timeout=0.05)
+    error = await asking.fail(CHAT, timeout=0.05, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
     assert "no answer within 0.05 s" in str(error)
     assert len(asking.clock.slept) == RETRIES
@@ -222,7 +285,7 @@ async def test_nobody_at_the_address_is_a_fault_that_may_pass(asking: Asking, mo
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}/v1")
-        error = await asking.fail(CHAT)
+        error = await asking.fail(CHAT, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
     assert error.status is None
     assert len(asking.clock.slept) == RETRIES
@@ -237,11 +300,11 @@ async def test_the_fallback_answers_and_the_reply_tells_why_the_others_did_not(a
     reply = await asking.ask(CHAT, "openai:gpt-4.1", ANTHROPIC)
     assert (reply.model, reply.response.text) == (ANTHROPIC, "Sunny and warm.")
     assert reply.failed == (
-        FailedModel(CHAT, "status 500: The server had an error while processing your request. Sorry about that!", 6),
+        FailedModel(CHAT, "status 500: The server had an error while processing your request. Sorry about that!", 2),
         FailedModel("openai:gpt-4.1", "status 401: No such key.", 1),
     )
     counts = {name: len(list(group)) for name, group in itertools.groupby(asking.calls, lambda call: call.model)}
-    assert counts == {"gpt-4o": RETRIES + 1, "gpt-4.1": 1, "claude-sonnet-5": 1}
+    assert counts == {"gpt-4o": 2, "gpt-4.1": 1, "claude-sonnet-5": 1}
 
 
 async def test_when_the_last_fallback_fails_all_are_told(asking: Asking):
@@ -249,7 +312,7 @@ async def test_when_the_last_fallback_fails_all_are_told(asking: Asking):
         "weather": [{"faults": [{"kind": "overloaded", "times": None}]}],
         "weather@gpt-4o": [{"faults": [{"kind": "quota", "times": None}]}],
     }
-    error = await asking.fail(RESPONSES, ANTHROPIC)
+    error = await asking.fail(RESPONSES, ANTHROPIC, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
     assert error.model == ANTHROPIC
     assert "529: Overloaded." in str(error)
@@ -280,7 +343,7 @@ async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
         asking.server.scripts = failing(fault, hold={"touch": str(held), "until": str(go)})
 
     asking.clock.sleep = _and_then(asking.clock.sleep, 2, hold_the_next)  # type: ignore[method-assign]
-    _, handle = await asking.start(CHAT)
+    _, handle = await asking.start(CHAT, retry=BOUNDED)
     assert asking.runtime is not None
     await eventually(held.exists)
     await asking.world.crash(asking.runtime)

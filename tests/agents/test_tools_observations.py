@@ -85,8 +85,7 @@ def test_a_failure_is_told_without_its_traceback_and_in_few_words():
         (
             RunState.DEAD,
             StepFailed("its worker died 3 times"),
-            "The sub-agent 'writer' is dead: it took its process down too often, and was given up: "
-            "its worker died 3 times",
+            "The sub-agent 'writer' is dead: its process died too often: its worker died 3 times",
         ),
     ],
 )

@@ -66,7 +66,9 @@ def test_a_database_of_a_newer_holdfast_is_refused_and_left_alone(tmp_path: Path
         async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
             await counting(1)
         connection = sqlite3.connect(tmp_path / "runs.db")
+        connection.execute("UPDATE meta SET value = 999 WHERE name = 'compatible_from'")
         connection.execute("PRAGMA user_version = 999")
+        connection.commit()
         connection.close()
         before = (tmp_path / "runs.db").read_bytes()
         with pytest.raises(StoreSchemaError, match="999"):

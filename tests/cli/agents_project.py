@@ -11,6 +11,7 @@ import asyncio
 
 from pydantic import BaseModel
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelResponse, TextPart
 
 from holdfast import Agent, Budget, llm_step, step, tool, workflow
 from holdfast.testing.models import ScriptedModel, answer, call
@@ -71,6 +72,10 @@ fall = Agent(bad, fallback=second, name="fall")
 fails = Agent(bad, name="fails")
 flaky = Agent(gpt(ModelHTTPError(503, "gpt-5", {"error": {"message": "overloaded"}}), name="gpt-5"), name="flaky")
 
+short = ModelResponse([TextPart("Once upon a")], finish_reason="length")
+cut = Agent(ScriptedModel([short]), name="cut")
+continued = Agent(ScriptedModel([short, " time."]), name="continued", continue_truncated=True)
+
 talk = ScriptedModel(["Hello Ann.", "You are Ann.", "Still Ann."], usage=(10, 5))
 chat = Agent(talk, name="chat", instructions=lambda: "Be kind.")
 
@@ -130,6 +135,8 @@ async def main():
     await rated()
     await research.options(id="research-1").run("Explain entanglement to me.")
     await typed.options(id="typed-1").run("Which city?")
+    await cut.options(id="cut-1").run("Tell a story.")
+    await continued.options(id="continued-1").run("Tell a story.")
     await fall.options(id="fall-1").run("Ask.")
     try:
         await fails.options(id="fails-1").run("Ask.")

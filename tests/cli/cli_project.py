@@ -254,9 +254,13 @@ class Project:
 
     def on_a_terminal(self, *args: str) -> str:
         """What ``holdfast ...`` writes to a terminal of 80 columns."""
+        return self.python_on_a_terminal("-m", "holdfast.cli", *args)
+
+    def python_on_a_terminal(self, *args: str) -> str:
+        """What ``python ...`` writes to a terminal of 80 columns."""
         reading, writing = pty.openpty()
         process = quick_python.start(
-            [sys.executable, "-m", "holdfast.cli", *args],
+            [sys.executable, *args],
             cwd=self.folder,
             env=self.environment(TERM="xterm-256color"),
             stdin=writing,
@@ -280,9 +284,9 @@ class Project:
         done = self.python("-c", code)
         assert done.code == 0, done.err
 
-    def worker(self, target: str) -> subprocess.Popen[str]:
+    def worker(self, target: str, *options: str) -> subprocess.Popen[str]:
         return quick_python.start(
-            [sys.executable, "-m", "holdfast.cli", "worker", target],
+            [sys.executable, "-m", "holdfast.cli", "worker", target, *options],
             cwd=self.folder,
             env=self.environment(),
             stderr=subprocess.PIPE,

@@ -52,11 +52,24 @@ def test_models_that_gave_no_answer_are_told_with_the_reason(lab: Project):
 def test_a_model_call_in_flight_tells_who_has_not_answered_yet(lab: Project):
     out = lab.here("show", "flaky-1").out
     assert re.search(
-        r"^in flight\n +1  model call  attempt \d+ failed .*\n      openai:gpt-5: status 503: overloaded$", out, re.M
+        r"^in flight\n +1  model call  attempt \d+ failed .*; waiting for the next attempt at \d.*\n"
+        r"      openai:gpt-5: status 503: overloaded$",
+        out,
+        re.M,
     )
     assert "progress" not in out
     told = lab.here("show", "flaky-1", "--conversation").out
-    assert re.search(r"^user\n    Ask\.\n\n#1 the model is being asked: \d+ attempts? so far$", told, re.M)
+    assert re.search(r"^user\n    Ask\.\n\n#1 the model is asked again at \d.* UTC: \d+ attempts? so far$", told, re.M)
+
+
+def test_an_answer_that_was_cut_off_says_so(lab: Project):
+    out = lab.here("show", "cut-1").out
+    assert "      “Once upon a”\n      cut off at the limit of tokens\n" in out
+    out = lab.here("show", "continued-1").out
+    assert "      cut off at the limit of tokens; the model was asked to continue\n" in out
+    assert "cannot be used" not in out
+    [call] = [one["model_call"] for one in lab.here("show", "cut-1", "--json").json["journal"]]
+    assert (call["finish_reason"], call["refusal"], call["continues"]) == ("length", "", False)
 
 
 def test_an_unknown_price_is_said_to_be_unknown_and_an_answer_that_cannot_be_used_why(lab: Project):

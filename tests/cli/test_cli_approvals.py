@@ -49,7 +49,7 @@ def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
     assert lines[1] == " " * 14 + "It is \\x1b[31mfragile.", "nothing that is recorded steers the terminal"
     assert lines[2] == "    run        shipping-vase (shipping), number 1"
     assert re.fullmatch(r"    asked      (now|\d+ s ago) \(.*\) of ann", lines[3])
-    assert re.fullmatch(r"    until      in 1 d \(.*\)", lines[4])
+    assert re.fullmatch(r"    until      in 1 d 23 h \(.*\)", lines[4])
     assert lines[5:] == [
         f"    answer     holdfast approve {ship}",
         f"               holdfast deny {ship}",
@@ -186,6 +186,47 @@ def test_what_was_approved_is_printed_with_the_arguments_that_were_shown(office:
     assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})\n' in done.out
 
 
+def test_the_id_of_a_run_stands_for_its_one_open_approval(office: Project):
+    approval = id_of(office, "shipping-vase")
+    done = office.here("approve", "shipping-vase", "--json")
+    assert (done.code, done.json["id"], done.json["approval"]) == (0, "shipping-vase", approval)
+    denied = office.here("deny", "mailing")
+    assert denied.code == 0, denied.err
+    again = office.here("approve", "mailing")
+    assert again.code == 1
+    assert "run 'mailing' has no open approval: it is " in again.err
+    assert "there is no approval 'nothing'" in office.here("approve", "nothing").err
+
+
+def test_the_id_of_a_run_with_several_open_approvals_names_them(office: Project):
+    app = office.folder / "app.py"
+    app.write_text(
+        app.read_text()
+        + """
+
+@workflow(id="both")
+async def both() -> None:
+    import asyncio
+    await asyncio.gather(ask("First?"), ask("Second?"))
+"""
+    )
+    code = (
+        "import asyncio, app\nfrom holdfast import Client\n"
+        "async def main():\n"
+        "    await app.both.start()\n"
+        "    async with Client() as client:\n"
+        "        while len(await client.approvals('both')) < 2: await asyncio.sleep(0.01)\n"
+        "asyncio.run(main())"
+    )
+    assert office.python("-c", code).code == 0
+    done = office.here("approve", "both")
+    assert done.code == 1
+    assert "run 'both' has more than one open approval: " in done.err
+    for one in listed(office, "both"):
+        assert one["id"] in done.err
+    assert len(listed(office, "both")) == 2
+
+
 def test_who_comes_second_is_told_and_the_very_same_is_harmless(office: Project):
     ship = id_of(office, "shipping-vase")
     assert office.here("deny", ship, "--by", "ann", "--reason", "not paid").out.startswith("denied as ann: ")
@@ -220,7 +261,7 @@ def test_answers_are_told_to_programs(office: Project):
 def test_a_run_that_waits_is_shown_with_its_question_and_how_to_answer(desk: Project):
     ship = id_of(desk, "shipping-vase")
     out = desk.here("show", "shipping-vase").out
-    assert f"waits for  approval {ship} or a timer (due in 1 d)" in out
+    assert f"waits for  approval {ship} or a timer (due in 1 d 23 h)" in out
     assert f"\nwaits for an answer\n  {ship}  Ship vase?\n" in out
     assert f"holdfast approve {ship}\n" in out
     assert desk.here("show", "shipping-vase", "--json").json["approvals"][0]["state"] == "open"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import webbrowser
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any
 import psutil
 import pytest
 from cli_project import Project
+from click.testing import CliRunner
 from provider_server import server_process
 
+from holdfast.cli import main
 from holdfast.cli.demo import conclude, run_demo
 from holdfast.cli.demo.effects import Trace
+from holdfast.cli.demo.page import has_browser
 from holdfast.cli.demo.verdict import Journal, Recorded, count
 from holdfast.cli.wording import console
 from holdfast.core.states import RunState
@@ -178,7 +182,11 @@ def test_the_demo_fails_when_the_counts_are_not_as_promised(
 
 @pytest.mark.parametrize(
     ("model", "word"),
-    [("openai:gpt-4o-mini", "OPENAI_API_KEY"), ("mistral:mistral-small", "holdfast[mistral]"), ("gtp-4o", "gpt-4o")],
+    [
+        ("openai:gpt-4o-mini", "OPENAI_API_KEY"),
+        ("mistral:mistral-small", "holdfast-agents[mistral]"),
+        ("gtp-4o", "gpt-4o"),
+    ],
 )
 def test_a_real_model_that_cannot_be_asked_is_told_before_anything_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch, model: str, word: str
@@ -187,7 +195,7 @@ def test_a_real_model_that_cannot_be_asked_is_told_before_anything_starts(
     done = project.here("demo", "--model", model)
     assert done.code == 1
     assert word in done.err
-    assert not done.out
+    assert done.out == "Loading Holdfast …\n"
 
 
 def calling(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -226,3 +234,66 @@ def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypa
     with pytest.raises(UsageError):
         run_demo(fast=True, on_page=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_prints_its_first_line_before_it_loads_anything(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "holdfast.cli.demo", None)  # importing it fails
+    done = CliRunner().invoke(main, ["demo"])
+    assert isinstance(done.exception, ImportError)
+    assert done.output == "Loading Holdfast …\n"
+
+
+def test_the_demo_on_a_page_does_not_wait_for_a_browser_that_cannot_come(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    (project.folder / "bin").mkdir()
+    (project.folder / "bin" / "lynx").symlink_to("/bin/true")  # a text browser would take over the terminal
+    monkeypatch.setenv("PATH", str(project.folder / "bin"))
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "demo", "--open", "--fast"],
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: list[str] = []
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        lines.append(line)
+        if "The page stays until Ctrl-C" in line:
+            demo.send_signal(signal.SIGINT)
+    assert demo.wait(timeout=20) == 0, lines
+    told = "".join(lines)
+    assert lines[:2] == [
+        "Loading Holdfast …\n",
+        "One agent (12 turns), two worker processes, one SIGKILL in the middle of turn 9.\n",
+    ]
+    assert "Starting the worker processes …\n" in lines
+    assert re.search(r"Watch it on http://\S+/#/runs/demo\nNo browser was found here, so the run starts now", told)
+    assert "Waiting up to" not in told
+    shutil.rmtree(re.findall(r"Counted in (\S+)/effects.log", told)[0])
+
+
+@pytest.mark.parametrize(
+    ("found", "environment", "expected"),
+    [
+        (webbrowser.BackgroundBrowser("xdg-open"), "", True),
+        (webbrowser.GenericBrowser("w3m"), "", False),
+        (webbrowser.GenericBrowser("w3m"), "w3m", True),  # the user has chosen it
+        (None, "", False),
+    ],
+)
+def test_a_browser_counts_if_it_has_a_window_or_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, found: Any, environment: str, expected: bool
+):
+    def get() -> Any:
+        if found is None:
+            raise webbrowser.Error("could not locate runnable browser")
+        return found
+
+    monkeypatch.setattr(webbrowser, "get", get)
+    monkeypatch.setenv("BROWSER", environment)
+    assert has_browser() is expected

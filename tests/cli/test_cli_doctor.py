@@ -106,7 +106,7 @@ def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeyp
     assert checks(done)["mcp"]["message"].startswith("the package for MCP servers is installed (")
     monkeypatch.setattr("holdfast.cli.doctor.providers.find_spec", lambda name: None)
     done = project.here("doctor", "--json")
-    assert checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast[mcp]'"
+    assert checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast-agents[mcp]'"
 
 
 @pytest.mark.parametrize("command", ["runs", "namespaces", "doctor"])

@@ -11,6 +11,7 @@ from cli_project import Project, make_project
 
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
 from holdfast.client.journals import Journal
+from holdfast.client.run_info import Failure
 from own_worlds import own_definitions
 
 KEYS = "HOLDFAST_ENCRYPTION_KEYS"
@@ -164,4 +165,4 @@ def test_a_client_without_the_key_is_told_that_something_is_sealed(concerts: Pro
             return {run.id: (run.inputs, run.error) for run in await client.list()}
 
     words = f"(sealed with key {KEY_ID})"
-    assert asyncio.run(listed())["failure"] == (words, words)
+    assert asyncio.run(listed())["failure"] == (words, Failure("holdfast.errors.UnreadableRecord", words))

@@ -30,12 +30,12 @@ def test_dead_runs_are_listed_with_what_they_did(history: Project):
     done = history.here("dead")
     assert done.code == 0
     assert "crasher  crasher\n    dead since  " in done.out
-    assert "took down   3 workers in a row, the last one " in done.out
+    assert "deaths      3 workers that held no other run, the last one " in done.out
     assert "recorded    0 records" in done.out
     assert "see to the cause, then: holdfast dead retry crasher" in done.out
     [told] = json.loads(history.here("dead", "--json").out)
     assert (told["id"], told["deaths"], told["records"], told["last_recorded"]) == ("crasher", 3, 0, None)
-    assert "took its worker down 3 times in a row" in told["reason"]
+    assert "died 3 times while this was the only run it held" in told["reason"]
     assert history.here("dead", "--workflow", "etl").out == "no run of workflow 'etl' is dead\n"
     assert history.here("dead", "show", "crasher").out.startswith("run        crasher\n")
 

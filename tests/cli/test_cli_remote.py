@@ -50,6 +50,8 @@ CHANGING: Sequence[tuple[str, ...]] = [
     ("resume", "nowhere"),
     ("budget", "waiting", "--tokens", "20"),
     ("cancel", "waiting", "done"),
+    ("retry", "--state", "failed", "--since", "1d", "--error", "no such thing", "--yes"),
+    ("retry", "--state", "failed", "--state", "dead", "--yes"),
     ("retry", "failed"),
     ("fork", "done", "--id", "again"),
     ("approve", "QUESTION", "--by", "ann"),

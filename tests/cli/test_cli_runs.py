@@ -12,7 +12,7 @@ def test_runs_are_listed_newest_first_with_what_they_wait_for_or_died_of(history
     by_id = {line.split()[0]: line for line in lines}
     assert "completed" in by_id["etl-acme"]
     assert "ValueError: [red]no such[/red] customer" in by_id["etl-bad"]
-    assert "took its worker down 3 times in a row" in by_id["crasher"]
+    assert "died 3 times while this was the only run it held" in by_id["crasher"]
     assert "no live worker serves it" in by_id["order-8"]
     assert by_id["order-7"].endswith("signal 'approved'; no live worker serves it")
 

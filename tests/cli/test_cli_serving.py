@@ -112,7 +112,7 @@ def test_a_server_says_what_it_needs_and_where_it_may_not_listen(project: Projec
     code = "import sys\nsys.modules['uvicorn'] = None\nfrom holdfast.cli import main\nmain(['serve'])\n"
     missing = project.python("-c", code)
     assert missing.code == 1
-    assert "pip install 'holdfast[server]'" in missing.err
+    assert "pip install 'holdfast-agents[server]'" in missing.err
     assert "Traceback" not in missing.err
 
 

@@ -66,7 +66,7 @@ def test_show_tells_who_holds_a_run_and_how_far_its_step_in_flight_is(seeded: Pr
 def test_show_says_why_a_run_is_dead_and_what_to_do(history: Project):
     out = history("show", "crasher").out
     assert re.search(r"^state +dead", out, re.M)
-    assert "took its worker down 3 times in a row" in out
+    assert "died 3 times while this was the only run it held" in out
     assert "holdfast retry crasher" in out
 
 

@@ -43,6 +43,32 @@ def test_a_sentence_with_an_equals_sign_is_no_name(seeded: Project):
     assert inputs_of(seeded, done.json["id"]) == {"customer": "what is 1+1=?"}
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["order", "number=lots"], "input 'number' must be an integer, not a string"),
+        (["order", "lots"], "input 'number' must be an integer, not a string"),
+        (["order"], "input 'number' is missing: it must be an integer"),
+        (["order", "--inputs", '{"number": "7"}'], "input 'number' must be an integer, not a string"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_and_use_up_no_id(seeded: Project, words: list[str], fault: str):
+    before = seeded.here("runs", "--json").json
+    done = seeded.here("start", *words, "--id", "typo")
+    assert (done.code, done.out) == (1, "")
+    assert fault in done.err
+    assert seeded.here("runs", "--json").json == before
+    assert seeded.here("start", "order", "number=500", "--id", "typo").code == 0
+    assert inputs_of(seeded, "typo") == {"number": 500}
+
+
+@pytest.mark.parametrize("words", [["500"], ["customer=500"], ["customer=true"], ["null"]])
+def test_a_text_that_looks_like_something_else_stays_one_where_a_text_is_wanted(seeded: Project, words: list[str]):
+    done = seeded.here("start", "etl", *words, "--json")
+    assert done.code == 0, done.err
+    assert inputs_of(seeded, done.json["id"]) == {"customer": words[0].removeprefix("customer=")}
+
+
 def test_whoever_waits_is_told_the_result_alone(seeded: Project):
     worker = seeded.worker("app:etl")
     try:
@@ -58,7 +84,9 @@ def test_whoever_waits_is_told_the_result_alone(seeded: Project):
         assert "run 'fails' of workflow 'etl' failed: ValueError" in failed.err
         as_json = seeded.here("start", "etl", "bad", "--id", "fails-too", "--wait", "--json")
         assert (as_json.code, as_json.json["state"], as_json.json["output"]) == (1, "failed", None)
-        assert "no such" in as_json.json["error"]
+        error = as_json.json["error"]
+        assert error["type"] == "builtins.ValueError"
+        assert "no such" in error["message"]
     finally:
         worker.terminate()
         worker.communicate(timeout=30)

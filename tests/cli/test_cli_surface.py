@@ -8,6 +8,8 @@ from cli_project import Project
 
 import holdfast
 from holdfast.cli import main
+from holdfast.cli.declaring import _INSTEAD
+from holdfast.cli.wording import ago
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "kill"]
 LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
@@ -49,6 +51,29 @@ def test_every_changing_command_tells_what_its_json_is(project: Project, command
 
 def test_the_version_is_told(project: Project):
     assert project("--version").out == f"holdfast, version {holdfast.__version__}\n"
+
+
+@pytest.mark.parametrize(("word", "instead"), [("list", "runs"), ("init", "demo"), ("status", "show ID")])
+def test_a_command_of_another_tool_is_answered_with_ours(project: Project, word: str, instead: str):
+    done = project.here(word, "x")
+    assert done.code == 2
+    assert f"No such command {word!r}. Use `holdfast {instead}`." in done.err
+
+
+def test_every_command_that_is_recommended_exists_and_none_is_hidden():
+    assert {recommended.split()[0] for recommended in _INSTEAD.values()} <= set(main.commands)
+    assert not set(_INSTEAD) & set(main.commands)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.5, "now"), (90, "1 min ago"), (2.9 * 86400, "2 d ago"), (-59, "in 59 s"), (-90, "in 1 min"),
+        (-5400, "in 1 h 30 min"), (-86400, "in 1 d"), (-(3 * 86400 - 1), "in 2 d 23 h"),
+    ],
+)  # fmt: skip
+def test_a_moment_to_come_is_told_in_two_units(seconds: float, words: str):
+    assert ago(seconds) == words
 
 
 def test_an_unknown_command_is_a_usage_error(project: Project):

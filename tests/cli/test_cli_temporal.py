@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import temporal_server
 from holdfast.cli import main
+from holdfast.cli.archives import lines
 from holdfast.errors import StoreError
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 from holdfast.stores.urls import open_store
 from temporal_server import own
@@ -78,6 +84,126 @@ def test_doctor_tells_of_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPa
     assert "sesame" not in output
 
 
-def test_what_there_is_not_is_said_in_a_sentence(run_id: str):
-    assert "not on Temporal" in told("schedules", code=1)
-    assert "not on Temporal" in told("costs", code=1)
+# What is refused, as docs/temporal.md lists it
+
+DOCS = Path(__file__).parents[2] / "docs" / "temporal.md"
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "start": ("nobody-serves-it",),
+    "runs": (),
+    "show": ("RUN",),
+    "signal": ("RUN", "go"),
+    "approvals": (),
+    "approve": ("no-approval",),
+    "deny": ("no-approval",),
+    "cancel": ("RUN",),
+    "pause": ("RUN",),
+    "resume": ("RUN",),
+    "budget": ("RUN",),
+    "costs": (),
+    "retry": ("RUN",),
+    "settle": ("RUN", "1", "--did-not-happen"),
+    "fork": ("RUN",),
+    "dead": (),
+    "dead show": ("RUN",),
+    "dead retry": ("RUN",),
+    "dead purge": ("RUN", "--yes"),
+    "prune": ("--older-than", "1d", "--yes"),
+    "agents": (),
+    "kill": ("FLOW",),
+    "kill --lift": ("FLOW",),
+    "schedules": (),
+    "schedules show": ("nightly",),
+    "schedules pause": ("nightly",),
+    "schedules resume": ("nightly",),
+    "schedules trigger": ("nightly",),
+    "schedules delete": ("nightly",),
+    "queues": (),
+    "queues show": ("llm",),
+    "queues set": ("llm", "--concurrency", "2"),
+    "queues reset": ("llm",),
+    "queues pause": ("llm",),
+    "queues resume": ("llm",),
+    "send": ("mail",),
+    "addresses": (),
+    "addresses set": ("mail", "--lease", "10"),
+    "policies": (),
+    "policies set": ("agent", "--runs", "3"),
+    "policies delete": ("agent",),
+    "serve": ("--port", "0"),
+    "keys create": ("ci", "--scope", "read"),
+    "keys list": (),
+    "keys revoke": ("3f2a90c1d4e7",),
+    "audit": (),
+    "export": ("RUN",),
+    "export --all": (),
+    "import": ("ARCHIVE",),
+    "namespaces": (),
+    "doctor": (),
+}
+"""Every command that asks a store, and what it needs to get as far as that."""
+
+NOT_TRIED = {"demo", "worker", "events", "tail", "encryption-key", "replay", "check"}
+"""They follow runs or execute them until they are stopped, or ask no store."""
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """The commands that do something, by the words that call them."""
+    if not isinstance(command, click.Group):
+        yield " ".join(words)
+        return
+    if words and command.invoke_without_command:
+        yield " ".join(words)
+    for name, inner in command.commands.items():
+        yield from leaves(inner, (*words, name))
+
+
+def refused_by_the_docs() -> set[str]:
+    """The commands in the table of what is refused; a group stands for all that is in it."""
+    section = DOCS.read_text().split("### Refused")[1].split("\n#")[0]
+    firsts = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    return {words for first in firsts for words in re.findall(r"`holdfast ([^`]+)`", first)}
+
+
+async def announce(flow: str) -> None:
+    store = open_store(temporal_server.url())
+    await store.open()
+    await store.publish([WorkflowSpec(flow, ())])
+    await store.close()
+
+
+async def archived() -> str:
+    """What ``holdfast export --all`` writes for a run."""
+    store = open_store("memory://")
+    await store.open()
+    await store.commit([StartRun(NewRun("r", "flow", b"{}", b"digest", b"0123456789abcdef", 1000.0))])
+    written = [line async for line in lines(store, ["r"], opened=False)]
+    await store.close()
+    return "\n".join(written) + "\n"
+
+
+def test_every_command_that_asks_a_store_is_tried_here():
+    assert {name.partition(" --")[0] for name in COMMANDS} | NOT_TRIED == set(leaves(main))
+
+
+def test_the_table_of_what_is_refused_is_true(run_id: str, tmp_path: Path):
+    archive = tmp_path / "runs.jsonl"
+    archive.write_text(asyncio.run(archived()))
+    flow = json.loads(told("show", run_id, "--json"))["workflow"]
+    asyncio.run(announce(flow))
+    given = {"RUN": run_id, "FLOW": flow, "ARCHIVE": str(archive)}
+    refused: dict[str, str] = {}
+    for name, arguments in COMMANDS.items():
+        words = [given.get(word, word) for word in arguments]
+        result = CliRunner().invoke(main, [*name.split(), *words])
+        assert result.exit_code != 2, f"{name}: {result.output}"
+        assert result.exception is None or isinstance(result.exception, SystemExit), f"{name}: {result.exception!r}"
+        if "not on Temporal" in result.output:
+            assert result.exit_code == 1, name
+            refused[name] = result.output
+    documented = refused_by_the_docs()
+    groups = {name for name in documented if any(other.startswith(f"{name} ") for other in refused)}
+    covered = {name for name in COMMANDS if name in documented or name.split()[0] in groups}
+    assert set(refused) == covered
+    for name, what in {"send": "addresses", "keys list": "API keys", "policies": "policies"}.items():
+        assert f"{what}: not on Temporal" in refused[name]

@@ -40,7 +40,7 @@ class Reached:
         assert isinstance(answer, Verdict)
         return answer
 
-    def now(self) -> float:
+    async def now(self) -> float:
         return self.store.now()
 
 

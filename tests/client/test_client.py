@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -96,9 +96,22 @@ def test_a_client_and_the_program_itself_mean_the_same_run_by_the_same_id():
     asyncio.run(main())
 
 
-def test_arguments_of_the_wrong_type_fail_the_run_and_not_the_worker():
+def test_arguments_of_the_wrong_type_are_refused_before_anything_starts():
     async def main() -> None:
         async with worker_and_client() as client:
+            with pytest.raises(InputError, match="input 'number' must be an integer, not a string"):
+                await client.run("invoicing", "seven", DUE)
+            assert await client.list() == []
+
+    asyncio.run(main())
+
+
+def test_arguments_of_the_wrong_type_that_nobody_has_checked_fail_the_run_and_not_the_worker():
+    async def main() -> None:
+        async with worker_and_client() as client:
+            store = await client._backend.connections.store()
+            # As an earlier release announces it.
+            await store.publish([replace((await store.specs())["invoicing"], inputs_schema="")])
             with pytest.raises(RunFailed, match="number"):
                 await client.run("invoicing", "seven", DUE)
             assert (await client.run("invoicing", 8, DUE))["number"] == 8

@@ -98,15 +98,15 @@ async def test_dead_runs_are_told_page_by_page_and_without_their_journals(
 ):
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
-    worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
     for number in range(3):
+        worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
         new = NewRun(f"dead-{number}", "fragile", b"{}", b"d", bytes(16), store.now(), max_deliveries=1)
         [started] = await store.commit([StartRun(new, claim_as=worker)])
         assert isinstance(started, Started)
         for seq, name in enumerate(["load", "split", "save"][: number + 1]):
             record = Record(seq, Kind.STEP, seq, name, True, b"1", store.now(), epoch=1)
             await store.commit([AppendRecord(started.run.key, record)])
-    store._locks.drop(store._mine[worker])
+        store._locks.drop(store._mine[worker])
     assert len((await store.reap()).dead) == 3
 
     async def whole(*_: Any) -> Any:

@@ -143,7 +143,8 @@ class Scene:
         ok = state is RunState.COMPLETED
         error = None if ok else encode_error(ValueError("no luck"))
         output = b'"done"' if ok else None
-        await self._commit(FinishRun(self.run.key, self.run.epoch, state, output, error, self.now, rewind))
+        heed_cancel = state is not RunState.CANCELLED
+        await self._commit(FinishRun(self.run.key, self.run.epoch, state, output, error, self.now, rewind, heed_cancel))
 
     async def retry(self) -> None:
         await self._commit(ReopenRun(self.run.id, self.now))
@@ -559,7 +560,7 @@ async def test_many_readers_of_many_runs_share_one_watcher():
 
         reading = [asyncio.ensure_future(kinds(handle.run_id)) for handle in handles for _ in range(5)]
         await asyncio.sleep(0.05)
-        watchers = [task for task in asyncio.all_tasks() if "Connection._watch" in repr(task.get_coro())]
+        watchers = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast-watcher"]
         assert len(watchers) == 1
         for handle in handles:
             await handle.signal("go")

@@ -169,6 +169,12 @@ async def test_the_death_of_a_worker_is_told_with_its_heir_and_what_was_done_aga
     assert (await world.told()).endswith(
         " with 18 steps. worker-1 died in step 17; worker-2 took over, replayed 16 steps and repeated 1."
     )
+    story = await read_story(world.store, "r")
+    assert (story.takeovers, [one.replays for one in story.journal]) == ((2,), [1] * 16 + [0] * 2)
+    for seq, replays in ((0, 1), (17, 0)):
+        entry = await read_entry(world.store, "r", seq)
+        assert entry is not None
+        assert entry.replays == replays
 
 
 async def test_a_worker_without_a_name_of_its_own_is_told_by_its_place(world: World):
@@ -331,6 +337,18 @@ async def test_what_keeps_a_run_from_going_on_says_what_lets_it(world: World):
     [advice] = (await world.story()).advice
     assert (advice.does, advice.text) == ("resume", "run 'r' is paused: `holdfast resume r` lets it go on")
     assert advice.text == (await world.story()).stalled
+
+
+async def test_a_run_that_is_tried_apart_from_others_says_what_it_waits_for(world: World):
+    for id in ("r", "other"):
+        await world.start(id)
+    for _ in range(2):
+        worker = await world.worker()
+        for _ in range(2):
+            await world.claim(worker)
+        await world.dies()
+    await world.worker()
+    assert "a worker that holds nothing else takes it first" in ((await world.story()).stalled or "")
 
 
 async def test_a_question_is_to_be_answered(world: World):

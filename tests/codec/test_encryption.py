@@ -160,7 +160,7 @@ def test_without_the_package_it_is_said_how_to_get_it():
         "    print(error)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'holdfast[encryption]'" in told.stdout
+    assert "pip install 'holdfast-agents[encryption]'" in told.stdout
 
 
 # Envelopes

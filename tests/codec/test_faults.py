@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from holdfast.codec import decode_error, describe_error, encode_error
-from holdfast.errors import RunFailed, StepFailed, StepTimedOut, UnreadableRecord
+from holdfast.errors import ApprovalRequired, RunFailed, StepFailed, StepTimedOut, UnreadableRecord
 
 
 class Declined(Exception):
@@ -49,9 +49,9 @@ class FileTrouble(OSError):
         self.hint = hint
 
 
-def raised(exc: BaseException) -> BaseException:
+def raised(exc: BaseException, cause: BaseException | None = None) -> BaseException:
     try:
-        raise exc
+        raise exc from None if cause is None else raised(cause)
     except BaseException as caught:
         return caught
 
@@ -248,3 +248,46 @@ def test_text_that_is_not_unicode_does_not_stop_the_record():
 def test_bytes_that_are_no_error_are_unreadable(data: bytes):
     with pytest.raises(UnreadableRecord):
         describe_error(data)
+
+
+class Ends(Exception):
+    def __str__(self) -> str:
+        raise self.args[0]("from a message")
+
+
+@pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt, GeneratorExit, RuntimeError])
+def test_an_exception_whose_message_raises_is_recorded_all_the_same(how: type[BaseException]):
+    error = rebuilt(Ends(how))
+    assert isinstance(error, StepFailed)
+    assert str(error) == f"Ends: <its message could not be made: {how.__name__}>"
+    told = describe_error(encode_error(raised(RuntimeError("outer"), Ends(how))))
+    assert told.message == "outer"
+
+
+def test_a_long_message_loses_its_middle_and_says_so():
+    text = "a" * 50_000 + "b" * 50_000
+    error = rebuilt(ValueError(text))
+    assert str(error) == f"{'a' * 24_576}… [67,232 of 100,000 characters cut] …{'b' * 8_192}"
+    assert error.args == (str(error),)
+    assert str(rebuilt(ValueError("c" * 32_768))) == "c" * 32_768
+
+
+def test_large_attributes_are_left_out_by_name():
+    error = ValueError("too much")
+    error.body, error.status, error.rows = "x" * 200_000, 503, list(range(100_000))  # type: ignore[attr-defined]
+    again = rebuilt(error)
+    assert vars(again).keys() == {"status", "__notes__"}
+    assert "without body, rows: they could not be recorded" in again.__notes__[0]
+
+
+def test_what_a_run_goes_on_with_is_kept_in_errors_of_our_own():
+    required = ApprovalRequired("ask first", tool="write", arguments="x" * 1_000_000)
+    again = rebuilt(required)
+    assert isinstance(again, ApprovalRequired)
+    assert again.arguments == required.arguments
+
+
+def test_a_long_message_leaves_room_for_the_lines_of_code():
+    told = describe_error(encode_error(raised(RuntimeError("outer"), ValueError("x" * 100_000))))
+    assert "characters cut" in told.traceback
+    assert told.traceback.count("in raised") == 2

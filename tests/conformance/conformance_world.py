@@ -48,6 +48,9 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "test_code_that_does_not_fit_the_journal_stops_the_run_and_other_code_goes_on": {
         "temporal": "the run stands still until there is code that fits, and then goes on by itself",
     },
+    "test_a_rolled_back_deploy_finds_the_signal_that_it_did_not_wait_for": {
+        "temporal": "nothing looks at a run again until something is sent to it",
+    },
 }
 """What a backend does in its own way, as its page in the docs says: the scenario looks here."""
 

@@ -150,6 +150,44 @@ async def test_code_that_does_not_fit_the_journal_stops_the_run_and_other_code_g
     assert did[run, "first"] == 1
 
 
+def _define_renamed(name: str, signal: str) -> Any:
+    """A workflow that waits for a signal of this name."""
+
+    @workflow(name=name)
+    async def renamed() -> list[Any]:
+        before = await chg_note("before")
+        return [before, await wait_for_signal(signal), await chg_note(f"after {signal}")]
+
+    return renamed
+
+
+async def test_a_rolled_back_deploy_finds_the_signal_that_it_did_not_wait_for(world: World, client: Client) -> None:
+    scenario = "test_a_rolled_back_deploy_finds_the_signal_that_it_did_not_wait_for"
+    name, run = fresh("chg_renamed"), fresh("renamed")
+    async with Runtime(world.url, workflows=[_define_renamed(name, "paid").name]):
+        await client.options(id=run).start(name)
+        await _noted(run, "before")
+    async with Runtime(world.url, workflows=[_define_renamed(name, "payment").name]):
+        await client.signal(run, "paid", "7 euros")
+        await eventually(lambda: _is_left_unread(client, run))
+    async with Runtime(world.url, workflows=[_define_renamed(name, "paid").name]):
+        if world.backend in DIFFERENT[scenario]:
+            await asyncio.sleep(1)
+            assert (await client.get(run)).state is RunState.WAITING
+            await client.signal(run, "look", None)  # of a name that nobody waits for
+        assert await client.wait(run, timeout=30) == ["before", "7 euros", "after paid"]
+    assert (did[run, "before"], did[run, "after paid"], did[run, "after payment"]) == (1, 1, 0)
+
+
+async def _is_left_unread(client: Client, run: str) -> bool:
+    """Whether the run waits, and goes on doing so for a while."""
+    for _ in range(10):
+        if (await client.get(run)).state is not RunState.WAITING:
+            return False
+        await asyncio.sleep(0.15)
+    return True
+
+
 async def _says(client: Client, run: str, words: str) -> bool:
     info = await client.get(run)
     return info.state is RunState.WAITING and words in info.waits_for

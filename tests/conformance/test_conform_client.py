@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from conformance_world import World, did, eventually, fresh
 
 from holdfast import (
+    Agent,
     Client,
     InputError,
     RunConflict,
@@ -23,6 +25,7 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
+from holdfast.testing import ScriptedModel
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,6 +77,47 @@ async def test_what_cannot_be_started_is_refused_with_what_could(world: World, c
         await client.list(state="no_such_state")
 
 
+@workflow
+class ClParcel:
+    @step(1)
+    async def weigh(self, city: str, grams: int) -> int:
+        return grams
+
+
+cl_agent = Agent(ScriptedModel(["yes"]), name="cl_agent")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "fault"),
+    [
+        ("cl_greeting", {"name": "Ada", "times": "lots"}, "input 'times' must be an integer, not a string"),
+        ("cl_greeting", {"times": 2}, "input 'name' is missing: it must be a string"),
+        ("ClParcel", {"city": "Oslo", "grams": "heavy"}, "input 'grams' must be an integer, not a string"),
+        ("cl_agent", {"prompt": 5}, "input 'prompt' must be a string or a list, not an integer"),
+    ],
+)
+async def test_inputs_that_do_not_fit_use_up_no_id(
+    world: World, client: Client, name: str, inputs: dict[str, Any], fault: str
+) -> None:
+    run = fresh("unfit")
+    with pytest.raises(InputError, match=re.escape(fault)):
+        await client.options(id=run).start(name, **inputs)
+    with pytest.raises(InputError, match=re.escape(fault)):
+        await client.start_many(name, [inputs])
+    with pytest.raises(InputError):  # in the process that has the code
+        await {"cl_greeting": cl_greeting, "ClParcel": ClParcel, "cl_agent": cl_agent}[name].options(id=run)(**inputs)
+    with pytest.raises(RunNotFound):
+        await client.get(run)
+
+
+async def test_what_a_workflow_takes_can_be_asked(world: World, client: Client) -> None:
+    schema = await client.inputs_schema("cl_greeting")
+    assert schema["required"] == ["name"]
+    assert schema["properties"] == {"name": {"type": "string"}, "times": {"type": "integer"}}
+    with pytest.raises(UnknownWorkflow):
+        await client.inputs_schema("cl_no_such_thing")
+
+
 async def test_many_runs_are_started_at_once(world: World, client: Client) -> None:
     ids = await client.start_many("cl_greeting", [(name,) for name in "abc"] + [{"name": "d", "times": 2}])
     assert await asyncio.gather(*map(client.wait, ids)) == ["hello a", "hello b", "hello c", "hello hello d"]
@@ -87,7 +131,7 @@ async def test_a_failure_is_told_with_its_class_and_its_words(world: World, clie
     info = await client.get(run)
     assert info.state is RunState.FAILED
     assert info.error is not None
-    assert info.error.endswith("ValueError: on purpose")
+    assert str(info.error).endswith("ValueError: on purpose")
 
 
 async def test_waiting_for_a_result_has_a_time_out_and_the_run_goes_on(world: World, client: Client) -> None:

@@ -12,6 +12,7 @@ from conformance_world import World, did, eventually, fresh
 from pydantic import BaseModel
 
 from holdfast import Client, RunEnded, RunFailed, RunNotFound, current_run, step, wait_for_signal, workflow
+from holdfast.errors import UnreadableRecord
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -86,6 +87,26 @@ async def test_a_signal_of_another_type_fails_the_wait(world: World) -> None:
     await handle.signal("decision", "yes")
     with pytest.raises(RunFailed, match="decision"):
         await handle.result()
+
+
+@workflow
+async def sig_insists() -> list[Any]:
+    refused: list[str] = []
+    while True:
+        try:
+            return [len(refused), await wait_for_signal("pair", type=tuple[int, str])]
+        except UnreadableRecord as unfit:
+            refused.append(str(unfit))
+            await sig_ready()
+
+
+async def test_code_may_catch_that_a_signal_has_another_type(world: World) -> None:
+    run = fresh("insists")
+    handle = await sig_insists.options(id=run).start()
+    for value in ("no pair", [1], [1, "one"]):
+        await handle.signal("pair", value)
+    assert await handle.result() == [2, (1, "one")]
+    assert did[run, "ready"] == 2
 
 
 @workflow

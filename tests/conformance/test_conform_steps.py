@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
-from conformance_world import World, did, fails_with, fresh
+from conformance_world import World, did, eventually, fails_with, fresh
 
 from holdfast import (
+    Client,
+    RetryPolicy,
+    RunCancelled,
     StepFailed,
     StepTimedOut,
     current_run,
@@ -58,6 +63,21 @@ async def test_retries_are_bounded_and_the_last_failure_counts(world: World) -> 
     assert did[run, "flaky"] == 5
 
 
+async def test_failed_attempts_and_failures_are_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    run = fresh("trying")
+    with fails_with(ConnectionError, "attempt 5"):
+        await st_trying.options(id=run)(9)
+    told = [one.getMessage() for one in caplog.records if one.name == "holdfast.runs" and run in one.getMessage()]
+    assert [line.partition(", retrying in ")[0] for line in told[:4]] == [
+        f"step 'st_flaky' of run {run!r} failed (attempt {attempt} of 5)" for attempt in (1, 2, 3, 4)
+    ]
+    assert all(line.endswith(f": ConnectionError: attempt {at}") for at, line in enumerate(told[:4], 1))
+    assert told[4:] == [
+        f"step 'st_flaky' of run {run!r} failed (attempt 5): ConnectionError: attempt 5",
+        f"run {run!r} of workflow 'st_trying' failed: ConnectionError: attempt 5",
+    ]
+
+
 @step(retries=5, backoff=0.001, retry_on=ConnectionError)
 async def st_choosy() -> None:
     did[current_run().id, "choosy"] += 1
@@ -93,6 +113,57 @@ async def test_which_failures_are_worth_another_attempt(world: World) -> None:
     assert [did[run, name] for name in ("choosy", "giving up", "asking")] == [2, 2, 2]
 
 
+def st_cancel_me() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def st_leave_a_request() -> None:
+    st_cancel_me()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        pass
+
+
+@step(retries=1, backoff=0.001)
+async def st_cancelling_its_task(attempts: int) -> int:
+    if current_step().attempt <= attempts:
+        st_cancel_me()
+        await asyncio.sleep(60)
+    return current_step().attempt
+
+
+@step(timeout=0.2)
+async def st_timing_out_after_a_request() -> None:
+    await st_leave_a_request()
+    await asyncio.sleep(60)
+
+
+@step
+async def st_returning_after_a_request() -> str:
+    await st_leave_a_request()
+    st_cancel_me()
+    return "done"
+
+
+@workflow
+async def st_cancelled_from_within() -> list[Any]:
+    told: list[Any] = [await st_cancelling_its_task(1), await st_returning_after_a_request()]
+    for one in (partial(st_cancelling_its_task, 9), st_timing_out_after_a_request):
+        try:
+            await one()
+        except (StepFailed, StepTimedOut) as error:
+            told.append(type(error).__name__)
+    return told
+
+
+async def test_a_step_that_cancels_its_own_task_has_failed(world: World) -> None:
+    run = fresh("cancelled from within")
+    assert await st_cancelled_from_within.options(id=run)() == [2, "done", "StepFailed", "StepTimedOut"]
+
+
 @step(retries=1, backoff=0.3)
 async def st_late() -> float:
     if current_step().attempt == 1:
@@ -124,6 +195,72 @@ released = threading.Event()
 @step(timeout=0.5)
 def st_too_slow_in_a_thread() -> None:
     released.wait(5)
+
+
+@step(retry=RetryPolicy(backoff=0.2, factor=1, jitter=0, give_up_after=0.5))
+async def st_never_answers() -> None:
+    raise ConnectionError(f"attempt {current_step().attempt}")
+
+
+@workflow
+async def st_losing_patience() -> None:
+    await st_never_answers()
+
+
+async def test_a_policy_may_give_up_after_a_time(world: World) -> None:
+    with fails_with(ConnectionError, "attempt "):
+        await st_losing_patience.options(new=True)()
+
+
+class Busy(Exception):
+    def __init__(self, wait: float) -> None:
+        super().__init__("busy")
+        self.wait = wait
+
+
+@step(retry=RetryPolicy(retries=1, backoff=0.01, wait_of=lambda error: getattr(error, "wait", None)))
+async def st_asks_to_wait() -> float:
+    me = current_step()
+    if me.attempt == 1:
+        me.heartbeat(time.time())
+        raise Busy(0.5)
+    return time.time() - me.progress
+
+
+@workflow
+async def st_heeding() -> float:
+    return await st_asks_to_wait()
+
+
+async def test_the_next_attempt_waits_as_long_as_the_error_asks_for(world: World) -> None:
+    assert await st_heeding.options(new=True)() >= 0.5
+
+
+@step(retry=RetryPolicy(backoff=3600, max_backoff=3600))
+async def st_waits_long() -> None:
+    raise ConnectionError("not yet")
+
+
+@workflow
+async def st_waiting_long() -> None:
+    await st_waits_long()
+
+
+async def test_a_step_that_waits_for_its_next_attempt_says_when_that_is(world: World) -> None:
+    handle = await st_waiting_long.options(new=True).start()
+
+    async with Client(world.url) as client:
+
+        async def waits() -> Any:
+            story = await client.story(handle.run_id)
+            return story.in_flight and story.in_flight[0].retry_at and story.in_flight[0]
+
+        found = await eventually(waits)
+    assert (found.name, found.attempt, found.error) == ("st_waits_long", 1, "ConnectionError: not yet")
+    assert 1700 < (found.retry_at - datetime.now(UTC)).total_seconds() <= 3600
+    await handle.cancel()
+    with pytest.raises(RunCancelled):
+        await handle.result()
 
 
 @step(timeout=0.5, retries=1, backoff=0.001)

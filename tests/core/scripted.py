@@ -58,6 +58,10 @@ class World:
         )
         self.marks: list[Any] = []
         """What could be seen from outside after each record."""
+        self.upcoming: Sequence[Record] = ()
+        """Records that are still to be delivered."""
+        self.expected: set[int] = set()
+        """Positions whose outcomes are on their way to the journal."""
 
     # For workflow code
 
@@ -87,9 +91,12 @@ class World:
         self._settle()
 
     def _settle(self) -> None:
-        while not self.execution.turn():
-            pass
         execution = self.execution
+        while not execution.turn():
+            pass
+        if execution.begin_undoing(self.upcoming, expected=self.expected):
+            while not execution.turn():
+                pass
         timers = tuple((position, timer.when()) for position, timer in execution.loop.timers.items())
         self.marks.append(
             (len(execution.trace), len(self.notes), tuple(execution.open), timers, execution.loop.time(), self.ending)
@@ -120,10 +127,12 @@ class Replay(World):
 
     def __init__(self, flow: Flow, journal: Sequence[Record], *, collect: bool = False) -> None:
         super().__init__(flow, journal=journal)
+        self.upcoming = journal
         self.start()
-        for record in journal:
+        for at, record in enumerate(journal, 1):
             if collect:
                 gc.collect()
+            self.upcoming = journal[at:]
             self.deliver(record)
 
 

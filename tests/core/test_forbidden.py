@@ -91,6 +91,151 @@ def test_what_only_a_step_may_do_is_refused_with_the_way_out(name: str):
     assert way_out in str(fault)
 
 
+# The place of the forbidden call
+
+
+def installed(name: str, source: str) -> dict[str, Any]:
+    """The names of a module, as if it had been installed."""
+    scope: dict[str, Any] = {"asyncio": asyncio}
+    file = f"/opt/venv/lib/python3.12/site-packages/{name}/client.py"
+    exec(compile(textwrap.dedent(source), file, "exec"), scope)
+    return scope
+
+
+LIBRARY = installed(
+    "fetcher",
+    """
+    async def fetch():
+        await asyncio.open_connection("localhost", 80)
+
+    async def fetch_in_tasks():
+        await asyncio.gather(fetch(), fetch())
+
+    def call(function):
+        return function()
+    """,
+)
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_the_line_of_every_forbidden_call_is_named(name: str):
+    call, _ = FORBIDDEN[name]
+
+    async def flow(w: World) -> None:
+        result = call()
+        if inspect.isawaitable(result):
+            await result  # awaited
+
+    line = call.__code__.co_firstlineno
+    places = {f"(at {HERE}:{n} in <lambda>)" for n in (line, line + 1)} | {f"(at {HERE}:{line_of('awaited')} in flow)"}
+    assert any(place in str(fault_of(flow)) for place in places)
+
+
+async def open_in_helper() -> None:
+    await asyncio.open_connection("localhost", 80)  # by a helper
+
+
+async def in_a_helper(w: World) -> None:
+    await open_in_helper()
+
+
+async def in_a_plain_helper(w: World) -> None:
+    def look_up() -> Any:
+        return asyncio.get_running_loop().run_in_executor(None, print)  # by a plain helper
+
+    await look_up()
+
+
+async def in_a_library(w: World) -> None:
+    await LIBRARY["fetch"]()  # by a library
+
+
+async def in_what_a_library_returned(w: World) -> None:
+    await LIBRARY["call"](lambda: asyncio.to_thread(print))  # by what a library returned
+
+
+async def in_a_task_of_gather(w: World) -> None:
+    async def waits() -> None:
+        await w.step("waits")
+
+    await asyncio.gather(waits(), open_in_helper())
+
+
+async def in_a_task_group(w: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(open_in_helper())
+
+
+async def in_a_gathered_library(w: World) -> None:
+    await asyncio.gather(w.step("one"), LIBRARY["fetch"]())  # by a gathered library
+
+
+async def in_a_gathered_function_of_asyncio(w: World) -> None:
+    await asyncio.gather(asyncio.to_thread(print), w.step("one"))  # by asyncio
+
+
+async def in_a_task_of_a_task_of_a_library(w: World) -> None:
+    task = asyncio.create_task(LIBRARY["fetch_in_tasks"]())  # by tasks of a library
+    await w.step("elsewhere")
+    await task
+
+
+async def in_an_async_generator(w: World) -> None:
+    async def pages() -> Any:
+        yield await asyncio.to_thread(print)  # by a generator
+
+    async for _ in pages():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("flow", "marker", "function"),
+    [
+        (in_a_helper, "by a helper", "open_in_helper"),
+        (in_a_plain_helper, "by a plain helper", "look_up"),
+        (in_a_library, "by a library", "in_a_library"),
+        (in_what_a_library_returned, "by what a library returned", "in_what_a_library_returned"),
+        (in_a_task_of_gather, "by a helper", "open_in_helper"),
+        (in_a_task_group, "by a helper", "open_in_helper"),
+        (in_a_gathered_library, "by a gathered library", "in_a_gathered_library"),
+        (in_a_gathered_function_of_asyncio, "by asyncio", "in_a_gathered_function_of_asyncio"),
+        (in_a_task_of_a_task_of_a_library, "by tasks of a library", "in_a_task_of_a_task_of_a_library"),
+        (in_an_async_generator, "by a generator", "pages"),
+    ],
+)
+def test_the_users_own_line_is_named_and_no_librarys(flow: Any, marker: str, function: str):
+    assert f"(at {HERE}:{line_of(marker)} in {function})" in str(fault_of(flow))
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "function"), [("direct", 3, "load"), ("gathered", 3, "load"), ("lib", 9, "lib")]
+)
+def test_of_an_installed_application_its_own_line_is_named(entry: str, line: int, function: str):
+    app = installed(
+        "shop",
+        """
+        async def load():
+            await fetch()
+        async def direct(w):
+            await load()
+        async def gathered(w):
+            await asyncio.gather(load())
+        async def lib(w):
+            await asyncio.gather(fetch())
+        """,
+    )
+    app["fetch"] = LIBRARY["fetch"]
+    assert f"(at {app[entry].__code__.co_filename}:{line} in {function})" in str(fault_of(app[entry]))
+
+
+def test_a_forbidden_callback_is_named_by_where_the_run_waits():
+    async def flow(w: World) -> None:
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+        await asyncio.sleep(5)  # the run waits here
+
+    assert f"the run waits at {HERE}:{line_of('the run waits here')} in flow" in str(fault_of(flow))
+
+
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_a_broad_except_does_not_hide_what_is_forbidden(name: str):
     call, _ = FORBIDDEN[name]
@@ -222,7 +367,7 @@ def test_a_thread_that_calls_into_a_workflow_poisons_it():
 
     async def flow(w: World) -> None:
         loops.append(asyncio.get_running_loop())
-        await w.step("meanwhile a thread calls")
+        await asyncio.sleep(5)  # meanwhile a thread calls
 
     world = Replay(flow, [])
     refused: list[BaseException] = []
@@ -237,6 +382,7 @@ def test_a_thread_that_calls_into_a_workflow_poisons_it():
     thread.start()
     thread.join()
     assert "send the run a signal" in str(refused[0])
+    assert f"the run waits at {HERE}:{line_of('meanwhile a thread calls')} in flow" in str(refused[0])
     assert world.execution.turn()
     assert world.execution.fault is refused[0]
     world.leave()
@@ -327,3 +473,56 @@ def test_as_completed_and_wait_for_outside_a_run_are_asyncios_own():
         return [await first for first in asyncio.as_completed([give(3), give(1), give(2)])]
 
     assert sorted(asyncio.run(main())) == [1, 2, 3]
+
+
+async def _ends_of_wait_for() -> list[str]:
+    """How ``wait_for`` ends for futures and coroutines in every state, with and without time."""
+    loop = asyncio.get_running_loop()
+
+    async def stubborn() -> str:
+        try:
+            await loop.create_future()
+        except asyncio.CancelledError:
+            pass
+        return "all the same"
+
+    def future(how: str) -> Any:
+        made = loop.create_future()
+        if how == "value":
+            made.set_result("value")
+        elif how == "error":
+            made.set_exception(KeyError("error"))
+        elif how == "cancelled":
+            made.cancel()
+        return made
+
+    async def begun(coro: Any) -> Any:
+        task = loop.create_task(coro)
+        await asyncio.sleep(0)
+        return task
+
+    ends: list[str] = []
+    for limit in (0, -1, 0.0, None, 5):
+        given = [(how, future(how)) for how in ("value", "error", "cancelled")]
+        if limit is not None and limit <= 0:
+            given += [("open", future("open")), ("stubborn", await begun(stubborn()))]
+            cancelled = await begun(stubborn())
+            cancelled.cancel()
+            given += [("being cancelled", cancelled)]
+        for how, one in given:
+            try:
+                ended = str(await asyncio.wait_for(one, limit))
+            except BaseException as error:
+                ended = repr(error)
+            ends.append(f"{limit} {how}: {ended}")
+    return ends
+
+
+def test_wait_for_ends_as_it_does_in_asyncio():
+    ends: list[str] = []
+
+    async def flow(_: Any) -> None:
+        ends.extend(await _ends_of_wait_for())
+
+    Replay(flow, []).leave()
+    assert ends == asyncio.run(_ends_of_wait_for())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from holdfast.core.retry import RetryPolicy
+from holdfast import DefinitionError
+from holdfast.core.retry import NO_RETRIES, RetryPolicy
 
 
 def test_without_retries_the_first_failure_is_the_last():
-    assert not RetryPolicy().wants_retry(1, ValueError())
+    assert not NO_RETRIES.wants_retry(1, ValueError())
 
 
 def test_retries_count_the_attempts_after_the_first():
@@ -61,3 +64,72 @@ def test_jitter_takes_away_up_to_half_of_a_wait():
 
 def test_a_large_attempt_number_does_not_overflow():
     assert RetryPolicy(backoff=1.0, max_backoff=60.0).delay(10_000, 0.0) == 60.0
+
+
+def test_by_default_attempts_go_on_for_a_day_at_least_every_five_minutes():
+    policy, error, waited, attempts = RetryPolicy(), ConnectionError(), 0.0, 1
+    while (wait := policy.next_wait(attempts, error, 0.0, waited)) is not None:
+        assert wait <= 300.0
+        waited += wait
+        attempts += 1
+    assert 86_400.0 - 300.0 < waited <= 86_400.0
+
+
+# What an error asks for
+
+
+class Busy(Exception):
+    def __init__(self, wait: float | None) -> None:
+        self.wait = wait
+
+
+def asking(**options: Any) -> RetryPolicy:
+    return RetryPolicy(wait_of=lambda error: error.wait if isinstance(error, Busy) else None, **options)
+
+
+def test_an_attempt_is_never_sooner_than_the_backoff_nor_than_the_error_asks_for():
+    assert asking().next_wait(1, Busy(30.0), 0.0) == 30.0
+    assert asking().next_wait(5, Busy(1.0), 0.0) == 16.0
+    assert asking().next_wait(5, Busy(None), 0.0) == 16.0
+    assert asking().next_wait(5, ValueError(), 0.0) == 16.0
+
+
+def test_an_error_that_asks_for_no_wait_waits_for_the_backoff_all_the_same():
+    assert [asking().next_wait(attempt, Busy(0.0), 0.0) for attempt in (1, 2, 3)] == [1.0, 2.0, 4.0]
+
+
+def test_jitter_spreads_those_who_were_told_the_same():
+    waits = [asking().next_wait(3, Busy(10.0), draw) for draw in (0.0, 0.5, 0.99)]
+    assert waits[0] == 10.0
+    assert sorted(set(waits)) == waits
+    assert all(wait >= 10.0 for wait in waits)
+
+
+def test_a_wait_that_is_longer_than_the_longest_backoff_is_heeded():
+    assert asking().next_wait(1, Busy(7200.0), 0.0) == 7200.0
+
+
+def test_an_attempt_that_would_come_too_late_is_not_waited_for():
+    policy = asking(give_up_after=100.0)
+    assert policy.next_wait(1, Busy(99.0), 0.0, 0.0) == 99.0
+    assert policy.next_wait(2, Busy(99.0), 0.0, 50.0) is None
+    assert policy.next_wait(50, Busy(1.0), 0.0, 99.0) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": -1},
+        {"retries": True},
+        {"retries": 1.5},
+        {"backoff": -1},
+        {"factor": 0.5},
+        {"max_backoff": "60"},
+        {"jitter": 2},
+        {"give_up_after": -1},
+        {"give_up_after": float("nan")},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]):
+    with pytest.raises(DefinitionError, match=f"RetryPolicy: {next(iter(options))}="):
+        RetryPolicy(**options)

@@ -119,7 +119,39 @@ page_sender = Agent(
     tools=[page_send],
 )
 
-SERVED = ("page_sale", "page_repair", "page_wait", "page_long", "page_family", "page_agent", "page_sender")
+
+@workflow(name="page_order")
+class PageOrder:
+    @step(1)
+    async def check(self, amount: int) -> int:
+        return amount
+
+    @step(2, depends_on=1, when=lambda check: check > 100)
+    async def review(self, check: int) -> str:
+        return "reviewed"
+
+    @step(3, depends_on=1)
+    async def ship(self, check: int) -> str:
+        return "shipped"
+
+
+@workflow(name="page_asked")
+async def page_asked() -> bool:
+    await page_text("first")
+    return bool(await ask("Really?"))
+
+
+SERVED = (
+    "page_order",
+    "page_asked",
+    "page_sale",
+    "page_repair",
+    "page_wait",
+    "page_long",
+    "page_family",
+    "page_agent",
+    "page_sender",
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -157,6 +189,26 @@ async def test_a_step_is_opened_by_keyboard_alone(stage: Stage, page: Any) -> No
     await page.get_by_role("tab", name="Input & output", selected=True).wait_for()
     await page.get_by_role("region", name="output").get_by_text("lamp for 100 cents").wait_for()
     await check_looks(page)
+
+
+async def test_the_rows_are_those_of_the_command_line(stage: Stage, page: Any) -> None:
+    await begin(stage, "page_order", "order-skipping", "completed", amount=5)
+    await stage.open(page, "runs/order-skipping")
+    await page.locator(".row.skipped", has_text="review").wait_for()
+    assert await words_of_rows(page) == [["1", "check"], ["–", "review", "skipped"], ["2", "ship"]]
+    await check_looks(page)
+    await begin(stage, "page_asked", "asked", "waiting")
+    [asked] = await stage.client.approvals("asked")
+    await stage.client.approve(asked.id)
+    await stage.open(page, "runs/asked")
+    await page.get_by_text("completed", exact=True).first.wait_for()
+    assert [words[1] for words in await words_of_rows(page)] == ["page_text", "approval"]
+
+
+async def words_of_rows(page: Any) -> list[list[str]]:
+    """The number, the name and the marks of each row."""
+    rows = await page.locator(".rows .row:not(.axis)").all()
+    return [" ".join([await row.locator(one).inner_text() for one in (".no", ".what")]).split() for row in rows]
 
 
 async def test_a_fork_with_an_edited_value_completes_with_it(stage: Stage, page: Any) -> None:

@@ -112,6 +112,36 @@ async def test_a_list_without_runs_teaches_how_to_start_one(page: Any) -> None:
         assert (run.inputs, run.tags) == ({"customer": "acme & sons", "amount": [1, 2]}, ("eu", "trial"))
 
 
+async def test_the_form_of_a_start_asks_by_type_and_says_what_must_be_there(page: Any) -> None:
+    async with stage(page) as here:
+        schema = {
+            "type": "object",
+            "properties": {"customer": {"type": "string"}, "cents": {"type": "integer"}, "note": {"type": "string"}},
+            "required": ["customer", "cents"],
+        }
+        names = ("customer", "cents", "note")
+        await here.store.publish([WorkflowSpec("list_offer", names, inputs_schema=json.dumps(schema))])
+        await here.open(page, "runs")
+        await page.get_by_role("button", name="start a run", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Start a run")
+        await dialog.get_by_label("Workflow or agent").select_option("list_offer")
+        cents = dialog.get_by_label("cents")
+        assert await cents.get_attribute("aria-required") == "true"
+        assert await dialog.get_by_label("note").get_attribute("aria-required") is None
+        assert await dialog.get_by_text("may be left out", exact=True).count() == 1
+        await cents.fill("lots")
+        await dialog.get_by_label("Id").fill("typed")
+        await dialog.get_by_role("button", name="Start", exact=True).click()
+        await dialog.get_by_text("That is no number.").wait_for()
+        await dialog.get_by_text("Something must stand here.").wait_for()
+        await dialog.get_by_label("customer").fill("500")
+        await cents.fill("500")
+        assert await violations(page) == []
+        await dialog.get_by_role("button", name="Start", exact=True).click()
+        await page.wait_for_url("**/#/runs/typed")
+        assert (await here.client.get("typed")).inputs == {"customer": "500", "cents": 500}
+
+
 async def test_runs_appear_and_change_by_themselves(page: Any) -> None:
     async with stage(page) as here:
         await put(

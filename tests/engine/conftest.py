@@ -19,11 +19,13 @@ from own_worlds import own_definitions
 
 ON_POSTGRES = (
     "test_takeover",
+    "test_isolation",
     "test_parking",
     "test_asking_people",
     "test_children",
     "test_writer",
     "test_unheard",
+    "test_unknown_outcomes",
     "test_limited_queues",
 )
 """The modules that always run on PostgreSQL, too."""

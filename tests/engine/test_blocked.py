@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from worlds import World
@@ -138,6 +140,46 @@ async def test_an_interruption_that_comes_too_late_hits_nobody_else(in_memory: W
         ended = str(failed)
     assert "just in time" in ended or "blocked its process" in ended
     assert await (await runtime.start(other)).result(timeout=15) == "fine"
+
+
+async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupted(
+    in_memory: World, monkeypatch: pytest.MonkeyPatch
+):
+    looks, left = threading.Event(), threading.Event()
+    find = pulse.user_frame
+    asked = 0
+
+    def hold(frame: Any) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 2:  # the first is for the warning
+            looks.set()
+            left.wait(15)
+        return find(frame)
+
+    monkeypatch.setattr(pulse, "user_frame", hold)
+
+    @step
+    async def after() -> str:
+        left.set()  # engine code has had its turn meanwhile, and goes on
+        return "done"
+
+    @workflow
+    async def slow() -> str:
+        looks.wait(15)
+        return await after()
+
+    @workflow
+    async def other(n: int) -> int:
+        await asyncio.sleep(0.001)
+        return n
+
+    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    handle = await runtime.start(slow)
+    assert await handle.result(timeout=15) == "done"
+    others = [await runtime.start(other, n) for n in range(20)]
+    assert [await one.result(timeout=15) for one in others] == list(range(20))
+    assert asked == 2
 
 
 async def test_a_step_may_take_its_time(in_memory: World):

@@ -8,6 +8,7 @@ import pytest
 from worlds import World, eventually, journal
 
 from holdfast import RunFailed, UsageError, map, step, workflow
+from holdfast.client.control import retry_run
 
 pytestmark = pytest.mark.asyncio
 
@@ -83,6 +84,48 @@ async def test_the_first_failure_is_raised_and_the_rest_is_cancelled(world: Worl
     assert await (await runtime.start(flow)).result() == "item 2"
     await eventually(lambda: sorted(cancelled) == [0, 1])
     assert sorted(begun) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("explicitly", [True, False])
+@pytest.mark.parametrize("in_a_handler", [True, False])
+async def test_a_retry_finds_the_step_that_failed_behind_what_the_items_code_raised(
+    world: World, explicitly: bool, in_a_handler: bool
+):
+    calls: list[int] = []
+    broken = True
+
+    @step
+    async def charge(n: int) -> int:
+        calls.append(n)
+        if broken and n == 2:
+            raise Broken("declined")
+        return n
+
+    async def one(n: int) -> int:
+        try:
+            return await charge(n)
+        except Broken as error:
+            if explicitly:
+                raise RuntimeError(f"item {n}") from error
+            raise RuntimeError(f"item {n}")  # noqa: B904
+
+    @workflow
+    async def flow() -> list[int]:
+        if not in_a_handler:
+            return await map(one, range(4), concurrency=1)
+        try:
+            raise LookupError("something else")
+        except LookupError:
+            return await map(one, range(4), concurrency=1)
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    with pytest.raises(RunFailed, match="item 2"):
+        await handle.result()
+    broken = False
+    await retry_run(runtime, handle.run_id)
+    assert await handle.result() == [0, 1, 2, 3]
+    assert calls == [0, 1, 2, 2, 3]
 
 
 async def test_nothing_to_do_is_no_trouble(in_memory: World):

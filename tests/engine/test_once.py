@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from worlds import World, attempts, eventually, journal, until_parked, until_state
+from worlds import FlakyStore, World, attempts, eventually, journal, until_parked, until_state
 
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import Answer, Op
+from holdfast.stores.operations import Answer, NoteAttempt, Op
 
 pytestmark = pytest.mark.asyncio
 
@@ -275,3 +276,39 @@ async def test_a_run_ends_although_the_intent_of_a_step_that_lost_a_race_is_stil
     monkeypatch.setattr(MemoryStore, "commit", slow)
     handle = await runtime.start(flow)
     assert await handle.result(timeout=10) == "won"
+
+
+async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_worker_that_stops(world: World):
+    calls: list[str] = []
+    noting, let_note = asyncio.Event(), asyncio.Event()
+
+    @step(effect="once")
+    async def pay() -> str:
+        calls.append("pay")
+        if len(calls) == 1:
+            await asyncio.sleep(60)
+        return "paid"
+
+    @workflow
+    async def flow() -> str:
+        return await pay()
+
+    async def before(ops: Any) -> None:
+        if any(isinstance(op, NoteAttempt) and op.attempt.intent for op in ops):
+            noting.set()
+            await let_note.wait()
+
+    store = FlakyStore(world.store())
+    store.before_commit = before
+    first = await world.open(store=store)
+    handle = await first.start(flow)
+    await noting.wait()
+    closing = asyncio.ensure_future(first.close(grace=0.5))
+    await eventually(lambda: first._engine.draining)
+    let_note.set()
+    await closing
+    assert not calls
+    calls.append("another worker")
+    second = await world.open()
+    assert await flow.handle(second, handle.run_id).result() == "paid"
+    assert calls == ["another worker", "pay"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from worlds import VirtualClock, World
 
-from holdfast import workflow
+from holdfast import Runtime, workflow
+from holdfast.authoring.registry import definitions
+from holdfast.engine.engine import JournalEngine
 from holdfast.engine.patience import OPENING_PATIENCE, REACHING_PATIENCE, when_available
 from holdfast.errors import StoreError, StoreFull, StoreLocked, StoreUnavailable
 
@@ -80,3 +84,42 @@ async def test_what_time_does_not_cure_is_told_at_once(error: StoreError):
     with pytest.raises(StoreError, match=str(error)):
         await when_available(fail, clock)
     assert clock.slept == []
+
+
+@pytest.mark.parametrize("method", ["open", "register_worker", "reap"])
+async def test_closing_what_could_not_be_opened_does_not_hide_why(world: World, method: str):
+    runtime = Runtime("memory://")
+    store = Locked(world.store(), method, 1, StoreError("wrong password"))
+    runtime._engine = JournalEngine(store, definitions, clock=world.clock)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="wrong password"):
+        try:
+            await runtime.open()
+        finally:
+            await runtime.close()
+    assert runtime.is_closed
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{0}/runs.db", "postgresql://127.0.0.1:1/none", "temporal://127.0.0.1:1/x"])
+async def test_what_was_never_opened_can_be_closed(url: str, tmp_path: Path):
+    runtime = Runtime(url.format(tmp_path))
+    await runtime.close()
+    await runtime.close()
+    assert runtime.is_closed
+
+
+async def test_opening_again_keeps_what_another_library_has_put_around_logging(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    await world.open()
+    seen: list[str] = []
+    handle = logging.Logger.handle
+
+    def watched(self: logging.Logger, record: logging.LogRecord) -> None:
+        seen.append(record.getMessage())
+        handle(self, record)
+
+    monkeypatch.setattr(logging.Logger, "handle", watched)
+    await world.open()
+    logging.getLogger("app").warning("hello")
+    assert seen == ["hello"]
+    assert [record.getMessage() for record in caplog.records] == ["hello"]

@@ -15,6 +15,7 @@ import pytest
 from worlds import VirtualClock, World, eventually, journal, until_parked
 
 from holdfast import RunFailed, StepFailed, UnrecordableValue, step, wait_for_signal, workflow
+from holdfast.codec import describe_error
 
 pytestmark = pytest.mark.asyncio
 
@@ -320,6 +321,107 @@ async def test_whatever_a_step_raises_is_an_outcome_and_leaves_the_worker_alive(
     assert kind in ("StepFailed", "RuntimeError")
     assert after == "fine"
     assert await (await runtime.start(other)).result() == "fine"
+
+
+class Ends(Exception):
+    """Whose message ends the process that makes it."""
+
+    def __init__(self, how: type[BaseException]) -> None:
+        super().__init__(how.__name__)
+        self.how = how
+
+    def __str__(self) -> str:
+        raise self.how("from a message")
+
+    __repr__ = __str__
+
+
+class EndsToo(SystemExit):
+    """The same, and is one itself."""
+
+    def __str__(self) -> str:
+        raise SystemExit("from a message")
+
+    __repr__ = __str__
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise SystemExit("from a repr")
+
+
+@pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["step", "retried", "predicate", "exit", "argument", "workflow", "stray", "undo"])
+async def test_an_exception_whose_message_ends_the_process_does_not_end_the_worker(
+    world: World, where: str, how: type[BaseException], caplog: pytest.LogCaptureFixture
+):
+    def decide(_: BaseException) -> bool:
+        raise how("from a predicate")
+
+    async def fail(value: object = None) -> None:
+        raise EndsToo() if where == "exit" else Ends(how)
+
+    @step
+    async def fine() -> str:
+        return "fine"
+
+    async def bad_undo() -> None:
+        raise Ends(how)
+
+    @step(compensate=bad_undo)
+    async def undone() -> None: ...
+
+    retries = {"retried": {"retries": 1}, "predicate": {"retries": 1, "retry_on": decide}}
+    failing = step(name="failing", **retries.get(where, {}))(fail)
+
+    @workflow
+    async def flow() -> None:
+        if where == "undo":
+            await undone()
+        if where == "stray":
+            task = asyncio.create_task(fail())
+            await fine()
+            del task
+        if where in ("workflow", "undo", "stray"):
+            raise Ends(how)
+        await (failing(Unshowable()) if where == "argument" else failing())
+
+    @workflow
+    async def other() -> str:
+        return await fine()
+
+    runtime = await world.open()
+    bad = await runtime.start(flow)
+    with pytest.raises(RunFailed):
+        await bad.result(timeout=10)
+    assert await (await runtime.start(other)).result(timeout=10) == "fine"
+
+
+async def test_no_more_of_an_error_is_recorded_than_people_can_read(world: World):
+    @step
+    async def fetch() -> None:
+        error = ValueError("begin " + "x" * 80_000_000 + " end")
+        error.body = b"y" * 80_000_000  # type: ignore[attr-defined]
+        error.status = 500  # type: ignore[attr-defined]
+        error.add_note("z" * 80_000_000)
+        raise error
+
+    @workflow
+    async def flow() -> list[Any]:
+        try:
+            await fetch()
+        except ValueError as error:
+            return [str(error), getattr(error, "status", None), getattr(error, "body", None)]
+        return []
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    message, status, body = await handle.result()
+    assert (message[:7], message[-5:], status, body) == ("begin x", "x end", 500, None)
+    assert "characters cut] …" in message
+    [record] = await journal(runtime, handle)
+    assert len(record.payload or b"") < 100_000
+    assert "in fetch" in describe_error(record.payload or b"").traceback
 
 
 @pytest.mark.parametrize("where", ["main", "task", "group"])

@@ -6,14 +6,27 @@ import asyncio
 import gc
 import logging
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, state, until_parked, until_state
+from worlds import (
+    FlakyStore,
+    VirtualClock,
+    World,
+    eventually,
+    journal,
+    row,
+    settled,
+    state,
+    until_parked,
+    until_state,
+)
 
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
+from holdfast.authoring.registry import definitions
 from holdfast.engine import idle
-from holdfast.stores.operations import ParkRun
+from holdfast.stores.operations import AppendRecord, Op, ParkRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,6 +44,19 @@ async def test_a_run_that_waits_for_a_signal_is_parked_and_woken_by_it(world: Wo
     assert not runtime._engine._drivers
     await handle.signal("go", "hello")
     assert await handle.result() == "hello"
+
+
+async def test_a_run_is_parked_although_the_clock_was_set_back(in_memory: World, clock: VirtualClock):
+    @workflow
+    async def flow() -> str:
+        return await wait_for_signal("go")
+
+    runtime = await in_memory.open()
+    handle = await runtime.start(flow)
+    await eventually(lambda: len(runtime._engine._idle) == 1)
+    clock.advance(-3600)
+    runtime._engine._idle.sweep()
+    await until_state(runtime, handle, "waiting")
 
 
 async def test_a_signal_sent_before_the_wait_is_not_lost(world: World):
@@ -297,6 +323,68 @@ async def test_a_signal_of_the_wrong_type_fails_the_wait_by_name(in_memory: Worl
         await handle.result()
 
 
+# Deploys that change what a parked run waits for
+
+
+def waiting_for(name: str) -> Any:
+    async def flow() -> str:
+        return await wait_for_signal(name)
+
+    definitions.pop("flow", None)
+    return workflow(name="flow")(flow)
+
+
+@pytest.mark.parametrize("how", ["close", "crash"])
+async def test_a_signal_sent_while_a_deploy_waited_for_another_name_is_found_after_the_rollback(
+    world: World, clock: VirtualClock, how: str
+):
+    flow = waiting_for("paid")
+    first = await world.open()
+    handle = await first.start(flow)
+    await until_parked(first, clock, handle)
+    await first.close()
+    waiting_for("payment")  # the deploy
+    second = await world.open()
+    await flow.handle(second, handle.run_id).signal("paid", "7 euros")
+    await until_parked(second, clock, handle)
+    assert (await row(second, handle)).waits_for == "signal 'payment'"
+    await (second.close() if how == "close" else world.crash(second))
+    waiting_for("paid")  # the rollback
+    third = await world.open()
+    assert await flow.handle(third, handle.run_id).result(timeout=10) == "7 euros"
+
+
+async def test_a_deploy_wakes_no_parked_run_whose_mailbox_is_empty(world: World, clock: VirtualClock):
+    flow = waiting_for("paid")
+    first = await world.open()
+    handles = [await first.start(flow.options(new=True)) for _ in range(5)]
+    await eventually(lambda: len(first._engine._idle) == len(handles))
+    clock.advance(1.1)
+    first._engine.park_idle()
+    for handle in handles:
+        await until_state(first, handle, "waiting")
+    epochs = [(await row(first, handle)).epoch for handle in handles]
+    await first.close()
+    second = await world.open()
+    await settled(second)
+    assert [(await row(second, handle)).epoch for handle in handles] == epochs
+
+
+async def test_a_resume_lets_the_code_of_today_look_at_a_paused_run_at_once(world: World, clock: VirtualClock):
+    flow = waiting_for("paid")
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    await until_parked(runtime, clock, handle)
+    epoch = (await row(runtime, handle)).epoch
+    assert await handle.pause()
+    assert await handle.resume()
+
+    async def looked_at() -> bool:
+        return (await row(runtime, handle)).epoch > epoch
+
+    await eventually(looked_at)
+
+
 # Deadlines
 
 
@@ -443,6 +531,52 @@ async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_fligh
     second = await world.open()
     assert await flow.handle(second, handle.run_id).result() == "gave up"
     assert calls == ["paid"]
+
+
+async def test_all_that_was_due_comes_first_also_if_it_is_recorded_one_by_one(world: World, clock: VirtualClock):
+    """A commit of unknown outcome is repeated one operation at a time."""
+    calls: list[str] = []
+
+    @step
+    async def paid_call(name: str) -> str:
+        calls.append(name)
+        await asyncio.sleep(60)
+        return name
+
+    @workflow
+    async def flow() -> str:
+        try:
+            async with asyncio.timeout(30):
+                try:
+                    async with asyncio.timeout(10):
+                        return await paid_call("model")
+                except TimeoutError:
+                    return await paid_call("fallback")
+        except TimeoutError:
+            return "gave up"
+
+    first = await world.open()
+    handle = await first.start(flow)
+    await eventually(lambda: calls)
+    await world.crash(first)
+    clock.advance(31)
+    store = FlakyStore(world.store())
+    broken: list[int] = []
+
+    def break_once(ops: Sequence[Op]) -> BaseException | None:
+        if broken or sum(isinstance(op, AppendRecord) for op in ops) < 2:
+            return None
+        broken.append(len(ops))
+        return ConnectionError("the wire was cut")
+
+    async def take_a_while(_: Sequence[Op]) -> None:
+        await asyncio.sleep(0.02)
+
+    store.fail_before, store.before_commit = break_once, take_a_while
+    second = await world.open(store=store)
+    assert await flow.handle(second, handle.run_id).result(timeout=10) == "gave up"
+    assert broken == [2]
+    assert calls == ["model"]
 
 
 async def test_a_delayed_start_begins_when_its_time_has_come(world: World, clock: VirtualClock):

@@ -494,6 +494,43 @@ async def test_an_attempt_of_a_step_that_was_taken_back_is_no_attempt_of_another
     assert numbers == [("clean up", 1, None), ("other", 1, None)]
 
 
+async def test_another_call_of_the_same_step_inherits_no_attempts_and_no_progress(world: World):
+    """What a retry takes back includes what is known of steps that were begun because of it."""
+    bench = Bench("bad")
+    numbers: list[tuple[str, int, Any]] = []
+
+    @step(retries=5, backoff=0.01)
+    async def send(what: str) -> str:
+        me = current_step()
+        numbers.append((what, me.attempt, me.progress))
+        if what == "apology":
+            await me.keep("half way")
+            if me.attempt == 1:
+                raise ConnectionError("once more")
+            await asyncio.sleep(60)
+        return what
+
+    @workflow
+    async def flow() -> str:
+        try:
+            await bench.work("bad")
+        except ConnectionError:
+            try:
+                async with asyncio.timeout(100):
+                    await send("apology")
+            finally:
+                raise ValueError("gave up") from None
+        return await send("goods")
+
+    runtime = await world.open()
+    handle = await runtime.start(flow)
+    await eventually(lambda: len(numbers) == 2)
+    runtime._engine.clock.advance(101)
+    await mend(runtime, handle, bench)
+    assert await handle.result() == "goods"
+    assert numbers == [("apology", 1, None), ("apology", 2, "half way"), ("goods", 1, None)]
+
+
 # Deadlines, cancelled and dead runs
 
 

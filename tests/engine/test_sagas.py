@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from worlds import (
     World,
     attempts,
     eventually,
+    journal,
     row,
     state,
     told,
@@ -23,6 +25,7 @@ from worlds import (
 
 from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, step, wait_for_signal, workflow
 from holdfast.client.control import retry_run
+from holdfast.core.records import Kind
 from holdfast.errors import CompensationFailed
 from holdfast.stores.operations import AppendRecord, CancelRun
 
@@ -377,6 +380,108 @@ async def test_the_same_after_a_takeover(world: World):
     second = await world.open()
     assert (await until_ended(second, handle)).state == "failed"
     assert shop.log == ["fail", "buy a", "undo a #a"]
+
+
+@pytest.mark.parametrize("dies", ["", "before", "after"])
+async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(world: World, dies: str):
+    """The last record is undone first, also if the code that asked for the step had been cancelled by then.
+
+    The worker may die when that outcome is not in the journal yet, or when it is.
+    """
+    log: list[str] = []
+    cancelling, let_go, stuck = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @step
+    async def give_back(order: str, item: str) -> None:
+        log.append(order)
+
+    @step(compensate=give_back)
+    async def buy(item: str) -> str:
+        if item != "a":
+            await cancelling.wait()  # it ends while the cancellation is being written
+        return f"#{item}"
+
+    @workflow
+    async def flow() -> None:
+        await buy("a")
+        await asyncio.gather(buy("b"), buy("c"))
+
+    async def before(ops: Any) -> None:
+        kinds = [op.record.kind for op in ops if isinstance(op, AppendRecord)]
+        if Kind.CANCEL in kinds:
+            cancelling.set()
+            await let_go.wait()
+        elif dies == "before" and let_go.is_set():
+            stuck.set()
+            await asyncio.Event().wait()
+
+    class Mute(FlakyStore):
+        async def commit(self, ops: Any) -> list[Any]:
+            answers = await super().commit(ops)
+            if dies == "after" and let_go.is_set() and ops[0].record.kind is not Kind.CANCEL:
+                stuck.set()
+                await asyncio.Event().wait()
+            return answers
+
+    store = Mute(world.store())
+    store.before_commit = before
+    runtime = await world.open(store=store)
+    handle = await runtime.start(flow)
+    driver = runtime._engine._by_id[handle.run_id]
+    await eventually(lambda: len(driver.steps.begun) == 2)
+    outside = await world.outside()
+    await outside.commit([CancelRun(handle.run_id, outside.now())])
+    await cancelling.wait()
+    await eventually(lambda: driver.journal.next_seq == 4)
+    let_go.set()
+    if dies:
+        await stuck.wait()
+        await world.crash(runtime)
+        assert log == []
+        runtime = await world.open()
+    assert (await until_ended(runtime, handle)).state == "cancelled"
+    recorded = [json.loads(record.payload or b"") for record in await journal(runtime, handle) if record.name == "buy"]
+    assert recorded == (["#a"] if dies == "before" else ["#a", "#b", "#c"])
+    assert log == recorded[::-1]
+
+
+async def test_many_cancels_at_any_moment_undo_in_the_reverse_order_of_the_records(in_memory: World):
+    orders: list[tuple[list[str], list[str]]] = []
+
+    @step
+    async def undo(what: str, n: int) -> None:
+        await asyncio.sleep(0)
+
+    @step(compensate=undo)
+    async def do(n: int) -> str:
+        for _ in range(n % 5):
+            await asyncio.sleep(0)
+        return f"#{n}"
+
+    @workflow
+    async def flow(number: int) -> None:
+        await do(0)
+        await asyncio.gather(*(do(n) for n in range(1, 6)))
+        await wait_for_signal("go")
+
+    async def slow(_: Any) -> None:
+        await asyncio.sleep(0)
+
+    store = FlakyStore(in_memory.store())
+    store.before_commit = slow
+    runtime = await in_memory.open(store=store)
+    for number in range(60):
+        handle = await runtime.start(flow, number)
+        for _ in range(number % 30):
+            await asyncio.sleep(0)
+        await handle.cancel()
+        await until_ended(runtime, handle)
+        records = await journal(runtime, handle)
+        done = [json.loads(record.payload or b"") for record in records if record.kind is Kind.STEP]
+        undone = [record.preview.split("'")[1] for record in records if record.kind is Kind.COMPENSATION]
+        orders.append((done, undone))
+    assert any(len(done) > 1 for done, _ in orders)
+    assert [undone for _, undone in orders] == [done[::-1] for done, _ in orders]
 
 
 async def test_a_compensation_is_retried_by_its_own_policy(world: World, clock: VirtualClock):

@@ -555,3 +555,41 @@ async def test_a_worker_that_comes_later_finds_it_switched_off(world: World):
     await switch.switch_on("flow")
     assert await handle.result() == "A"
     assert dict(await switch.switched_off()) == {}
+
+
+@pytest.mark.parametrize(("effect", "has_failed"), [("idempotent", False), ("idempotent", True), ("once", False)])
+async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_is_switched_off(
+    world: World, monkeypatch: pytest.MonkeyPatch, effect: Any, has_failed: bool
+):
+    """A worker that stood still must renew its lease before it begins anything, and hears of the switch meanwhile."""
+    made: list[int] = []
+    holds_lease = has_failed
+
+    @step(effect=effect, retries=int(has_failed), backoff=0.01)
+    async def work() -> str:
+        nonlocal holds_lease
+        made.append(current_step().attempt)
+        if has_failed and len(made) == 1:
+            holds_lease = False
+            raise ConnectionError("once more")
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await work()
+
+    runtime = await world.open()
+    switch = await world.outside()
+    monkeypatch.setattr(runtime._engine.membership, "holds_lease", lambda: holds_lease)
+    handle = await runtime.start(flow)
+    driver = await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
+    await eventually(lambda: len(made) == has_failed and driver.steps.at_work)
+    await switch.switch_off("flow")
+    await eventually(lambda: driver.standing)
+    before = list(made)
+    holds_lease = True
+    await until_state(runtime, handle, "pending")
+    assert made == before
+    await switch.switch_on("flow")
+    assert await handle.result(timeout=10) == "done"
+    assert made == [*before, len(before) + 1]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from worlds import VirtualClock, World, eventually, journal, row, state, until_parked
 
-from holdfast import RunDead, step, wait_for_signal, workflow
+from holdfast import Budget, RunDead, current_step, step, wait_for_signal, workflow
+from holdfast.core.usage import Usage
 
 pytestmark = pytest.mark.asyncio
 
@@ -159,11 +160,11 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     driver = first._engine._by_id[handle.run_id]
     finish = driver._finish
 
-    def taken_over_first(*args: Any) -> None:
+    def taken_over_first(*args: Any, **options: Any) -> None:
         async def later() -> None:
             await world.kill(first)
             await store.reap(None)
-            finish(*args)
+            finish(*args, **options)
 
         first._engine.chore(later())
 
@@ -243,7 +244,7 @@ async def test_three_deaths_in_a_row_without_a_record_make_a_run_dead(world: Wor
         await eventually(lambda n=n: len(begun) == n)
         await world.crash(runtime)
         runtime = await world.open()
-    with pytest.raises(RunDead, match="took its worker down 3 times in a row") as dead:
+    with pytest.raises(RunDead, match="died 3 times while this was the only run it held") as dead:
         await flow.handle(runtime, handle.run_id).result()
     assert f"holdfast retry {handle.run_id}" in str(dead.value)
     assert len(begun) == 3
@@ -451,3 +452,48 @@ async def test_the_engine_says_little_when_all_goes_well(world: World, caplog: p
     assert await (await runtime.start(flow)).result() == 1
     await runtime.close()
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("asks", ["withdraw", "remind", "reserve"])
+async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: World, asks: str):
+    """A step asks the store something under the old epoch: its run leaves memory, with all its other steps."""
+    begun: list[str] = []
+    cancelled: list[str] = []
+    gate = asyncio.Event()
+    second_turn = False
+
+    @step
+    async def work(name: str) -> str:
+        begun.append(name)
+        if second_turn:
+            return name
+        try:
+            if name == "slow":
+                await asyncio.sleep(60)
+            await gate.wait()
+            me = current_step()
+            if asks == "withdraw":
+                await me.withdraw_approval("question")
+            elif asks == "remind":
+                await me.remind_approval("question", 1, "ada", None)
+            else:
+                await me.reserve(Usage(input_tokens=1))
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+        return name
+
+    @workflow
+    async def flow() -> list[str]:
+        return list(await asyncio.gather(work("slow"), work("quick")))
+
+    first = await world.open()
+    handle = await first.start(flow.options(budget=Budget(turns=100)))
+    await eventually(lambda: len(begun) == 2)
+    await world.kill(first)
+    second_turn = True
+    second = await world.open()
+    assert await flow.handle(second, handle.run_id).result() == ["slow", "quick"]
+    gate.set()
+    await eventually(lambda: cancelled == ["slow"])
+    assert not first._engine._drivers

@@ -11,6 +11,8 @@ import pytest
 from worlds import FlakyStore, World, eventually, settled, unavailable, until_parked
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
+from holdfast.client.stories.reading import read_story
+from holdfast.client.stories.types import Skipped
 from holdfast.engine.telling import INTERVAL
 from holdfast.stores.notices import BEGUN, TEXT
 from holdfast.stores.operations import AppendRecord, Notice, TellNotices
@@ -374,3 +376,26 @@ async def test_the_timer_does_not_run_when_there_is_nothing_to_tell(in_memory: W
     driver = await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
     await eventually(lambda: driver in runtime._engine._idle)
     assert runtime._engine.telling._alarm is None
+
+
+async def test_an_ended_run_keeps_which_steps_it_skipped_in_every_store(world: World):
+    @workflow(id="skipping-{amount}")
+    class Skipping:
+        @step(1)
+        async def check(self, amount: int) -> int:
+            return amount
+
+        @step(2, depends_on=1, when=lambda check: check > 100)
+        async def review(self, check: int) -> str:
+            return "reviewed"
+
+        @step(3, depends_on=1)
+        async def ship(self, check: int) -> str:
+            return "shipped"
+
+    runtime = await world.open()
+    store = runtime._engine.store
+    for amount, skipped in ((5, (Skipped(2, "review", 2),)), (500, ())):
+        await (await runtime.start(Skipping, amount=amount)).result()
+        assert (await read_story(store, f"skipping-{amount}")).skipped == skipped
+        assert (await read_story(store, f"skipping-{amount}", after=0, limit=1)).skipped == skipped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -333,6 +333,66 @@ async def test_a_compensation_may_be_transactional(database: World):
     await until_ended(runtime, handle)
     assert paid(database) == 0
     assert await told(runtime, handle) == ["step pay", "compensation refund"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(database: World, dies: bool):
+    """The transaction is in the database, with its outcome, and only the record is missing."""
+    committed, let_go, recording = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @step(transaction=True)
+    async def refund() -> None:
+        done = current_step().connection.execute("DELETE FROM paid")
+        if asyncio.iscoroutine(done):
+            await done
+
+    @step(transaction=True, compensate=refund)
+    async def pay() -> int:
+        await pay_now()
+        return 1
+
+    @workflow
+    async def flow() -> None:
+        async with asyncio.timeout(100):
+            await pay()
+
+    async def hang(ops: Sequence[Any]) -> None:
+        if dies and any(isinstance(op, AppendRecord) and op.record.name == "pay" for op in ops):
+            recording.set()
+            await asyncio.Event().wait()
+
+    store = FlakyStore(database.store())
+    store.before_commit = hang
+    begin = store.inner.begin_step
+
+    async def begin_slowly(*args: Any, **kwargs: Any) -> Any:
+        transaction = await begin(*args, **kwargs)
+        real = transaction.commit
+
+        async def commit(outcome: bytes) -> Verdict:
+            verdict = await real(outcome)
+            committed.set()
+            await let_go.wait()  # the answer takes a while
+            return verdict
+
+        transaction.commit = commit
+        return transaction
+
+    store.inner.begin_step = begin_slowly
+    runtime = await database.open(store=store)
+    handle = await runtime.start(flow)
+    await committed.wait()
+    database.clock.advance(101)
+    await eventually(lambda: runtime._engine._by_id[handle.run_id].execution.is_undoing_held)
+    let_go.set()
+    if dies:
+        await recording.wait()
+        assert paid(database) == 1
+        await database.crash(runtime)
+        runtime = await database.open()
+    await until_ended(runtime, handle)
+    assert await told(runtime, handle) == ["timer 100 s", "step pay", "compensation refund"]
+    assert paid(database) == 0
 
 
 async def test_a_step_of_a_class_may_be_transactional(database: World):

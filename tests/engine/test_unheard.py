@@ -10,6 +10,7 @@ import pytest
 from worlds import FlakyStore, World, eventually, row, unavailable, until_parked
 
 from holdfast import step, wait_for_signal, workflow
+from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import FinishRun, ReopenRun, SendSignal, StartRun
@@ -264,3 +265,54 @@ async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_it
 
     await eventually(completed)
     assert answers == []
+
+
+@pytest.mark.parametrize("is_answered", ["before the journal is read", "after it could not be read"])
+async def test_a_run_that_a_claim_gives_back_is_not_taken_up_by_the_answer_to_its_start(
+    in_memory: World, is_answered: str
+):
+    """A child in a queue with limits is created pending, so a claim may take it up before its start is answered."""
+    seen: list[RunState] = []
+    answered, unread = asyncio.Event(), asyncio.Event()
+
+    @step
+    async def work() -> str:
+        run = await store.inner.get("child")
+        seen.append(run.state)
+        return "done"
+
+    @workflow(queue="limited")
+    async def child() -> str:
+        return await work()
+
+    @workflow
+    async def parent() -> str:
+        return await child.options(id="child")()
+
+    class SlowToAnswer(LossyStore):
+        async def commit(self, ops: Any) -> Any:
+            answers = await super().commit(ops)
+            if any(isinstance(op, StartRun) and op.run.id == "child" for op in ops):
+                runtime._engine.nudge()
+                await answered.wait()
+                # As the store answers when the start is repeated, because its first answer was lost.
+                return await self.inner.commit(ops)
+            return answers
+
+        async def histories(self, keys: Any) -> Any:
+            [run] = [await self.inner.get("child")]
+            if run is None or run.key not in keys or unread.is_set():
+                return await self.inner.histories(keys)
+            if is_answered == "before the journal is read":
+                answered.set()
+                await asyncio.sleep(0.05)
+            unread.set()
+            raise unavailable("the connection was lost")
+
+    store = SlowToAnswer(in_memory.store())
+    runtime = await in_memory.open(store=store, limits={"limited": QueueLimits(5)})
+    handle = await runtime.start(parent)
+    await unread.wait()
+    answered.set()
+    assert await handle.result(timeout=10) == "done"
+    assert seen == [RunState.RUNNING]

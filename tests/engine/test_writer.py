@@ -11,9 +11,11 @@ import pytest
 from worlds import FlakyStore, VirtualClock, World, eventually, journal, state, unavailable
 
 from holdfast import RunFailed, step, wait_for_signal, workflow
-from holdfast.engine.writer import Writer
+from holdfast.core.records import Kind, Record
+from holdfast.core.states import RunState
+from holdfast.engine.writer import MAX_TRIES, Writer
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.stores.operations import AppendRecord, FinishRun, Op, SendSignal, StartRun
+from holdfast.stores.operations import AppendRecord, CancelRun, FinishRun, Link, NewRun, Op, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -225,10 +227,10 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
                 raise unavailable("cannot read")
             return await self.inner.next_wake(**where)
 
-        async def reap(self, me: int | None = None) -> Any:
+        async def reap(self, me: int | None = None, window: Any = None) -> Any:
             if self.broken:
                 raise unavailable("cannot read")
-            return await self.inner.reap(me)
+            return await self.inner.reap(me, window)
 
     store = Unreadable(world.store())
     starter = await world.open(definitions={})
@@ -341,6 +343,101 @@ async def test_only_the_operation_that_breaks_is_answered_with_its_error():
     store = Poisoned()
     answers = await write(store, "a", "poison", "b")
     assert [answers[0], str(answers[1]), answers[2]] == ["a", "poison", "b"]
+
+
+def append(run: int, seq: int) -> AppendRecord:
+    return AppendRecord(run, Record(seq, Kind.STEP, seq, "work", True, b"1", 0.0, epoch=1))
+
+
+async def test_nothing_of_its_run_overtakes_an_operation_that_is_repeated():
+    class Poisoned(Scripted):
+        async def commit(self, ops: Sequence[Any]) -> list[Any]:
+            if first in ops and len(self.tries) < 5:
+                self.tries.append(list(ops))
+                raise TypeError("poison")
+            return await super().commit(ops)
+
+    link = Link(1, 1, 0)
+    new = NewRun("child", "flow", b"[]", b"", b"seed", 0.0)
+    first, second, cancel = StartRun(new, link=link), append(1, 0), CancelRun("child", 0.0, b"seed")
+    other, people = append(2, 0), CancelRun("child", 0.0)
+    store = Poisoned()
+    await write(store, first, second, cancel, other, people)
+    assert store.committed == [other, people, first, second, cancel]
+
+
+async def test_nothing_overtakes_when_another_run_is_handed_in_again_while_the_store_is_gone():
+    """What waited for its next try comes to the front of the queue while the writer waits for the store."""
+    poison, first, second = append(1, 0), append(2, 0), append(2, 1)
+    is_gone = asyncio.Event()
+
+    class Troubled(Scripted):
+        async def commit(self, ops: Sequence[Any]) -> list[Any]:
+            if poison in ops and not is_gone.is_set():
+                raise TypeError("poison")
+            return await super().commit(ops)
+
+    class UntilGone(VirtualClock):
+        async def sleep(self, seconds: float) -> None:
+            if writer._pause:
+                is_gone.set()
+                await asyncio.sleep(0.01)
+            await is_gone.wait()
+
+    store = Troubled(TypeError("an unknown outcome"), unavailable())
+    writer = Writer(store, asyncio.get_running_loop(), UntilGone())  # type: ignore[arg-type]
+    answers: list[Any] = []
+    writer.submit(poison, answers.append)
+    await eventually(lambda: writer._deferred)
+    writer.submit(first, answers.append)
+    writer.submit(second, answers.append)
+    await eventually(lambda: len(answers) == 3)
+    assert [op for op in store.committed if op is not poison] == [first, second]
+
+
+async def test_what_follows_a_record_that_cannot_be_written_is_refused_with_it():
+    class Poisoned(Scripted):
+        async def commit(self, ops: Sequence[Any]) -> list[Any]:
+            if poison in ops:
+                self.tries.append(list(ops))
+                raise TypeError("poison")
+            return await super().commit(ops)
+
+    poison = append(1, 1)
+    store = Poisoned()
+    answers: list[Any] = []
+    writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    end = FinishRun(1, 1, RunState.FAILED, None, b"{}", 0.0)
+
+    def told(answer: Any) -> None:
+        answers.append(answer)
+        writer.submit(end, answers.append)  # as a driver does
+
+    writer.submit(append(1, 0), answers.append)
+    writer.submit(poison, told)
+    writer.submit(append(1, 2), answers.append)
+    writer.submit(append(2, 0), answers.append)
+    await eventually(lambda: len(answers) == 5)
+    assert store.committed == [append(1, 0), append(2, 0), end]
+    assert [str(answer) for answer in answers if isinstance(answer, Exception)] == ["poison", "poison"]
+    assert sum(poison in ops for ops in store.tries) >= MAX_TRIES
+
+
+async def test_what_is_repeated_is_handed_in_once_more_by_a_flush():
+    class Stuck(VirtualClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(60)
+
+    store = Scripted(TypeError("no store should do that"))
+    answers: list[Any] = []
+    writer = Writer(store, asyncio.get_running_loop(), Stuck())  # type: ignore[arg-type]
+    writer.submit(append(1, 0), answers.append)
+    await eventually(lambda: writer._deferred)
+    assert writer.is_busy
+    await writer.flush()
+    assert answers == [append(1, 0)]
+    assert not writer.is_busy
+    writer.stop()
 
 
 async def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture):

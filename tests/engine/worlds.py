@@ -102,6 +102,19 @@ def _ring(alarm: _Alarm) -> None:
         alarm.callback()
 
 
+class PatientClock(VirtualClock):
+    """As ``VirtualClock``, but a sleep lasts until somebody moves the time."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        alarm = self.call_at(self.now() + seconds, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            alarm.cancel()
+
+
 class FlakyStore:
     """Another store, whose commits can be counted, delayed and made to fail."""
 

@@ -121,7 +121,7 @@ async def record(url: str) -> dict[str, Journal]:
 
         async def go(run_id: str) -> None:
             # The step's own outcome is to be on its way when the engine finds the signal: a matter of a few turns.
-            await runtime.change(SendSignal(run_id, "go", b'"late"', None, runtime.now()))
+            await runtime.change(SendSignal(run_id, "go", b'"late"', None, await runtime.now()))
             for _ in range(int(run_id.rpartition("-")[2]) % 40):
                 await asyncio.sleep(0)
 

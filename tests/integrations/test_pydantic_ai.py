@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from library_agents import Script, call, count, explorer, flow_of, journal, look, names
 from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext, ToolOutput
+from pydantic_ai import Agent, CancellationToken, RunContext, ToolOutput
+from pydantic_ai.conversation import Conversation
 from pydantic_ai.exceptions import (
     ModelHTTPError,
     UsageLimitExceeded,
@@ -17,7 +18,6 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import (
     BinaryContent,
 )
-from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from holdfast import (
@@ -27,10 +27,11 @@ from holdfast import (
     RunFailed,
     Runtime,
     UsageError,
+    ask,
     workflow,
 )
 from holdfast.errors import DepsMissing
-from holdfast.integrations.pydantic_ai import Durable
+from holdfast.integrations.pydantic_ai import Durable, bindings
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -99,17 +100,6 @@ async def test_a_long_history_is_kept_apart_and_read_back(runtime: Runtime) -> N
     for _ in range(2):
         second = await agent.run("second", message_history=first.all_messages(), run_id="pai-long-2")
         assert second.all_messages()[:2] == first.all_messages()
-
-
-async def test_streams_and_iteration_give_the_recorded_result(runtime: Runtime) -> None:
-    agent, model = explorer("pai-stream")
-    async with agent.run_stream("Go.", run_id="pai-stream-1") as stream:
-        assert [text async for text in stream.stream_text()] == ["done"]
-    async with agent.iter("Go.", run_id="pai-stream-1") as run:
-        assert [node async for node in run] == []
-        assert run.result is not None
-        assert run.result.output == "done"
-    assert model.asked == [0, 1, 2]
 
 
 async def test_the_settings_of_a_call_are_recorded_and_given(runtime: Runtime) -> None:
@@ -189,9 +179,7 @@ async def test_deps_are_handed_over_and_never_recorded(runtime: Runtime, url: st
 async def test_a_process_without_deps_says_so_and_one_with_its_own_goes_on(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.integrations.pydantic_ai import running
-
-    monkeypatch.setattr(running, "PATIENCE", 0.05)
+    monkeypatch.setattr(bindings, "PATIENCE", 0.05)
     agent, _ = shop_agent("pai-late-deps")
     flow = flow_of(agent)
     given = flow.prepare(("Sell tea.",), {"deps": Shop({"tea": 3})})
@@ -201,6 +189,23 @@ async def test_a_process_without_deps_says_so_and_one_with_its_own_goes_on(
     assert isinstance(raised.value.__cause__, DepsMissing)
     flow.durable.deps = Shop({"tea": 1})
     assert (await (await flow.options(new=True).start()).result()).output == "sold"
+
+
+async def test_a_run_that_leaves_memory_keeps_its_deps(runtime: Runtime) -> None:
+    model = Script([call("buy")], lambda messages: str(messages[-1].parts[0].content))
+    agent = Agent(model, name="pai-parked", deps_type=str, capabilities=[Durable(tools={"buy": False})])
+
+    @agent.tool
+    async def buy(ctx: RunContext[str]) -> str:
+        return f"bought for {ctx.deps}" if await ask("Buy?") else "not bought"
+
+    running = asyncio.create_task(agent.run("Buy.", deps="Ada", run_id="pai-parked-1"))
+    async with Client(runtime.url) as client:
+        while not (asked := await client.approvals("pai-parked-1")):  # noqa: ASYNC110 - it is in the store
+            await asyncio.sleep(0.01)
+        runtime._engine.park_idle()  # pyright: ignore[reportPrivateUsage]
+        await client.approve(asked[0].id, by="ada")
+    assert (await running).output == "bought for Ada"
 
 
 async def test_what_the_agent_raises_is_raised_as_without_holdfast(runtime: Runtime) -> None:
@@ -342,29 +347,17 @@ async def test_a_run_does_not_go_on_with_an_agent_that_would_do_something_else(r
 # Used wrongly
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"output_type": City}, r"Agent\(output_type=...\)"),
-        ({"toolsets": [FunctionToolset([look])]}, r"Agent\(toolsets=...\)"),
-        ({"model_settings": lambda ctx: {}}, "only plain data"),
-        ({"instructions": lambda ctx: "x"}, "only plain data"),
-        ({"event_stream_handler": print}, r"Durable\(event_stream_handler=...\)"),
-    ],
-)
-async def test_what_cannot_be_brought_to_another_process_is_refused(
-    runtime: Runtime, given: dict[str, Any], words: str
-) -> None:
+async def test_what_a_run_of_its_own_cannot_be_given(runtime: Runtime) -> None:
     agent, model = explorer("pai-refused")
-    with pytest.raises(UsageError, match=words):
-        await agent.run("Go.", **given)
+    with pytest.raises(UsageError, match="message_history="):
+        await agent.run("Go.", conversation=Conversation())
+    with pytest.raises(UsageError, match="handle"):
+        await flow_of(agent).start("Go.", cancellation_token=CancellationToken())
     assert model.asked == []
 
 
-async def test_the_events_of_a_run_that_may_be_elsewhere_are_not_handed_out(runtime: Runtime) -> None:
+async def test_events_are_handed_out_in_a_workflow(runtime: Runtime) -> None:
     agent, model = explorer("pai-stream-events")
-    with pytest.raises(UsageError, match="follow the run"):
-        agent.run_stream_events("Go.")
 
     @workflow(name="pai-stream-events-flow")
     async def flow() -> list[str]:
@@ -373,19 +366,3 @@ async def test_the_events_of_a_run_that_may_be_elsewhere_are_not_handed_out(runt
 
     assert (await flow())[-1] == "agent_run_result"
     assert len(model.asked) == 3
-
-
-async def test_a_model_object_has_to_be_named(runtime: Runtime) -> None:
-    other = Script("other")
-    agent = Agent(Script("mine"), name="pai-models", capabilities=[Durable(models={"other": other})])
-    assert (await agent.run("Go.", model="other")).output == "other"
-    assert (await agent.run("Go again.", model=other)).output == "other"
-    with pytest.raises(UsageError, match="Durable\\(models="):
-        await agent.run("Go.", model=Script("unknown"))
-
-
-async def test_an_override_outside_of_a_workflow_is_refused(runtime: Runtime) -> None:
-    agent, model = explorer("pai-override")
-    with agent.override(instructions="Other."), pytest.raises(UsageError, match="instructions"):
-        await agent.run("Go.")
-    assert model.asked == []

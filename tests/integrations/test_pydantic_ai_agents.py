@@ -39,6 +39,15 @@ def test_it_runs_without_an_event_loop(url: str, monkeypatch: pytest.MonkeyPatch
     assert agent.run_sync("Go.", run_id="pai-sync-1").output == "done"
 
 
+def test_an_override_reaches_run_sync(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    helper = Agent(TestModel(custom_output_text="own"), name="pai-sync-override", capabilities=[Durable()])
+    with helper.override(model=TestModel(custom_output_text="sync")):
+        assert helper.run_sync("Go.").output == "sync"
+        with helper.run_stream_sync("Go on.") as stream:
+            assert stream.get_output() == "sync"
+
+
 def test_a_model_object_is_used_on_one_event_loop_after_the_other(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

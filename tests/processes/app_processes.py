@@ -70,7 +70,13 @@ class App:
 
     @property
     def complaints(self) -> str:
-        """What it wrote to its standard error."""
+        """What it wrote to stderr, but for the log of its runs: a line for each retry, failure, takeover and death."""
+        lines = self.stderr_text.splitlines(keepends=True)
+        return "".join(line for line in lines if ":holdfast.runs:" not in line)
+
+    @property
+    def stderr_text(self) -> str:
+        """All that it wrote to stderr."""
         return self._err.read_text()
 
     @property
@@ -122,7 +128,7 @@ class App:
             self._process.wait()
 
     def __str__(self) -> str:
-        said = f" stdout: {self.said}\n stderr: {self.complaints[-3000:]}"
+        said = f" stdout: {self.said}\n stderr: {self.stderr_text[-3000:]}"
         return f"[{self.name} pid={self.pid} exit={self.exit_code}\n{said}]"
 
 

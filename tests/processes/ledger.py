@@ -290,7 +290,10 @@ def _check_shape(journal: Journal) -> None:
 
 
 def _check_step(where: str, record: Recorded, lines: list[Line], recorder: int, killed: Sequence[int]) -> None:
-    """One recorded step: ended once where it was recorded; begun elsewhere only in processes that died."""
+    """One recorded step: ended once where it was recorded.
+
+    Elsewhere it was begun only in processes that died, or that gave the run away between two attempts.
+    """
     is_unknown = not record.ok and b"StepOutcomeUnknown" in (record.payload or b"")
     if is_unknown or record.attempts == 0:  # and a person has said what came of it
         assert sum(line.phase == "start" for line in lines) <= 1, f"a `once` step was started twice: {where}"
@@ -304,12 +307,19 @@ def _check_step(where: str, record: Recorded, lines: list[Line], recorder: int, 
         assert not live, f"not allowed, and carried out all the same: {where}"
         return
     assert lines, f"recorded, and never carried out: {where}"
-    last = lines[-1]
-    assert last.pid == recorder, f"somebody went on with it after it was recorded: {where}"
+    own = [at for at, line in enumerate(lines) if line.pid == recorder]
+    assert own, f"recorded by a process that has not carried it out: {where}"
+    last, after = lines[own[-1]], lines[own[-1] + 1 :]
+    # What was in flight in a process that had to let go may come to its end there, before it hears of that.
+    went_on = [line for line in after if line.pid not in killed or line.phase == "start"]
+    assert not went_on, f"somebody went on with it after it was recorded: {where}"
     assert last.phase == ("finish" if record.ok else "fail"), f"recorded otherwise than it ended: {where}"
     assert last.attempt == record.attempts, f"the journal counts attempts otherwise: {where}"
     for pid in {line.pid for line in lines}:
-        assert pid == recorder or pid in killed, f"begun by process {pid}, which did not die: {where}"
+        begun = [line.attempt for line in lines if line.pid == pid and line.phase == "start"]
+        failed = [line.attempt for line in lines if line.pid == pid and line.phase == "fail"]
+        is_over = pid in killed or begun == failed
+        assert pid == recorder or is_over, f"begun by process {pid}, which did not die: {where}"
         ends = [line for line in lines if line.pid == pid and line.phase == "finish"]
         assert len(ends) <= 1, f"ended twice in process {pid}: {where}"
         attempts = [line.attempt for line in lines if line.pid == pid and line.phase == "start"]

@@ -27,7 +27,7 @@ def test_whatever_is_killed_each_run_goes_on_at_the_step_where_it_stopped(platfo
     """
     deaths = [(where, step) for where in ("in", "behind") for step in STEPS]
     listener = [sys.executable, APPS / "delivery_listener.py", "killed"]
-    dying = [platform.start([*listener, "1"]) for _ in deaths]
+    dying = [platform.start([*listener, "1", str(len(deaths))]) for _ in deaths]
     until(lambda: platform.listeners() == len(deaths))
     runs = {platform.client.send_sync("killed", death): death for death in deaths}
     for process in dying:

@@ -11,6 +11,8 @@ from app_processes import World
 from ledger import PATCH, STEP, Journal, Moment, check_crash, check_end
 
 RUN = "the-run"
+ON_POSTGRES = ("test_a_rolled_back_deploy_leaves_no_run_waiting_for_the_new_name_of_a_signal",)
+"""What always runs on PostgreSQL, too."""
 
 
 def kill_everywhere(world: World, code: str) -> list[dict[str, Any]]:
@@ -55,3 +57,31 @@ def test_a_run_that_is_killed_at_any_commit_and_goes_on_with_new_code_pays_in_on
         ways.add((expected, "new" if new_way else "old"))
     both = {("paid in cents", "new"), ("unknown", "new" if begun_with == "new" else "old")}
     assert ways == (both if begun_with == "new" else both | {("paid", "old")})
+
+
+@pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rolled_back_deploy_leaves_no_run_waiting_for_the_new_name_of_a_signal(
+    world: World, stopped_by: signal.Signals
+):
+    old = world.worker(CODE="old")
+    run = world.client.start_sync("renamed", "x")
+    before = world.wait_for_run(run, lambda journal: journal.state == "waiting", "is parked by the old code")
+    old.send(signal.SIGTERM)
+    old.ends()
+
+    new = world.worker(CODE="new")
+    assert world.client.signal_sync(run, "paid", "7 euros")
+    world.wait_for_run(
+        run,
+        lambda journal: journal.state == "waiting" and journal.epoch > before.epoch,
+        "is parked again, by code that does not wait for this signal",
+    )
+    rolled_back = world.worker(CODE="old")
+    new.send(stopped_by)
+
+    ended = world.wait_for_end(run)
+    assert ended.output == ["x before", "7 euros", "x after"]
+    assert not ended.signals
+    assert ended.deliveries == 0
+    assert [line.pid for line in world.lines("call", "finish", run=run)] == [old.pid, rolled_back.pid]
+    check_end(world.moment(), killed=[new.pid] if stopped_by is signal.SIGKILL else [])

@@ -88,7 +88,7 @@ def test_a_second_sigterm_in_the_middle_of_the_hand_over_does_not_break_it_off(w
 
 def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_over(world: World):
     # It strikes when the worker stops listening: what it kills then must hold nothing any more.
-    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="after-remove_signal_handler:1")
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="after-__exit__:1")
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     tell_to_stop(leaver)

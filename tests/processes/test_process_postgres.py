@@ -11,7 +11,7 @@ from app_processes import App, until
 from ledger import check_crash, check_end
 from postgres_pooling import SmallPooler
 from postgres_processes import PgWorld, Proxy
-from postgres_trouble import NEEDS_POOLER, Pooler
+from postgres_trouble import Pooler
 
 LEASE = 60.0
 SOON = 10.0
@@ -64,7 +64,6 @@ def test_behind_a_pooler_the_runs_of_a_killed_worker_go_on_when_its_lease_ends(p
         pooler.stop()
 
 
-@NEEDS_POOLER
 def test_behind_a_real_pooler_the_same_is_so(pg_world: PgWorld):
     pooler = Pooler(pg_world.url)
     try:

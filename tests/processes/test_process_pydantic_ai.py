@@ -6,15 +6,19 @@ nor done again; what was in flight is, once more, and no more.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
+from app_processes import until
 from ledger import read_journals
 
 AT_ONCE = 3
+HALF_WAY = 3
+"""Events of a stream."""
 
 OWN = {
     "library-own": [
@@ -34,6 +38,14 @@ JOURNEY = {
         turn("written: {results}", used=(313, 43)),
     ],
 }
+SCOUT = "library-scout"
+SCOUTING = {
+    SCOUT: [
+        turn("", call("look", place="hill"), call("count", things="trees"), used=(211, 23)),
+        turn("scouted hill and wood, and found: {results}", used=(223, 29)),
+    ]
+}
+SCOUTED = "scouted hill and wood, and found: hill seen, 5"
 SITUATIONS = {
     "library": (OWN, "All: east seen, south seen."),
     "library_flow": (JOURNEY, "written: paper seen"),
@@ -126,6 +138,16 @@ def test_a_script_that_is_started_again_brings_its_deps_to_the_run_that_it_goes_
         assert len(read_journals(scene.database)) == 1
 
 
+def test_a_script_that_is_started_again_brings_what_cannot_be_recorded(folder: Path, agent_forks: ForkServer) -> None:
+    with Scene(folder, agent_forks, SCOUTING) as scene:
+        deaths = Deaths(scene, at_once=2)
+        first = scene.live("library", AGENT="scout", BOUND="yes", HOLDFAST_TEST_KILL="after-library_request:2")
+        deaths.note(first.dies())
+        assert scene.live("library", AGENT="scout", BOUND="yes").result()["output"] == SCOUTED
+        deaths.check_end()
+        assert len(read_journals(scene.database)) == 1
+
+
 @pytest.mark.parametrize("point", ["after-half_way:1", "after-change:1"])
 def test_a_once_tool_of_the_library_killed_in_flight_happens_once(
     folder: Path, agent_forks: ForkServer, point: str
@@ -136,3 +158,45 @@ def test_a_once_tool_of_the_library_killed_in_flight_happens_once(
         deaths.note(scene.live("library", AGENT="payer", RUN_ID=RUN, HOLDFAST_TEST_KILL=point).dies())
         assert "may or may not have happened" in scene.live("peer").result()["output"]
         assert len(scene.lines("pay", "start")) == 1
+
+
+def test_a_stream_killed_in_the_middle_of_an_answer_is_finished_by_another_process(
+    folder: Path, agent_forks: ForkServer
+) -> None:
+    with Scene(folder, agent_forks, SCOUTING) as scene:
+        deaths = Deaths(scene, at_once=2)
+        scene.hold(SCOUT, 1, after=HALF_WAY)
+        life = scene.live("library_stream", AGENT="scout")
+        until(lambda: life.said, "the first words arrive while the model is silent", seen=scene.describe)
+        scene.wait_until_held(SCOUT, 1)
+        heard = "".join(json.loads(line)["heard"] for line in life.said)
+        assert SCOUTED.startswith(heard)
+        assert heard != SCOUTED
+        life.kill()
+        scene.release(SCOUT, 1)
+        assert deaths.note(life) == {Asked(SCOUT, 1): 1}
+        assert scene.live("peer").result() == {"output": SCOUTED, "usage": scene.usage()}
+        deaths.check_end()
+        asked = scene.asked()
+        assert scene.live("library_stream", AGENT="scout").result() == {"output": SCOUTED}
+        assert scene.asked() == asked, "the recorded result is streamed"
+
+
+@pytest.mark.parametrize("node", ["UserPromptNode", "ModelRequestNode", "CallToolsNode"])
+def test_an_iteration_killed_at_a_node_is_finished_by_another_process(
+    folder: Path, agent_forks: ForkServer, node: str
+) -> None:
+    with Scene(folder, agent_forks, SCOUTING) as scene:
+        deaths = Deaths(scene, at_once=2)
+        life = scene.live("library_iter", AGENT="scout", STAY_AT=node)
+        until(lambda: json.dumps({"node": node}) in life.said, "the node is handed out", seen=scene.describe)
+        assert scene.lines("look", "start") == [], "no tool is called before the caller asks for it"
+        life.kill()
+        deaths.note(life)
+        assert scene.live("peer").result()["output"] == SCOUTED
+        deaths.check_end()
+        assert len(scene.lines("look", "start")) == 1
+        again = scene.live("library_iter", AGENT="scout")
+        assert again.result() == {"output": SCOUTED}
+        kinds = [one.get("node") for one in again.answers()]
+        assert kinds[:-1] == ["UserPromptNode", *["ModelRequestNode", "CallToolsNode"] * 2, "End"]

@@ -126,17 +126,34 @@ def test_a_step_that_takes_its_worker_down_each_time_makes_its_run_dead_until_a_
         world.open_gate(gate)
     run = world.client.start_sync("deadly", "x", 3)
     dead = world.wait_for_end(run, "dead")
-    assert "took its worker down 3 times in a row" in dead.error
+    assert "died 3 times while step 'die' was in flight" in dead.error
     assert f"holdfast retry {run}" in dead.error
     fallen = [worker.pid for worker in workers if worker.exit_code == -9]
     assert len(world.lines("die", "start", run=run)) == len(fallen) == 3
     assert {line.pid for line in world.lines("die", "start", run=run)} == set(fallen)
-    with pytest.raises(RunDead, match="3 times in a row"):
+    with pytest.raises(RunDead, match="died 3 times"):
         world.client.wait_sync(run)
+    status = world.histories.ask(lambda client: client.get_workflow_handle(run).query("status"))
+    assert status == {"state": "dead", "waits_for": [], "questions": []}
 
     retry(world, run)
     assert world.client.wait_sync(run) == ["x before", "x", "x", "x after"]
     assert len(world.lines("call", "start", run=run)) == 2, "what was recorded is carried along"
+
+
+def test_a_step_that_blocks_its_worker_past_the_bound_is_handed_to_another(temporal_world: TemporalWorld):
+    world = temporal_world
+    world.lease = 3.0
+    blocked = world.worker("stalling", MAX_BLOCKED=2)
+    run = world.client.start_sync("stalling", "x", "sleep")
+    world.wait_for_line("stall", "start", run=run, pid=blocked.pid)
+    # As long as there is no other worker, the blocked one is given the step again, and declines.
+    world.wait_for_run(run, lambda journal: journal.deliveries > 4, "is handed out again and again")
+    heir = world.worker("stalling", MAX_BLOCKED=1000)
+    world.wait_for_line("stall", "start", run=run, pid=heir.pid)
+    assert f"step 'stall' of run '{run}' has blocked the event loop" in blocked.complaints
+    world.open_gate("x")
+    assert world.wait_for_end(run).output == ["x before", "x", "x after"]
 
 
 def test_the_runs_of_a_worker_that_falls_are_finished_by_the_other_on_its_task_queue(temporal_world: TemporalWorld):

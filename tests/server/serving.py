@@ -57,6 +57,7 @@ class Served:
         headers: Sequence[tuple[str, str]] = (("host", "localhost"),),
         body: Sequence[bytes] = (),
         query: bytes = b"",
+        http_version: str = "1.1",
     ) -> tuple[int, dict[str, str], bytes]:
         """What comes of a request that no decent client would make: status, headers and body."""
         parts, sent = list(body) or [b""], list[Any]()
@@ -72,7 +73,7 @@ class Served:
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
+            "http_version": http_version,
             "method": method,
             "scheme": "http",
             "path": unquote(path.decode("latin-1")),

@@ -93,9 +93,10 @@ async def test_what_json_cannot_say_is_said_in_words():
     async with serving() as served:
         store = await (await served.app.platform.tenants.tenant("default")).store()
         await store.publish([WorkflowSpec("takes", ("value",))])
-        body = b'{"workflow": "takes", "args": [1e999]}'  # more than any float
-        answer = await served.caller().post("/v1/runs", content=body, headers=JSON)
-        assert answer.json()["inputs"] == {"value": "Infinity"}
+        tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
+        body = {"workflow": "takes", "args": [{"$tagged": {"$float": "inf"}}], "id": "infinite"}
+        assert (await tagged.post("/v1/runs", json=body)).status_code == 201
+        assert (await served.caller().get("/v1/runs/infinite")).json()["inputs"] == {"value": "Infinity"}
 
 
 MOMENTS = {

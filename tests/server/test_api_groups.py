@@ -287,3 +287,31 @@ async def test_spending_is_told_by_day_workflow_and_model():
         assert used_by_run["calls"] == 1
         wrong = await caller.get("/v1/usage", params={"since": "2027-01-16", "until": "2027-01-15"})
         assert wrong.status_code == 422
+
+
+async def test_approvals_come_in_pages_and_a_page_goes_on_behind_what_was_answered_meanwhile():
+    async with serving() as served:
+        caller = served.caller()
+        for number in range(5):
+            await caller.post("/v1/addresses/asks/send", json={"id": f"asks-{number}"})
+            taken = (await caller.post("/v1/addresses/asks/take?wait=5", json={})).json()
+            body = {"name": "q", "question": f"Question {number}?"}
+            assert (await caller.post(f"/v1/deliveries/{taken['id']}/ask", json=body)).status_code == 202
+        seen, cursor = list[str](), None
+        while True:
+            page = (
+                await caller.get("/v1/approvals", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
+            ).json()
+            seen += [one["question"] for one in page["items"]]
+            if page["next"] is None:
+                break
+            cursor = page["next"]
+            await caller.post(f"/v1/approvals/{page['items'][-1]['id']}/approve", json={})  # the place itself is gone
+        assert seen == [f"Question {number}?" for number in range(5)]
+        closed = (await caller.get("/v1/approvals", params={"closed": True, "limit": 1})).json()
+        assert closed["items"][0]["question"] == "Question 3?"
+        rest = (await caller.get("/v1/approvals", params={"closed": True, "cursor": closed["next"]})).json()
+        assert ([one["question"] for one in rest["items"]], rest["next"]) == (["Question 1?"], None)
+        for odd in ("bm9uZTox", "YXBwcm92YWxzOm5hbi9h", "YXBwcm92YWxzOnh5"):
+            refused = await caller.get("/v1/approvals", params={"cursor": odd})
+            assert (refused.status_code, refused.json()["type"]) == (422, "bad-cursor"), odd

@@ -72,6 +72,30 @@ async def test_a_run_is_started_waited_for_and_its_result_read():
         assert (recorded["ok"], recorded["worker"] != "") == (True, True)
 
 
+async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
+    async with serving() as served, working(served):
+        caller = served.caller()
+        bad = {"name": "Ada", "times": "often"}
+        why = [{"where": "body.times", "why": "must be an integer, not a string"}]
+        for method, path, body in [
+            ("POST", "/v1/runs", {"workflow": "api_greeting", "kwargs": bad, "id": "typo"}),
+            ("POST", "/v1/runs/batch", {"workflow": "api_greeting", "calls": [{"args": ["Ada"]}, {"kwargs": bad}]}),
+            ("PUT", "/v1/schedules/nightly", {"workflow": "api_greeting", "kwargs": bad, "every": 3600}),
+        ]:
+            answer = await caller.request(method, path, json=body)
+            assert (answer.status_code, answer.json()["type"]) == (422, "bad-input"), answer.text
+            assert answer.json()["faults"] == why
+            assert "input 'times' must be an integer, not a string" in answer.json()["detail"]
+        assert (await caller.get("/v1/runs")).json()["items"] == []
+        assert (await caller.get("/v1/schedules")).json()["items"] == []
+        again = await caller.post(
+            "/v1/runs", json={"workflow": "api_greeting", "kwargs": {"name": "Ada"}, "id": "typo"}
+        )
+        assert again.status_code == 201
+        told = (await caller.get("/v1/agents/api_greeting")).json()["inputs_schema"]
+        assert (told["required"], told["properties"]["times"]) == (["name"], {"type": "integer"})
+
+
 async def test_the_same_request_sent_five_times_at_once_starts_one_run():
     async with serving() as served:
         token = await served.key("submit", "read")
@@ -85,9 +109,9 @@ async def test_the_same_request_sent_five_times_at_once_starts_one_run():
         assert len((await caller.get("/v1/runs")).json()["items"]) == 1
         other = await caller.post("/v1/runs", json=start("api_greeting", "Bob"), headers=name)
         assert (other.status_code, other.json()["type"]) == (409, "run-conflict")
-        somebody = served.caller(await served.key("submit", name="somebody else"))
-        theirs = await somebody.post("/v1/runs", json=body, headers=name)
-        assert theirs.status_code == 201, "another key's request of the same name is another request"
+        rotated = served.caller(await served.key("submit", name="the key that replaces it"))
+        again = await rotated.post("/v1/runs", json=body, headers=name)
+        assert (again.status_code, again.json()["id"]) == (200, sent[0].json()["id"])
 
 
 async def test_a_request_that_is_sent_again_is_answered_with_its_run_also_when_that_has_failed():
@@ -188,6 +212,10 @@ async def test_a_fork_goes_on_from_a_step_and_is_made_once():
         forks = [await caller.post(f"/v1/runs/{run}/fork", json=body, headers=name) for _ in range(2)]
         assert [one.status_code for one in forks] == [201, 200]
         assert forks[0].json()["id"] == forks[1].json()["id"]
+        for another in ({"at": 2, "output": "x"}, {"at": 2}, {"at": 1, "output": None}):
+            conflict = await caller.post(f"/v1/runs/{run}/fork", json=another, headers=name)
+            assert (conflict.status_code, conflict.json()["type"]) == (409, "run-conflict")
+            assert "Idempotency-Key" in conflict.json()["detail"]
         failed = (await caller.get(f"/v1/runs/{forks[0].json()['id']}/result", params={"wait": 20})).json()
         assert failed["state"] == "failed", "null is an output, which the code cannot join"
         again = (await caller.post(f"/v1/runs/{run}/fork", json={"at": 2})).json()
@@ -245,3 +273,73 @@ async def test_whoever_submits_cannot_change_the_limits_of_a_queue():
         assert (await submitter.post("/v1/runs", json=wider)).status_code == 403
         assert (await operator.get("/v1/queues/narrow")).json()["concurrency"] == 1
         assert (await submitter.post("/v1/runs", json=start("api_greeting", "Ada", queue="narrow"))).status_code == 201
+
+
+async def test_a_key_that_may_only_submit_reads_nothing_of_others_runs():
+    async with serving() as served, working(served):
+        reader = served.caller(await served.key("admin", name="reader"))
+        submitter = served.caller(await served.key("submit"))
+        done = (await reader.post("/v1/runs", json=start("api_greeting", "secret", id="known"))).json()
+        await reader.get(f"/v1/runs/{done['id']}", params={"wait": 20})
+        joined = await submitter.post("/v1/runs", json=start("api_greeting", "secret", id="known"))
+        assert (joined.status_code, joined.json()["id"], joined.json()["state"]) == (200, "known", "completed")
+        assert "secret" not in joined.text
+        conflict = await submitter.post("/v1/runs", json=start("api_failing", "guess", id="known"))
+        assert (conflict.status_code, conflict.json()["type"]) == (409, "run-conflict")
+        assert "api_greeting" not in conflict.text
+
+        answers["broken"] = True
+        await reader.post("/v1/runs", json=start("api_failing", "secret", id="failed"))
+        await reader.get("/v1/runs/failed", params={"wait": 20})
+        failed = await submitter.post("/v1/runs", json=start("api_failing", "secret", id="failed"))
+        assert (failed.status_code, failed.json()["type"], failed.json()["state"]) == (
+            409,
+            "run-unsuccessful",
+            "failed",
+        )
+        assert "secret" not in failed.text
+        assert "secret" in (await reader.post("/v1/runs", json=start("api_failing", "secret", id="failed"))).text
+
+        sent = {"payload": "secret", "dedup": "x"}
+        first = (await reader.post("/v1/addresses/shop/send", json=sent)).json()
+        second = await submitter.post("/v1/addresses/shop/send", json={"payload": "mine", "dedup": "x"})
+        assert (second.status_code, second.json()["id"]) == (200, first["id"])
+        assert "secret" not in second.text
+
+        for path, body in (
+            ("/v1/runs", start("api_greetng", "Ada")),
+            ("/v1/runs/batch", {"workflow": "api_greetng", "calls": [{}]}),
+            ("/v1/schedules/nightl/trigger", {}),
+        ):
+            await reader.put("/v1/schedules/nightly", json={"workflow": "api_greeting", "every": "1 h", "args": ["x"]})
+            unknown = await submitter.post(path, json=body)
+            assert unknown.status_code == 404, unknown.text
+            assert not {"api_greeting", "nightly"} & set(unknown.text.replace("'", " ").split())
+
+
+async def test_what_is_created_is_where_the_answer_says():
+    async with serving() as served:
+        caller = served.caller()
+        sent = await caller.post("/v1/addresses/jobs/send", json={"id": "a/b c"})
+        assert (sent.status_code, sent.headers["location"]) == (201, "/v1/runs/a%2Fb%20c")
+        assert (await caller.get(sent.headers["location"])).json()["id"] == "a/b c"
+        again = await caller.post("/v1/addresses/jobs/send", json={"id": "a/b c"})
+        assert (again.status_code, again.headers.get("location")) == (200, None)
+        forked = await caller.post("/v1/runs/a%2Fb%20c/fork", json={"id": "other"})
+        assert (forked.status_code, forked.headers["location"]) == (201, "/v1/runs/other")
+        made = await caller.post("/v1/keys", json={"name": "a", "scopes": ["read"]})
+        assert made.headers["location"] == f"/v1/keys/{made.json()['id']}"
+
+
+async def test_the_error_of_a_run_has_one_form():
+    async with serving() as served:
+        caller = served.caller()
+        await caller.post("/v1/addresses/jobs/send", json={"id": "fails"})
+        taken = (await caller.post("/v1/addresses/jobs/take?wait=5", json={})).json()
+        error = {"type": "ValueError", "message": "bad: rows"}
+        await caller.post(f"/v1/deliveries/{taken['id']}/fail", json={"error": error, "retry": False})
+        assert (await caller.get("/v1/runs/fails")).json()["error"] == error
+        assert (await caller.get("/v1/runs")).json()["items"][0]["error"] == error
+        assert (await caller.get("/v1/runs/fails/result")).json()["error"] == error
+        refused = await caller.post("/v1/addresses/jobs/send", json={"id": "fails"})
+        assert (refused.status_code, refused.json()["error"]) == (409, error)

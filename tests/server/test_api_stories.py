@@ -101,7 +101,7 @@ async def test_a_story_tells_all_of_a_run_and_cuts_what_is_large(tmp_path: Path)
         assert [one["run"] for one in parts] == ["story-part-1", "story-part-2"]
         assert [one["id"] for one in story["children"]] == ["story-part-1", "story-part-2"]
         assert story["told"].startswith("Completed in ")
-        assert story["told"].endswith(" with 3 steps.")
+        assert story["told"].endswith(" with 3 steps, 2 child runs.")
         assert (story["advice"], story["retry"]) == ([], None)
         [worker] = [one for one in story["workers"] if one["records"]]
         assert (worker["records"], worker["state"], worker["alive"]) == (5, "retired", False)
@@ -117,7 +117,7 @@ async def test_a_story_is_read_page_by_page(tmp_path: Path):
             story = await get(http, "/v1/runs/whole/story", after=after, limit=2)
             seen += [one["seq"] for one in story["journal"]]
             assert (story["more"], story["records"]) == (more, 5)
-            assert story["told"].endswith(" with 3 steps.")  # which is of the whole, not of the page
+            assert story["told"].endswith(" with 3 steps, 2 child runs.")  # which is of the whole, not of the page
             after = seen[-1]
         assert seen == sorted(seen)
         assert len(seen) == 5

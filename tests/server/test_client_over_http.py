@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from live import live
+from pydantic_ai.messages import ModelResponse, TextPart
 from serving import Served
 from working import working
 
@@ -315,6 +316,17 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
         mine = {one.name: one for one in await store.health()}["http-digger"]
         assert healths["http-digger"].runs == mine.runs
         assert (healths["http-digger"].is_agent, healths["http-digger"].state) == (True, mine.state)
+
+
+async def test_an_agents_result_tells_how_its_answer_ended() -> None:
+    reply = ModelResponse([TextPart("A")], finish_reason="content_filter", provider_details={"refusal": "Not more."})
+    agent = Agent(ScriptedModel([reply]), name="http-refuser")
+    async with both() as (store, http):
+        run_id = (await agent.start("Dig.")).run_id
+        result = await http.wait(run_id, 30)
+        assert result == await store.wait(run_id)
+        assert (result.finish_reason, result.refusal) == ("content_filter", "Not more.")
+        assert await store.conversation(run_id) == await http.conversation(run_id)
 
 
 async def test_stories_conversations_and_families_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:

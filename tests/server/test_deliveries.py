@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -12,9 +13,12 @@ import pytest
 import pytest_asyncio
 from serving import Clock, Served, serving
 
+from holdfast.client import json_schemas
+from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
-from holdfast.server.delivering import listeners
+from holdfast.server.delivering import listeners, sweeping
 from holdfast.server.delivering.sweeping import sweep
+from holdfast.stores.leases import LeaseWindow
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,11 +28,11 @@ class World:
     served: Served
     clock: Clock
     http: httpx2.AsyncClient
-    _since: dict[str, float] = field(default_factory=dict)
+    _since: float | None = None
 
-    async def post(self, path: str, body: Any = None, *, status: int = 200, **params: Any) -> Any:
+    async def post(self, path: str, body: Any = None, *, status: int | None = 200, **params: Any) -> Any:
         answer = await self.http.post(path, json={} if body is None else body, params=params)
-        assert answer.status_code == status, answer.text
+        assert answer.status_code == status or (status is None and answer.is_success), answer.text
         return answer.json() if answer.content else None
 
     async def get(self, path: str, status: int = 200) -> Any:
@@ -48,9 +52,10 @@ class World:
     async def passes(self, seconds: float) -> None:
         """Time passes, and the server looks around."""
         tenant = await self.served.app.platform.tenants.tenant("default")
-        self._since.setdefault("default", self.clock.now)
+        if self._since is None:
+            self._since = self.clock.now
         self.clock.now += seconds
-        await sweep(self.served.app.platform, tenant, self._since, trims=True)
+        await sweep(self.served.app.platform, tenant, LeaseWindow(self._since, self.clock.now), trims=True)
 
 
 @pytest_asyncio.fixture
@@ -152,9 +157,59 @@ async def test_a_run_that_fails_too_often_is_dead_and_progress_counts(world: Wor
     assert third["failures"] == 1
     assert await world.on(third, "fail", {"error": {"type": "Oops", "message": "no"}, "delay": 0}) == {"state": "dead"}
     info = await world.served.app.platform.tenants.known()[0].client.get(run)
-    assert (info.state, info.error) == ("dead", "Oops: no")
+    assert (info.state, str(info.error)) == ("dead", "Oops: no")
     reasons = [one["reason"] for one in (await world.get(f"/v1/runs/{run}/deliveries"))["items"]]
     assert reasons == ["failed: Oops: no", "failed: Error: no", "failed: Oops: no"]
+
+
+async def take_all(world: World, address: str) -> list[Any]:
+    """What a new listener is handed that asks for more as long as it gets something."""
+    taken: list[Any] = []
+    while True:
+        known: dict[str, Any] = {"listener": taken[-1]["listener"]} if taken else {}
+        more = await world.post(
+            f"/v1/addresses/{address}/take", {**known, "holding": [one["id"] for one in taken]}, wait=0, status=None
+        )
+        if more is None:
+            return taken
+        taken.append(more)
+
+
+async def test_a_delivery_that_kills_its_listeners_ends_dead_and_none_beside_it_does(world: World):
+    runs = [await world.send("pipeline", number) for number in range(4)]
+    bad, alone = runs[1], 0
+    for _ in range(20):
+        taken = await take_all(world, "pipeline")
+        if not taken:
+            break
+        alone += len(taken) == 1
+        if bad not in [one["run_id"] for one in taken]:
+            for one in taken:
+                await world.on(one, "complete", {"output": "done"})
+        else:
+            await world.passes(31)
+    assert alone > 3
+    told = {run: await world.get(f"/v1/runs/{run}") for run in runs}
+    assert {run: one["state"] for run, one in told.items()} == dict.fromkeys(runs, "completed") | {bad: "dead"}
+    assert "died 3 times while this was the only run it held" in str(told[bad]["error"])
+
+
+async def test_a_listener_that_holds_a_run_others_died_of_gets_more_when_it_has_recorded_a_step(world: World):
+    for number in range(2):
+        await world.send("pipeline", number)
+    for _ in range(2):
+        assert len(await take_all(world, "pipeline")) == 2
+        await world.passes(31)
+    [first] = await take_all(world, "pipeline")
+    await world.on(first, "steps", {"name": "extract", "output": 1})
+    holding = {"listener": first["listener"], "holding": [first["id"]]}
+    await world.passes(20)  # others that hold nothing come first for what is isolated
+    await world.on(first, "heartbeat")
+    assert await world.post("/v1/addresses/pipeline/take", holding, wait=0, status=None) is None
+    for _ in range(4):
+        await world.passes(20)
+        await world.on(first, "heartbeat")
+    assert (await world.take("pipeline", **holding))["payload"] == 1
 
 
 async def test_a_failure_for_good_ends_the_run(world: World):
@@ -163,7 +218,7 @@ async def test_a_failure_for_good_ends_the_run(world: World):
     failed = {"error": {"type": "ValueError", "message": "bad rows"}, "retry": False}
     assert await world.on(delivery, "fail", failed) == {"state": "failed"}
     info = await world.served.app.platform.tenants.known()[0].client.get(run)
-    assert (info.state, info.error) == ("failed", "ValueError: bad rows")
+    assert (info.state, str(info.error)) == ("failed", "ValueError: bad rows")
 
 
 async def test_what_is_released_goes_to_the_next_and_counts_nothing(world: World):
@@ -201,7 +256,8 @@ async def test_a_deadline_ends_the_run_whoever_has_it(world: World, held: bool):
     if delivery is not None:
         await world.on(delivery, "heartbeat", status=200)
     await world.passes(41)
-    assert (await client.get(run)).error == f"holdfast.errors.RunTimedOut: run {run!r} did not end within its deadline"
+    error = (await client.get(run)).error
+    assert str(error) == f"holdfast.errors.RunTimedOut: run {run!r} did not end within its deadline"
     if delivery is not None:
         assert (await world.on(delivery, "heartbeat", status=409))["reason"] == "expired"
 
@@ -343,6 +399,27 @@ async def test_what_is_sent_again_is_answered_with_its_run_also_when_that_has_fa
     assert (by_id.status_code, by_id.json()["type"]) == (409, "run-unsuccessful")
 
 
+@pytest.mark.parametrize("debounced", [{}, {"debounce": 60}])
+async def test_work_sent_again_with_a_dedup_key_is_not_doubled(world: World, debounced: dict[str, Any]):
+    path, name = "/v1/addresses/once/send", {"Idempotency-Key": "one request"}
+    body = {"payload": 1, "dedup": "order-7", **debounced}
+    sent = (await world.http.post(path, json=body, headers=name)).json()["id"]
+    if debounced:
+        joined = await world.http.post(path, json={**body, "payload": 2}, headers={"Idempotency-Key": "another"})
+        assert joined.json()["id"] == sent
+        await world.passes(120)
+    await world.on(await world.take("once"), "complete")
+    again = await world.http.post(path, json=body, headers=name)
+    assert (again.status_code, again.json()["id"]) == (200, sent)
+    other = (await world.http.post(path, json={**body, "payload": 3})).json()["id"]
+    assert other != sent, "a new request is new work"
+    again = await world.http.post(path, json=body, headers=name)
+    assert again.json()["id"] == sent, "and not what the repeat joins"
+    if not debounced:
+        conflict = await world.http.post(path, json={**body, "payload": 4}, headers=name)
+        assert (conflict.status_code, conflict.json()["type"]) == (409, "run-conflict")
+
+
 @pytest.mark.parametrize("named", [5, ["x"], "http://[no"])
 async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: World, named: Any):
     await world.send("asking")
@@ -359,3 +436,93 @@ async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
         await world.send("quick", number)
         await world.on(await world.take("quick"), "complete")
     assert len(world.served.app.platform.listeners._renewed) == 2
+
+
+async def taken_delivery(served: Served) -> str:
+    caller = served.caller()
+    await caller.post("/v1/addresses/forms/send", json={"payload": 1})
+    return f"/v1/deliveries/{(await caller.post('/v1/addresses/forms/take?wait=5', json={})).json()['id']}"
+
+
+async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refused_by_name():
+    async with serving() as served:
+        delivery, caller = await taken_delivery(served), served.caller()
+        form = {"properties": {"code": {"type": "string", "pattern": r"(a)\1"}}}
+        answer = await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": form})
+        assert (answer.status_code, answer.json()["type"]) == (422, "bad-input")
+        assert r"(a)\\1" in answer.json()["detail"]
+        form["properties"]["code"]["pattern"] = "^(a+)+$"
+        answer = await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": form})
+        assert answer.status_code == 202
+        [question] = (await caller.get("/v1/approvals")).json()["items"]
+        approve = f"/v1/approvals/{question['id']}/approve"
+        refused = await caller.post(approve, json={"value": {"code": "a" * 40 + "!"}})
+        assert (refused.status_code, refused.json()["faults"][0]["where"]) == (422, "body.value.code")
+        assert (await caller.post(approve, json={"value": {"code": "aaa"}})).status_code == 200
+
+
+async def test_a_form_is_not_looked_at_for_who_holds_no_delivery(monkeypatch: pytest.MonkeyPatch):
+    looked: list[Any] = []
+    monkeypatch.setattr("holdfast.server.endpoints.deliveries.check_schema", lambda *given: looked.append(given))
+    async with serving() as served:
+        body = {"name": "q", "question": "Which?", "form": {"enum": list(range(10_000))}}
+        answer = await served.caller().post("/v1/deliveries/1.YQ/ask", json=body)
+        assert answer.status_code == 404
+        assert not looked
+
+
+async def test_a_form_is_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads: set[threading.Thread] = set()
+    plain = json_schemas.find_faults
+
+    def watched(*given: Any) -> Any:
+        threads.add(threading.current_thread())
+        return plain(*given)
+
+    monkeypatch.setattr("holdfast.client.approvals.find_faults", watched)
+    monkeypatch.setattr(
+        "holdfast.server.endpoints.deliveries.check_schema", lambda *given: threads.add(threading.current_thread())
+    )
+    async with serving() as served:
+        delivery, caller = await taken_delivery(served), served.caller()
+        await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": {"type": "string"}})
+        assert threads
+        [question] = (await caller.get("/v1/approvals")).json()["items"]
+        await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": "yes"})
+        assert threading.current_thread() not in threads
+
+
+async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_was_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody's heartbeats were written down meanwhile; leases count anew when the server reaches it again."""
+    platform = world.served.app.platform
+    tenant = await platform.tenants.tenant("default")
+    store = await tenant.store()
+    contact = platform.listeners.contact(tenant, store)
+    await world.send("pipeline")
+    delivery = await world.take("pipeline")
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("the database cannot be reached")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "keep_worker", away)
+        world.clock.now += 20  # so that a heartbeat is worth a write
+        answer = await world.http.post(f"/v1/deliveries/{delivery['id']}/heartbeat", json={})
+        assert answer.status_code == 503
+        window = contact.window()
+        assert window.since == window.until == world.clock.now
+
+        outage.setattr(store, "reap", away)
+        with pytest.raises(StoreUnavailable):
+            await swept(platform, tenant)
+    world.clock.now += 3600
+    await swept(platform, tenant)
+    await world.on(delivery, "heartbeat")
+
+
+async def swept(platform: Any, tenant: Any) -> None:
+    """One sweep, as the server makes it."""
+    async with asyncio.timeout(20):
+        await sweeping.sweep_once(platform, tenant, trims=False)

@@ -16,13 +16,16 @@ import pytest
 from live import Live, live
 from pydantic import BaseModel
 
-from holdfast import Client, StepOutcomeUnknown, UsageError
+from holdfast import Client, RunFailed, StepOutcomeUnknown, UsageError
 from holdfast.client.deliveries import Delivery
 from holdfast.client.delivery_steps import StepUsage
 from holdfast.client.http.listening import HttpListener
+from holdfast.client.http.transport import Transport
 from holdfast.client.keys import create_key
+from holdfast.core import tasks
 from holdfast.errors import ApprovalTimedOut, DeliveryLost, NotAllowed, Unauthenticated
 from holdfast.server.delivering import listeners
+from holdfast.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -165,6 +168,89 @@ async def test_an_exception_fails_it_with_retries_and_some_for_good():
                 await here.client.wait(bad, 20)
             assert [state for state, _ in await here.history(bad)] == ["returned", "returned"]
             assert (await here.client.get(bad)).state == "dead"
+
+
+async def test_a_recorded_step_that_can_no_longer_be_decoded_fails_the_run_whatever_the_code_catches():
+    refunds: list[str] = []
+
+    def charge() -> str:
+        return "seven"
+
+    def charge_cents() -> int:
+        return 700
+
+    def refund() -> None:
+        refunds.append("refund")
+
+    async with world() as here:
+        run = await here.send("shop")
+        async for delivery in here.client.listen("shop"):
+            async with delivery:
+                try:
+                    await delivery.step("charge", charge if delivery.number == 1 else charge_cents)
+                except Exception:
+                    await delivery.step("refund", refund)
+                if delivery.number == 1:
+                    await delivery.release()
+                else:
+                    await delivery.complete("never")
+            if delivery.number == 2:
+                break
+        with pytest.raises(RunFailed, match="output of step 'charge' cannot be read as `int`"):
+            await here.client.wait(run)
+        assert refunds == []
+        assert await here.history(run) == [("returned", ["charge"]), ("failed", [])]
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [(MemoryStore, "next_wake"), (MemoryStore, "get_many"), (Transport, "stream"), (HttpListener, "_beat")],
+)
+async def test_a_defect_that_shows_once_stops_nobody_who_listens(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: type[Any], name: str
+):
+    """Whatever works in the background begins again after an exception that nobody has thought of."""
+    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.01)
+    real, failed = getattr(where, name), []
+
+    def fail_once(*args: Any, **kwargs: Any) -> Any:
+        if not failed:
+            failed.append(name)
+            raise KeyError("a defect")
+        return real(*args, **kwargs)
+
+    async with world() as here:
+
+        async def handler(delivery: Delivery) -> Any:
+            return [await delivery.step("load", str, 1), await delivery.wait_for_signal("go")]
+
+        monkeypatch.setattr(where, name, fail_once)
+        async with here.serving("careful", handler):
+            run = await here.send("careful")
+            await here.client.signal(run, "go", 2)
+            assert await here.client.wait(run, 20) == ["1", 2]
+    assert failed
+    assert "a defect" in caplog.text
+
+
+async def test_a_handler_that_cancels_its_own_task_has_failed():
+    async with world() as here:
+        await here.address("faulty", max_deliveries=2)
+
+        async def handler(delivery: Delivery) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if delivery.payload == "wait":
+                await asyncio.sleep(60)
+            return "done"
+
+        async with here.serving("faulty", handler):
+            returns, waits = await here.send("faulty", "return"), await here.send("faulty", "wait")
+            assert await here.client.wait(returns, 10) == "done"
+            with pytest.raises(Exception, match="cancelled its own task"):
+                await here.client.wait(waits, 20)
+            assert (await here.client.get(waits)).state == "dead"
 
 
 async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on():

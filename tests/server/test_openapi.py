@@ -45,3 +45,34 @@ def test_what_is_referred_to_is_there_and_has_a_plain_name(told: dict[str, Any])
     assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z]+", name)] == []
     run = names["RunInfo"]["properties"]
     assert run["stalled"]["description"].startswith("Why it does not go on")
+
+
+def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_default_for_always_there(
+    told: dict[str, Any],
+):
+    schemas = told["components"]["schemas"]
+    bodies = [
+        one["requestBody"]["content"]["application/json"]["schema"] for one in operations(told) if "requestBody" in one
+    ]
+    waiting, seen = [body["$ref"].rpartition("/")[2] for body in bodies], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for field in schemas[name].get("properties", {}).values():
+            assert "default" not in field, (name, field)
+        waiting += re.findall(r"#/components/schemas/(\w+)", str(schemas[name]))
+    assert len(seen) > 20
+    assert schemas["StartBody"]["required"] == ["workflow"]
+    assert schemas["TakeBody"]["properties"]["name"]["description"]
+    assert "Default: 1." in schemas["StepBody"]["properties"]["attempts"]["description"]
+
+
+def test_it_says_where_the_server_is_and_which_headers_answers_have(told: dict[str, Any]):
+    assert told["servers"][0]["url"] == "/"
+    start = told["paths"]["/v1/runs"]["post"]["responses"]
+    assert set(start["201"]["headers"]) == {"X-Request-Id", "RateLimit-Policy", "RateLimit", "Location"}
+    assert "Location" not in start["200"]["headers"]
+    assert "Retry-After" in told["components"]["responses"]["Problem429"]["headers"]
+    assert "request_id" in told["components"]["schemas"]["Problem"]["properties"]

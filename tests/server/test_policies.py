@@ -100,6 +100,20 @@ async def test_who_lifts_it_by_hand_has_the_last_word_for_the_day(world: World):
     assert await world.is_off()
 
 
+async def test_what_a_person_disables_while_a_policy_has_paused_it_stays_disabled_at_midnight(world: World):
+    await world.limit(usd_per_day=1.0, on_breach="pause")
+    await world.spend(2)
+    await world.look()
+    [paused] = (await world.http.get("/v1/switched-off")).json()["items"]
+    assert (paused["by"], paused["reason"][:29]) == ("policy", "it reached its limit of $1 fo")
+    answer = await world.http.post("/v1/agents/spender/kill", json={"reason": "wrong prices", "by": "ada"})
+    assert answer.json() == {"changed": True}
+    await world.look(43_201)
+    assert await world.is_off()
+    [disabled] = (await world.http.get("/v1/switched-off")).json()["items"]
+    assert (disabled["by"], disabled["reason"], disabled["since"]) == ("ada", "wrong prices", paused["since"])
+
+
 async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(world: World):
     await world.limit(usd_per_day=1.0, on_breach="kill")
     await world.spend(2)

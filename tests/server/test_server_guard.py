@@ -14,9 +14,10 @@ from serving import Served, serving
 from starlette.responses import StreamingResponse
 
 from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
-from holdfast.server.api import Api, is_too_deep
+from holdfast.server.api import Api
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
+from holdfast.server.json_scanner import JsonLimit, scan
 from holdfast.server.problems import problem_of
 from holdfast.server.streams import Sent, event_stream
 
@@ -124,11 +125,13 @@ async def test_json_may_be_nested_so_deep_and_no_deeper():
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"[[[":', b"}]")):
         levels = 2 if opening.startswith(b"[{") else 1
         at_most = opening * (64 // levels) + b"1" + closing * (64 // levels)
-        assert not is_too_deep(at_most)
-        assert is_too_deep(b"[" + at_most + b"]")
-    assert not is_too_deep(b'["' + b"[" * 1000 + rb"\"[[[[\\" + b'", {}]')
-    assert not is_too_deep(b"[" + b"[],{}," * 100_000 + b"[]]")
-    assert is_too_deep(b"[" * 1_000_000)
+        scan(at_most)
+        with pytest.raises(JsonLimit):
+            scan(b"[" + at_most + b"]")
+    scan(b'["' + b"[" * 1000 + rb"\"[[[[\\" + b'", {}]')
+    scan(b"[" + b"[],{}," * 40_000 + b"[]]")
+    with pytest.raises(JsonLimit):
+        scan(b"[" * 1_000_000)
     async with serving() as served:
         deep = b'{"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         for body, expected in ((deep, "too-deep"), (b"[" * 60, "bad-input"), (b"\xff\xfe", "bad-input")):

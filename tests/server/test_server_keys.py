@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
+from live import live
 from serving import Clock, Served, serving
 
 from holdfast.client import keys as kept_keys
@@ -92,6 +97,47 @@ async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_al
         assert await revoke_key(home, first.split("_")[1], clock.now) is False
 
 
+@pytest.mark.parametrize("way", ["take", "listen"])
+async def test_a_listener_whose_key_is_revoked_while_it_waits_is_handed_nothing(way: str):
+    async with serving() as served:
+        platform = served.app.platform
+        home, token = await platform.tenants.home(), await served.key("listen:*")
+        admin = served.caller(await served.key("admin", "listen:*", name="admin"))
+        revoked = served.caller(token)
+        if way == "take":
+            waiting = asyncio.create_task(revoked.post("/v1/addresses/shop/take", json={}, params={"wait": 20}))
+        else:
+            waiting = asyncio.create_task(revoked.get("/v1/addresses/shop/listen"))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await revoke_key(home, token.split("_")[1], 1.0)
+        platform.keys.forget(token.split("_")[1])
+        sent = (await admin.post("/v1/addresses/shop/send", json={"payload": "secret"})).json()["id"]
+        answer = await asyncio.wait_for(waiting, 20)
+        assert "secret" not in answer.text
+        if way == "take":
+            assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
+        delivery = (await admin.post("/v1/addresses/shop/take", json={}, params={"wait": 20})).json()
+        assert (delivery["run_id"], delivery["number"]) == (sent, 1), "it was not claimed for the revoked key"
+
+
+async def test_a_long_poll_whose_key_is_revoked_meanwhile_is_told_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("holdfast.server.app.TRUSTED_FOR", 0.0)
+    async with serving() as served:
+        token = await served.key("read")
+        admin = served.caller(await served.key("admin", "listen:*", name="admin"))
+        sent = (await admin.post("/v1/addresses/shop/send", json={"payload": 1})).json()["id"]
+        delivery = (await admin.post("/v1/addresses/shop/take", json={}, params={"wait": 20})).json()
+        poll = served.caller(token).get(f"/v1/runs/{sent}/result", params={"wait": 20})
+        waiting = asyncio.create_task(poll)
+        await asyncio.sleep(0.05)
+        await revoke_key(await served.app.platform.tenants.home(), token.split("_")[1], 1.0)
+        served.app.platform.keys.forget(token.split("_")[1])
+        await admin.post(f"/v1/deliveries/{delivery['id']}/complete", json={"output": "secret"})
+        answer = await asyncio.wait_for(waiting, 20)
+        assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
+
+
 async def test_the_first_key_closes_the_door_and_revoking_all_does_not_open_it_again():
     clock = Clock(1_000_000.0)
     async with serving(settings=Settings(clock=clock)) as served:
@@ -121,12 +167,53 @@ async def test_the_first_key_closes_the_door_and_revoking_all_does_not_open_it_a
         ("127.0.0.1", {"x-forwarded-for": "127.0.0.1"}, False),
         ("127.0.0.1", {"forwarded": "for=203.0.113.9"}, False),
         ("127.0.0.1", {"via": "1.1 proxy"}, False),
+        ("127.0.0.1", {"x-forwarded-host": "agents.example"}, False),
+        ("127.0.0.1", {"x-real-ip": "203.0.113.9"}, False),
+        # A proxy that passes on nothing but what a browser says: a page of that name, from this very server.
+        ("127.0.0.1", {"origin": "https://agents.example", "sec-fetch-site": "same-origin"}, False),
+        ("127.0.0.1", {"referer": "https://agents.example/"}, False),
+        ("127.0.0.1", {"origin": "http://localhost", "sec-fetch-site": "same-origin"}, True),
     ],
 )
 async def test_without_keys_only_this_machine_is_served(remote: str, headers: dict[str, str], is_let_in: bool):
     async with serving() as served:
         answer = await served.caller(remote=remote, **headers).get("/v1/whoami")
         assert answer.status_code == (200 if is_let_in else 401)
+
+
+async def test_without_keys_requests_of_an_old_proxy_are_not_taken_for_local_ones():
+    async with serving() as served:
+        for version, expected in (("1.0", 401), ("1.1", 200)):
+            assert (await served.raw("GET", b"/v1/whoami", http_version=version))[0] == expected
+
+
+async def test_a_name_that_was_given_does_not_open_the_keyless_door():
+    async with serving(settings=Settings(hosts=("localhost", "agents.example"))) as served:
+        assert await status(served) == 200
+        assert await status(served, host="agents.example") == 401
+        refused = await served.caller().get("/v1/whoami", headers={"host": "agents.example"})
+        assert "holdfast keys create" in refused.json()["detail"]
+
+
+ASK = """
+import socket, sys
+wire = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+head = "GET /v1/whoami HTTP/1.1\\r\\nHost: 127.0.0.1:{}\\r\\nConnection: close\\r\\n\\r\\n"
+wire.sendall(head.format(sys.argv[1]).encode())
+print(wire.makefile().readline().split()[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="runs a program as another user")
+async def test_without_keys_a_proxy_of_another_user_is_not_taken_for_a_local_program_though_it_adds_nothing():
+    async with live() as server:
+        port = server.address.rpartition(":")[2]
+        for user, expected in ((65534, "401"), (None, "200")):
+            asking = await asyncio.create_subprocess_exec(
+                "/usr/bin/python3", "-c", ASK, port, stdout=subprocess.PIPE, user=user
+            )
+            told, _ = await asking.communicate()
+            assert told.decode().strip() == expected
 
 
 async def test_a_server_that_answers_under_any_name_takes_none_but_its_own_without_a_key():

@@ -135,7 +135,6 @@ async def test_what_is_no_http_is_told_as_a_problem():
             b"GET /v1/whoami HTTP/1.1\r\n\r\n",
             b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
             b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000,
         ):
             wire = await Wire.to(server)
             await wire.says(data)
@@ -146,12 +145,45 @@ async def test_what_is_no_http_is_told_as_a_problem():
         assert problem_in(await wire.hears()) == (404, "no-such-path")
 
 
-async def test_more_connections_than_it_can_have_are_turned_away():
+@pytest.mark.parametrize("cut", [0, 1000, 20_000])
+async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
+    async with live() as server:
+        for line in (b"GET /v1/whoami?" + b"a" * 33_000, b"GET /v1/whoami HTTP/1.1\r\nX: " + b"a" * 33_000):
+            wire = await Wire.to(server)
+            version = b"" if b"HTTP" in line else b" HTTP/1.1"
+            head = line + version + b"\r\nHost: localhost\r\n\r\n"
+            await wire.says(head[:cut])
+            await asyncio.sleep(0.02 if cut else 0)
+            await wire.says(head[cut:])
+            assert problem_in(await wire.hears()) == (431, "head-too-large")
+        wire = await Wire.to(server)
+        await wire.says(b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"a" * 31_000)
+        await wire.says(b"\r\n\r\n")
+        assert b"200 OK" in await wire.hears()
+
+
+async def test_connections_that_say_nothing_make_room_for_those_that_do():
+    async with live(connections=10) as server:
+        idle = [await Wire.to(server) for _ in range(20)]
+        half = [await Wire.to(server) for _ in range(20)]
+        for wire in half[-10:]:
+            await wire.says(b"GET /v1/wh")
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            for _ in range(20):
+                assert (await client.get("/v1/health")).status_code == 200
+                answer = await httpx2.AsyncClient(base_url=server.address).get("/v1/health")
+                assert answer.status_code == 200
+        assert await idle[0].hears() == b""  # the one that had waited longest went first
+
+
+async def test_more_connections_than_it_can_answer_are_turned_away():
     async with live(connections=3) as server:
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            assert (await client.post("/v1/addresses/a/send", json={"id": "never"})).status_code == 201
         held = [await Wire.to(server) for _ in range(3)]
         for wire in held:
-            await wire.says(REQUEST)
-            await wire.reader.readuntil(b"}")
+            await wire.says(b"GET /v1/runs/never?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.sleep(0.2)
         turned_away = await Wire.to(server)
         assert problem_in(await turned_away.hears()) == (503, "too-busy")
         held.pop().writer.close()

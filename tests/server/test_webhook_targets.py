@@ -131,8 +131,12 @@ async def test_what_may_be_sent_to():
             Targets([nonsense])
 
 
+def count(size: int) -> None:
+    """There is room for everything."""
+
+
 async def post(poster: Poster, url: str, **more: Any) -> Any:
-    return await poster.post(url, {"webhook-id": "1"}, b"{}", **({"within": 5, "largest": 1000} | more))
+    return await poster.post(url, {"webhook-id": "1"}, b"{}", **({"within": 5, "largest": 1000, "take": count} | more))
 
 
 async def test_a_name_that_leads_elsewhere_later_is_refused_then_and_on_the_way():

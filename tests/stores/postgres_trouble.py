@@ -13,16 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from postgres_server import wheel
 
 from holdfast.stores.postgres.connections import Connection
 
-NEEDS_POOLER = pytest.mark.skipif(
-    shutil.which("pgbouncer") is None and not Path("/usr/sbin/pgbouncer").exists(),
-    reason="needs a real pooler: PgBouncer is not installed (apt install pgbouncer)",
-)
+
+def find_pooler() -> str:
+    """The program. Without it, the test is skipped, or fails if ``HOLDFAST_POOLER=required``."""
+    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if found is None:
+        missing = "needs PgBouncer, a Debian package (apt install pgbouncer)"
+        if os.environ.get("HOLDFAST_POOLER") == "required":
+            pytest.fail(f"HOLDFAST_POOLER=required, and there is none: {missing}")
+        pytest.skip(missing)
+    return found
 
 
 class Database:
@@ -51,6 +58,11 @@ class Server:
         self._server = wheel().get_server(folder, cleanup_mode="delete")
         self._folder = folder
         self.url: str = self._server.get_uri()
+
+    @property
+    def process(self) -> psutil.Process:
+        """The one from which all others of the server are forked."""
+        return psutil.Process(int((self._folder / "postmaster.pid").read_text().split()[0]))
 
     def control(self, *arguments: str) -> None:
         with warnings.catch_warnings():
@@ -84,6 +96,7 @@ class Pooler:
     """PgBouncer, which hands out connections of a server by the transaction."""
 
     def __init__(self, server: str) -> None:
+        program = find_pooler()
         self._folder = folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))  # the path of a socket must be short
         folder.chmod(0o777)
         target = psycopg.conninfo.conninfo_to_dict(server)
@@ -93,7 +106,6 @@ class Pooler:
             f"[pgbouncer]\nlisten_port = 6543\nunix_socket_dir = {folder}\nauth_type = any\npool_mode = transaction\n"
             f"default_pool_size = 2\nlogfile = {folder / 'log'}\n"
         )
-        program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
         place = Path(str(target["host"]))
         user = (place.owner() if place.is_dir() else "nobody") if os.geteuid() == 0 else None  # it refuses root
         self._process = subprocess.Popen([program, "-q", str(folder / "bouncer.ini")], user=user)

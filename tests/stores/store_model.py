@@ -64,6 +64,8 @@ class Model:
         self.journals: dict[str, list[Record]] = {}
         self.attempts: dict[str, dict[int, Attempt]] = {}
         self.mailboxes: dict[str, list[Row]] = {}
+        self.parked_by: dict[str, int | None] = {}
+        """Who parked a run with something in its mailbox."""
         self.sent: list[Row] = []
         """Signals that the store has not been asked for the ids of yet, in the order they were sent."""
         self.dedups: set[tuple[str, str]] = set()
@@ -123,6 +125,10 @@ class Model:
         now = self.clock()
         due = [run for run in self.sleeping(workflows, queues) if run["wake_at"] <= now]
         return sorted(due, key=lambda run: (-run["priority"], run["key"]))
+
+    def suspects(self, workflows: Any, queues: Any) -> list[Row]:
+        """Those that are claimed alone: with so few runs as here, there are no larger groups."""
+        return [run for run in self.due(workflows, queues) if run["suspicion"] >= 2]
 
     def wakes(self, workflows: Any, queues: Any) -> list[float]:
         """When each of these may be taken, as far as limits go."""
@@ -186,8 +192,8 @@ class Model:
             case NoteAttempt() if held:
                 self.attempts[run["id"]][op.attempt.position] = op.attempt
             case FinishRun() if held:
-                if op.heed_cancel and run["cancel"] is Cancel.ASKED:
-                    return Verdict.REFUSED
+                if op.heed_cancel and run["cancel"] is not Cancel.NO:
+                    return Verdict.REFUSED if run["cancel"] is Cancel.ASKED else Verdict.FENCED
                 is_awaited = [run["id"], "waits"] in self.links.values()
                 self._end(run, op.state, output=op.output, error=op.error, finished_at=op.at, rewind=op.rewind)
                 return Verdict.TOLD if is_awaited else Verdict.DONE
@@ -196,7 +202,9 @@ class Model:
             case ParkRun() if held:
                 if self._cannot_park(run, op):
                     return Verdict.REFUSED
-                run.update(state=WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for)
+                has_mail = self.mailboxes[run["id"]] and not (op.paused or run["by_delivery"])
+                self.parked_by[run["id"]] = run["owner"] if has_mail else None
+                run.update(state=WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for, suspicion=0)
                 self._let_go(run)
             case ParkRun():
                 return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else Verdict.FENCED
@@ -247,7 +255,7 @@ class Model:
         if op.clear_attempt:
             self.attempts[run["id"]].pop(op.record.position, None)
         if op.reset_deliveries:
-            run["deliveries"] = 0
+            run["deliveries"] = run["suspicion"] = 0
         if op.record.kind is Kind.CANCEL:
             run["cancel"] = Cancel.RECORDED
         if op.used is not None:
@@ -459,10 +467,10 @@ class Model:
         new = op.run
         if new.id in self.runs and self.runs[new.id]["seed"] == new.seed:
             return dict(self.runs[new.id]), True
-        if new.dedup and (new.queue, new.dedup) in self.holders:
-            return dict(self._joined(self.runs[self.holders[new.queue, new.dedup]], new)), False
         if new.id in self.runs:
             return dict(self.runs[new.id]), False
+        if new.dedup and (new.queue, new.dedup) in self.holders:
+            return dict(self._joined(self.runs[self.holders[new.queue, new.dedup]], new)), False
         if op.join_orphan and (orphans := [run for run in self.runs.values() if self._is_orphan(run, new)]):
             orphan = min(orphans, key=lambda run: run["key"])
             orphan["starter"] = new.starter
@@ -489,7 +497,7 @@ class Model:
         run: Row = {
             "key": None, "id": new.id, "workflow": new.workflow, "queue": new.queue,
             "state": PENDING if owner is None else RUNNING, "epoch": 0 if owner is None else 1, "owner": owner,
-            "starter": new.starter, "deliveries": 0, "max_deliveries": new.max_deliveries,
+            "starter": new.starter, "deliveries": 0, "suspicion": 0, "max_deliveries": new.max_deliveries,
             "wake_at": None if owner is not None else max(new.available_at, min(new.created_at, self.clock())),
             "waits_for": "", "priority": new.priority, "deadline": new.deadline, "inputs": new.inputs,
             "digest": new.digest, "seed": new.seed, "output": None, "error": None, "tags": new.tags,
@@ -691,11 +699,14 @@ class Model:
             for row in self._questions(run):
                 if row["position"] in gone:
                     row["state"] = "withdrawn"
+            noted = self.attempts[run["id"]]
+            for place in [place for place in noted if place >= run["rewind"].positions and not noted[place].intent]:
+                del noted[place]
         journal = self.journals[run["id"]]
         journal[:] = [record for record in journal if record not in taken]
         if run["deadline"] is not None and run["deadline"] <= self.clock():
             run["deadline"] = None
-        run.update(deliveries=0, output=None, error=None, finished_at=None, ended_unseen=False)
+        run.update(deliveries=0, suspicion=0, output=None, error=None, finished_at=None, ended_unseen=False)
         is_recorded = any(record.kind is Kind.CANCEL for record in journal)
         if run["rewind"] is not None and run["rewind"].failed:
             run["rewound"] = (*run["rewound"], run["rewind"].positions)
@@ -742,9 +753,15 @@ class Model:
         if not self.is_live(worker):
             return []
         claimed: list[Row] = []
+        candidates = [run for run in self.due(workflows, queues) if run["suspicion"] < 2]
+        if suspects := [run for run in self.suspects(workflows, queues) if self._passes(run)]:
+            most = max(run["suspicion"] for run in suspects)
+            limit, candidates = 1, [[run for run in suspects if run["suspicion"] == most][-(most % 2)]]
         while len(claimed) < limit:
             ahead: dict[str, Row] = {}
-            for run in self.due(workflows, queues):
+            for run in candidates:
+                if run["state"] is RUNNING:
+                    continue
                 line = run["queue"] if run["limited"] else ""
                 if self._passes(run) and (line not in ahead or self._rank(run) < self._rank(ahead[line])):
                     ahead[line] = run
@@ -871,6 +888,12 @@ class Model:
             for run in self.held_by(worker):
                 self._free(run)
             self.workers[worker]["state"] = "retired"
+            self._wake_parked_by(worker)
+
+    def _wake_parked_by(self, worker: int) -> None:
+        for run in self.runs.values():
+            if self.parked_by.get(run["id"]) == worker and run["state"] is WAITING and run["paused_at"] is None:
+                run["wake_at"] = self.clock()
 
     def expire(self, limit: int) -> list[str]:
         """Runs by delivery that have ended, because their deadline has passed."""
@@ -886,12 +909,12 @@ class Model:
         return [run["id"] for run in late]
 
     @staticmethod
-    def _is_over(row: dict[str, Any], now: float, since: float | None) -> bool:
-        """Whether the lease of a worker by lease has passed, for servers that have been up since then."""
+    def _is_over(row: dict[str, Any], now: float, since: float) -> bool:
+        """Whether the lease of a worker has passed, for those who can reach the store since then."""
         lease = row["lease_until"] - row["beat_at"]
-        return since is not None and max(since, row["beat_at"]) + lease < now
+        return max(since, row["beat_at"]) + lease < now
 
-    def reap(self, me: int | None, by_lease: float | None) -> tuple[list[int], list[str], list[str]]:
+    def reap(self, me: int | None, since: float, by_lease: bool) -> tuple[list[int], list[str], list[str]]:
         """Workers that are dead now, runs that are free again, and runs that are dead."""
         now = self.clock()
         gone = [
@@ -899,16 +922,20 @@ class Model:
             for worker, row in sorted(self.workers.items())
             if row["state"] == "live"
             and worker != me
-            and (self._is_over(row, now, by_lease) if row["by_lease"] else row["killed"] or row["lease_until"] < now)
+            and (by_lease or not row["by_lease"])
+            and (row["killed"] or self._is_over(row, now, since))
         ]
         freed: list[str] = []
         dead: list[str] = []
         for worker in gone:
             held = self.held_by(worker)
             self.workers[worker]["state"] = "dead"
+            self._wake_parked_by(worker)
             for run in held:
-                run["deliveries"] += 1
-                if run["deliveries"] < run["max_deliveries"]:
+                if len(held) == 1:
+                    run["deliveries"] += 1
+                if len(held) > 1 or run["deliveries"] < run["max_deliveries"]:
+                    run["suspicion"] = 1 if run["suspicion"] == 0 else max(4, run["suspicion"] + 1)
                     self._free(run)
                     freed.append(run["id"])
                 else:
@@ -943,7 +970,7 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "workers": await store.workers(),
         "specs": dict(await store.specs()),
         "requests": {worker: await store.requests(worker) for worker in workers},
-        "switches": dict(await store.switched_off()),
+        "switches": {name: one.since for name, one in (await store.switched_off()).items()},
         "queues": await store.queues(),
         "signals": {worker: list((await store.new_signals(worker, 0)).signals) for worker in workers},
         "approvals": await store.approvals(ApprovalFilter(only_open=False)),

@@ -101,6 +101,8 @@ def finish(run: Run, state: RunState = RunState.COMPLETED, **fields: Any) -> Fin
     given: dict[str, Any] = {"output": b'"done"', "error": None, "at": 1_000_002.0}
     if state is not RunState.COMPLETED:
         given.update(output=None, error=b'{"type":"ValueError"}')
+    if state is RunState.CANCELLED:
+        given.update(heed_cancel=False)  # whoever ends it so has recorded the cancel
     return FinishRun(run.key, run.epoch, state, **{**given, **fields})
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import database
-from postgres_trouble import NEEDS_POOLER, Database, Pooler, Server
+from postgres_trouble import Database, Pooler, Server
 
 from holdfast.errors import (
     StoreCorrupt,
@@ -200,7 +200,7 @@ class TestUrls:
     def test_without_the_driver_it_is_said_what_to_install(self) -> None:
         program = "import sys; sys.modules['psycopg'] = None\nimport holdfast.stores.postgres"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert 'pip install "holdfast[postgres]"' in done.stderr.splitlines()[-1]
+        assert 'pip install "holdfast-agents[postgres]"' in done.stderr.splitlines()[-1]
         assert "UsageError" in done.stderr.splitlines()[-1]
 
 
@@ -608,7 +608,6 @@ class TestServersThatChange:
         opened.line.close()
 
 
-@NEEDS_POOLER
 class TestPoolers:
     @pytest.fixture
     def pooled(self, url: str) -> Iterator[str]:

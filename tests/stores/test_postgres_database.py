@@ -289,7 +289,7 @@ def test_a_worker_is_not_declared_dead_while_it_takes_something_and_renews_its_l
     task = aside.submit(other.one, other.sql.LEASE, WORKER)
     wait_until_blocked(open_db(), task)
     db.commit()
-    assert task.result() == (6.0,)
+    assert task.result() == (1.0, 6.0)
     other.change(other.sql.END_WORKER, ("dead", WORKER))
     other.commit()
     db.begin()
@@ -392,7 +392,7 @@ def test_a_usual_batch_takes_two_trips(db: PgDatabase):
     assert db.lookup(db.sql.LEFTOVERS) == [(1, 1)]
     assert db.lookup(db.sql.ACCOUNT, key)[0][1] == 0
     db.write(db.sql.APPEND, [record(key, 0)])
-    db.write(db.sql.PARK_RUN, [(0, 5.0, "a", key)])
+    db.write(db.sql.PARK_RUN, [(0, 5.0, "a", 0, key)])
     db.commit()
     assert counted.trips == [
         ["BEGIN", "SELECT", "WITH", "WITH", "SELECT", "SELECT", "SELECT"],
@@ -426,13 +426,14 @@ def test_plans_are_made_anew_when_they_are_old(db: PgDatabase, monkeypatch: pyte
 
 
 def test_an_answer_is_kept_for_one_transaction_or_until_it_is_forgotten(db: PgDatabase, other: PgDatabase):
+    switch = ("flow", 1.0, "ada", "", 0)
     assert db.lookup(db.sql.SWITCHES) == []
-    other.change(other.sql.SWITCH_OFF, ("flow", 1.0))
-    assert db.lookup(db.sql.SWITCHES) == [("flow", 1.0)]
+    other.change(other.sql.SWITCH_OFF, switch)
+    assert db.lookup(db.sql.SWITCHES) == [switch]
     db.begin()
-    assert db.lookup(db.sql.SWITCHES) == [("flow", 1.0)]
-    other.change(other.sql.SWITCH_ON, ("flow",))
-    assert db.lookup(db.sql.SWITCHES) == [("flow", 1.0)]
+    assert db.lookup(db.sql.SWITCHES) == [switch]
+    other.change(other.sql.SWITCH_ON, ("flow", 0))
+    assert db.lookup(db.sql.SWITCHES) == [switch]
     db.forget(db.sql.SWITCHES)
     assert db.lookup(db.sql.SWITCHES) == []
     db.commit()
@@ -456,10 +457,18 @@ def test_statements_that_somebody_has_thrown_away_are_prepared_again(db: PgDatab
     assert db.append_fenced([record(key, 0)]) is True
     assert journal(db, key) == [0]
     db.connection.execute("DEALLOCATE ALL")
-    with pytest.raises(Collision):
-        journal(db, key)
     assert journal(db, key) == [0]
+    db.connection.execute("DEALLOCATE ALL")
     assert db.append_fenced([record(key, 1)]) is True
+    assert db.one(db.sql.RECORD_EPOCH, key, 1) is not None
+    db.connection.execute("DEALLOCATE ALL")
+    db.begin()
+    with pytest.raises(Collision):
+        db.one(db.sql.RECORD_EPOCH, key, 1)
+    db.roll_back()
+    db.begin()
+    assert db.one(db.sql.RECORD_EPOCH, key, 1) is not None
+    db.commit()
 
 
 # Memories

@@ -18,7 +18,7 @@ import postgres_server
 import psycopg
 import pytest
 import pytest_asyncio
-from store_values import ALL, DONE, FENCED, Clock, a_worker, append, claim_one, finish, row, start
+from store_values import ALL, DONE, FENCED, Clock, a_worker, append, claim_one, do, finish, park, row, signal, start
 
 from holdfast.core.states import RunState
 from holdfast.stores.operations import Op, Run, Verdict
@@ -31,6 +31,7 @@ PATIENCE = 20.0
 TRIGGERS = {
     "records": "BEFORE INSERT ON holdfast.records FOR EACH ROW",
     "ends": "BEFORE UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'completed')",
+    "parks": "BEFORE UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'waiting')",
     "takeovers": "AFTER UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'pending' AND OLD.state = 'running')",
 }
 """In the middle of which change there is a gate."""
@@ -108,6 +109,17 @@ async def take_over(fleet: Fleet) -> list[int] | None:
                 [history] = await fleet.second.histories([run.key])
                 return [record.seq for record in history.records]
     return None
+
+
+async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_buried_is_looked_at_again(fleet: Fleet):
+    await do(fleet.first, signal(name="old name"))
+    async with gate_in_front_of(fleet, "parks"):
+        parking = asyncio.create_task(do(fleet.first, park(fleet.run, None, "new name")))
+        await waiting(fleet, at_gate=True)
+        taking_over = asyncio.create_task(take_over(fleet))
+        await waiting(fleet, at_gate=False)
+    assert await parking == [DONE]
+    assert await taking_over == []
 
 
 async def check(fleet: Fleet, ops: list[Op], verdicts: list[Verdict], read: list[int] | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from postgres_server import database
-from postgres_trouble import NEEDS_POOLER, Database, Pooler, Server
+from postgres_trouble import Database, Pooler, Server
 
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.stores.postgres import keeper as keeping
@@ -356,7 +356,6 @@ async def test_a_forked_child_is_refused_and_does_no_harm(url: str, outside: Con
         await soon(lambda: NEWS in made.heard)
 
 
-@NEEDS_POOLER
 async def test_behind_a_pooler_there_are_no_locks_and_no_news(url: str) -> None:
     pooler = Pooler(url)
     try:

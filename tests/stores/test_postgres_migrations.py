@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +16,10 @@ pytest.importorskip("psycopg")
 import psycopg
 from postgres_server import database
 from postgres_trouble import eventually
+from store_values import append, hold
 
-from holdfast.errors import StoreCorrupt, StoreReadOnly, StoreSchemaError
-from holdfast.stores.postgres import migrations
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreUnavailable
+from holdfast.stores.postgres import PgStore, migrations
 from holdfast.stores.postgres.connections import Connection, connect
 from holdfast.stores.postgres.migrations import MIGRATIONS, VERSION, Migration, check, ddl, migrate
 from holdfast.stores.postgres.schema import SCHEMA
@@ -215,7 +217,7 @@ def test_an_older_holdfast_is_refused_when_it_would_do_harm(connection: Connecti
     migrate(connection, "holdfast")
     newer.undo()
     with pytest.raises(
-        StoreSchemaError, match=f"has version {VERSION + 1}, .* knows versions up to {VERSION}: a newer"
+        SchemaTooNew, match=f"knows version {VERSION + 1} or higher of it, .* versions up to {VERSION}: a newer"
     ):
         migrate(connection, "holdfast")
 
@@ -271,3 +273,76 @@ def test_a_user_who_may_not_use_the_tables_is_told_what_to_run(connection: Conne
         connection.execute(grant)  # type: ignore[arg-type]
     migrate(theirs, "holdfast")
     theirs.close()
+
+
+# A fleet of several versions
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[PgStore]:
+    """A store with a loop of its own, that was opened before a newer Holdfast migrated the schema."""
+    store = PgStore(url, look_every=0.0)
+    with asyncio.Runner() as runner:
+        runner.run(store.open())
+        store.run = runner.run  # type: ignore[attr-defined]
+        yield store
+        runner.run(store.close())
+
+
+def migrate_further(connection: Connection, compatible_from: int) -> None:
+    """What a newer Holdfast would do."""
+    statement = "UPDATE holdfast.meta SET value = %s WHERE name = %s"
+    connection.execute(statement, (str(VERSION + 1), "version"))
+    connection.execute(statement, (str(compatible_from), "compatible_from"))
+
+
+def cut_all(connection: Connection) -> None:
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+def test_a_store_that_connects_again_after_a_migration_refuses_everything(connection: Connection, opened: Any):
+    run = opened.run(hold(opened))
+    migrate_further(connection, VERSION + 1)
+    cut_all(connection)
+    with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
+        until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
+    with pytest.raises(SchemaTooNew):
+        opened.renew_lease(run.owner, 10.0)
+    with pytest.raises(SchemaTooNew):
+        opened.run(opened.get("r"))
+    assert connection.execute("SELECT count(*) FROM holdfast.records").fetchone() == (0,)
+
+
+def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_look(
+    connection: Connection, opened: Any
+):
+    run = opened.run(hold(opened))
+    migrate_further(connection, VERSION + 1)
+    with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
+        opened.run(opened.reap(run.owner))
+    with pytest.raises(SchemaTooNew):
+        opened.run(opened.commit([append(run, 0)]))
+
+
+def test_a_store_goes_on_after_a_migration_that_only_adds(connection: Connection, opened: Any):
+    run = opened.run(hold(opened))
+    migrate_further(connection, VERSION)
+    cut_all(connection)
+    until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
+    assert opened.run(opened.reap(run.owner)).workers == ()
+    assert opened.renew_lease(run.owner, 10.0)
+
+
+def until_refused(ask: Callable[[], Any]) -> Any:
+    """Ask until there is a connection again."""
+
+    def asked() -> Any:
+        try:
+            return ask()
+        except StoreUnavailable:
+            return None
+
+    return eventually(asked)

@@ -142,7 +142,9 @@ LARGE = {
 }  # fmt: skip
 READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "CLOSED_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
-BY_ORDER = {"KNOWN_WORKFLOWS", "COUNT_SOME", "SHORT", "FORGET_LISTENERS", "FIRST_AND_LAST_CREATED"}
+BY_ORDER = {
+    "KNOWN_WORKFLOWS", "COUNT_SOME", "SHORT", "FORGET_LISTENERS", "FORGET_WORKERS", "FIRST_AND_LAST_CREATED", "WORKERS",
+}  # fmt: skip
 """What takes the first or the last row of an index, or has an index of its own."""
 OF_QUEUES = {"runs_queued", "runs_of_keys", "runs_executed", "queue_keys_aside"}
 INDEXES = {
@@ -151,9 +153,10 @@ INDEXES = {
     "LOCK_ACCOUNTS": {"runs_pkey", "runs_id_key", "usages_pkey"},
     "DUE": {"runs_due", "runs_pkey"},
     "PROMOTE_DUE": {"runs_waking", "runs_pkey"},
-    "HAS_DUE": {"runs_due", "runs_waking", *OF_QUEUES},
-    "NEXT_READY": {"runs_due", *OF_QUEUES},
+    "HAS_DUE": {"runs_due", "runs_waking", "runs_suspects", *OF_QUEUES},
+    "NEXT_READY": {"runs_due", "runs_suspects", *OF_QUEUES},
     "NEXT_TIMER": {"runs_waking"},
+    "SUSPECTS": {"runs_suspects"},
     "CLAIM": {"runs_pkey"},
     "FINISH_RUN": {"runs_pkey"},
     "WAITING": {"links_child"},
@@ -173,6 +176,7 @@ INDEXES = {
     "COUNT_UNFINISHED": {"runs_listed"},
     "CREATED_BELOW": {"runs_created"},
     "LIST_STRETCH": {"runs_listed"},
+    "LIST_STATE": {"runs_in_state"},
     "LIST_BY.owner": {"runs_held"},
     "LIST_BY.parent": {"runs_children"},
     "LIST_BY.tag": {"run_tags_listed", "runs_pkey"},
@@ -207,6 +211,8 @@ INDEXES = {
     "STILL_OVERDUE": {"runs_pkey"},
     "DELIVERIES": {"runs_pkey"},
     "FORGET_LISTENERS": {"runs_delivered", "runs_started"},
+    "FORGET_WORKERS": {"runs_created", "runs_started"},
+    "WORKERS": {"runs_held", "runs_started"},
     "DOCUMENTS": {"documents_pkey"},
     "DOCUMENTS_NAMED": {"documents_pkey"},
     "AUDIT": {"audit_pkey"},
@@ -280,20 +286,22 @@ def test_each_question_is_answered_by_its_own_index(name: str, filled: Connectio
     assert {step["Index Name"] for step in plan if step.get("Index Name", "").startswith(tuple(LARGE))} == INDEXES[name]
 
 
-CLAIMS = ["DUE", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "NEXT_TIMER", "STRETCH", "ASIDE_RUNS"]
+CLAIMS = ["DUE", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "NEXT_TIMER", "SUSPECTS", "STRETCH", "ASIDE_RUNS"]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_does_not_read_what_is_due_of_other_versions(name: str, filled: Connection):
     plan = plan_of(filled, bare(all_statements()[name]))
-    due = ("runs_due", "runs_waking", "runs_queued", "runs_of_keys")
+    due = ("runs_due", "runs_waking", "runs_suspects", "runs_queued", "runs_of_keys")
     found = [step for step in plan if step.get("Index Name") in due]
     assert found
     assert all("version" in step["Index Cond"] for step in found)
     assert name not in ("STRETCH", "ASIDE_RUNS") or "Sort" not in {step["Node Type"] for step in plan}
 
 
-@pytest.mark.parametrize("name", ["LIST_BY_KEY", "LIST_STRETCH", *(f"LIST_BY.{part}" for part in SQL.LIST_BY)])
+@pytest.mark.parametrize(
+    "name", ["LIST_BY_KEY", "LIST_STRETCH", "LIST_STATE", *(f"LIST_BY.{part}" for part in SQL.LIST_BY)]
+)
 def test_what_is_checked_row_by_row_leads_to_no_other_index(name: str, filled: Connection):
     plan = plan_of(filled, all_statements()[name].replace("{filters}", "".join(SQL.FILTERS.values())))
     used = {step["Index Name"] for step in plan if "Index Name" in step}

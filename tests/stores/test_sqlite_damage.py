@@ -30,8 +30,9 @@ from store_values import (
 from holdfast.codec import describe_error
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import RunFilter
+from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.operations import StartRun
+from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -153,3 +154,78 @@ async def test_a_lost_output_does_not_spoil_the_other_answers_of_a_commit(frail:
     assert "the output of run 'broken' cannot be read" in caplog.text
     with pytest.raises(StoreCorrupt, match="the output of run 'broken' cannot be read: its large payload is missing"):
         await row(frail, "broken")
+
+
+PAGE = 8192
+EMPTY_LEAF = b"\x0d\0\0\0\0\x20\0\0".ljust(PAGE, b"\0")
+"""A page of a table without rows: those that were there are missing, but indexes still list them."""
+LISTS = (
+    RunFilter(),
+    RunFilter(workflow=FLOW),
+    RunFilter(tag="a"),
+    RunFilter(id_prefix="r"),
+    RunFilter(states=(RunState.COMPLETED, RunState.RUNNING)),
+    RunFilter(created_after=0.0),
+)
+
+
+@pytest.mark.parametrize("harm", [bytes(PAGE), EMPTY_LEAF], ids=["zeros", "no rows"])
+async def test_whichever_page_is_damaged_lists_raise_nothing_but_store_errors(tmp_path: Path, harm: bytes):
+    whole, damaged = tmp_path / "whole.db", tmp_path / "damaged.db"
+    store = SqliteStore(whole)
+    await store.open()
+    for n in range(30):
+        run = await hold(store, f"r{n}", inputs=b'"' + b"x" * 1000 + b'"', tags=("a",))
+        await do(store, *([finish(run)] if n % 2 else [append(run, 0)]))
+    await store.close()
+    content = whole.read_bytes()
+    raised: list[StoreCorrupt] = []
+    for page in range(PAGE, len(content), PAGE):
+        damaged.write_bytes(content[:page] + harm + content[page + PAGE :])
+        store = SqliteStore(damaged)
+        try:
+            await store.open()
+            for where in LISTS:
+                try:
+                    await store.list_runs(where, limit=100)
+                except StoreCorrupt as error:
+                    raised.append(error)
+        except StoreCorrupt as error:
+            raised.append(error)
+        finally:
+            await store.close()
+    assert all("is damaged" in str(error) for error in raised)
+    is_named = any("the table does not have its row" in str(error) for error in raised)
+    assert raised
+    assert is_named or harm is not EMPTY_LEAF
+
+
+async def test_a_row_that_cannot_be_read_is_left_out_when_many_are_read(frail: SqliteStore, caplog):
+    for number in range(5):
+        await start(frail, f"r{number}", inputs=LARGE if number == 4 else b"[]")
+    damage(frail, "UPDATE runs SET state = 'odd' WHERE id = 'r1'")
+    damage(frail, "DELETE FROM blobs")
+    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+        assert [run.id for run in await frail.get_many([f"r{number}" for number in range(9)])] == ["r0", "r2", "r3"]
+        damage(frail, f"UPDATE runs SET waits_for = {NOT_TEXT} WHERE id = 'r3'")
+        assert [run.id for run in await frail.get_many([f"r{number}" for number in range(9)])] == ["r0", "r2"]
+    for name in ("r1", "r3", "r4"):
+        assert f"run '{name}' cannot be read" in caplog.text
+        with pytest.raises(StoreCorrupt):
+            await frail.get(name)
+
+
+async def test_schedules_workflows_and_workers_that_cannot_be_read_are_left_out(frail: SqliteStore, caplog):
+    new = [NewSchedule(name, FLOW, "0 2 * * *", b"{}") for name in ("broken", "whole")]
+    await frail.put_schedules(new)
+    await frail.publish([WorkflowSpec(name, ()) for name in ("broken", "whole")])
+    broken, whole = [await frail.register_worker(a_worker(), 10.0) for _ in range(2)]
+    damage(frail, "UPDATE schedules SET options = 'odd' WHERE name = 'broken'")
+    damage(frail, "UPDATE workflows SET parameters = 'odd' WHERE name = 'broken'")
+    damage(frail, f"UPDATE workers SET workflows = 'odd' WHERE id = {broken}")
+    assert [one.what.name for one in await frail.schedules()] == ["whole"]
+    assert list(await frail.specs()) == ["whole"]
+    assert [worker.id for worker in await frail.workers()] == [whole]
+    for what in ("schedule 'broken'", "workflow 'broken'", f"worker {broken}"):
+        assert f"{what} cannot be read" in caplog.text
+    assert [one.what.name for one in await frail.put_schedules(new)] == ["broken", "whole"]  # written anew

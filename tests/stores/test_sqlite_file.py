@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 from store_values import ALL, DONE, FLOW, a_worker, append, do, hold, journal, new_run, signal, start
 
-from holdfast.core.records import Signal
+from holdfast.core.records import Attempt, Signal
 from holdfast.errors import (
+    SchemaTooNew,
     StoreCorrupt,
     StoreError,
     StoreFull,
     StoreLocked,
     StoreReadOnly,
-    StoreSchemaError,
     StoreUnavailable,
 )
 from holdfast.stores.contract import RunFilter
@@ -93,11 +93,48 @@ async def test_opening_an_existing_database_keeps_what_is_in_it(path: Path):
 
 async def test_a_database_of_a_newer_holdfast_is_refused_and_both_versions_are_named(path: Path):
     await (await opened(path)).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 41}")
-    with pytest.raises(StoreSchemaError, match=rf"version {VERSION + 41}.*up to {VERSION}.*pip install -U") as raised:
+    migrate_further(path, VERSION + 41, compatible_from=VERSION + 40)
+    expected = rf"version {VERSION + 41}.* version {VERSION + 40} or higher.*up to {VERSION}.*pip install -U"
+    with pytest.raises(SchemaTooNew, match=expected) as raised:
         await opened(path)
     assert str(path) in str(raised.value)
+
+
+async def test_a_database_of_a_newer_holdfast_that_only_added_to_it_is_used(path: Path):
+    await (await opened(path)).close()
+    migrate_further(path, VERSION + 1, compatible_from=VERSION)
+    store = await opened(path)
+    await start(store)
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 1,), "it was not taken back"
+
+
+async def test_a_store_that_is_open_while_a_newer_holdfast_migrates_refuses_to_write(path: Path):
+    store = await opened(path)
+    run = await hold(store)
+    migrate_further(path, VERSION + 1, compatible_from=VERSION)
+    assert await do(store, append(run, 0)) == [DONE], "it may go on as long as the other one only adds"
+    assert store.renew_lease(run.owner or 0, 10.0)
+    migrate_further(path, VERSION + 2, compatible_from=VERSION + 2)
+    with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
+        await store.commit([append(run, 1)])
+    with pytest.raises(SchemaTooNew):
+        store.renew_lease(run.owner or 0, 10.0)
+    with pytest.raises(SchemaTooNew):
+        await store.changed(5.0)
+    with pytest.raises(SchemaTooNew):
+        await store.begin_step(run, Attempt(1, 1, name="step"), plain=True)
+    [history] = await store.histories([run.key])
+    assert len(history.records) == 1
+    await store.close()
+
+
+def migrate_further(path: Path, version: int, *, compatible_from: int) -> None:
+    """What a newer Holdfast would do."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'compatible_from'", (str(compatible_from),))
+        connection.execute(f"PRAGMA user_version = {version}")
 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path):
@@ -356,6 +393,34 @@ async def test_a_file_that_is_deleted_under_our_feet_is_noticed(path: Path):
     await store.close()
 
 
+@pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids=" ".join)
+async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothing_is_lost(
+    path: Path, suffixes: list[str]
+):
+    store, peer = await opened(path), await opened(path)
+    run = await hold(store)
+    worker = await peer.register_worker(a_worker(), 10.0)
+    assert await do(store, append(run, 1)) == [DONE]
+    for suffix in suffixes:
+        Path(f"{path}{suffix}").unlink()
+    writes = [
+        lambda: store.commit([append(run, 2)]),
+        lambda: store.commit([append(run, 2, payload=b"x" * 100_000)]),
+        lambda: store.begin_step(run, Attempt(3, 1, name="pay"), plain=True),
+        lambda: peer.reap(worker),
+        lambda: peer.changed(1.0),
+        lambda: asyncio.to_thread(peer.renew_lease, worker, 10.0),  # its connection would make new files
+    ]
+    for write in writes:
+        with pytest.raises(StoreUnavailable, match=rf"{suffixes[0]} was deleted.*the last one to close it"):
+            await write()
+    await peer.close()
+    await store.close()
+    again = await opened(path)
+    assert await journal(again, run) == [1]
+    await again.close()
+
+
 async def test_a_store_that_is_not_open_says_so(path: Path):
     store = SqliteStore(path)
     with pytest.raises(StoreUnavailable, match="not open"):
@@ -445,7 +510,7 @@ async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: 
     monkeypatch.setattr(lines, "PATIENCE", 0.1)
     keeper = hold_the_lock(path, 0.6)
     for ops in ([append(run, 1)], [append(run, 1), signal()]):
-        with pytest.raises(StoreLocked, match="locked by another process"):
+        with pytest.raises(StoreLocked, match="locked by another connection"):
             await store.commit(ops)
     keeper.join()
     assert await journal(store, run) == []
@@ -537,6 +602,9 @@ QUEUEING = (
         sql.FENCES_BY_ID,
         sql.KNOWN_WORKFLOWS,
         sql.LIST_STRETCH.format(filters=""),
+        sql.LIST_STATE.format(filters=""),
+        sql.ASKING["CLOSED_APPROVALS"].format(conditions="1 = 1"),
+        sql.PRUNING["FORGET_WORKERS"],
         *[statement.format(filters="") for statement in sql.LIST_BY.values()],
         *sql.HOW_MANY.values(),
         sql.NEWEST_CREATED,

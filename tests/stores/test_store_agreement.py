@@ -59,6 +59,8 @@ FILTERS = [RunFilter(parent="r1"), RunFilter(owner=1), RunFilter(text="R2"), Run
 APPROVALS = [
     ApprovalFilter(only_open=False), ApprovalFilter(), ApprovalFilter(run_id="r1"), ApprovalFilter(asked_of="bob"),
     ApprovalFilter(id_prefix="a"), ApprovalFilter(workflow=FLOW), ApprovalFilter(workflow="none", only_open=False),
+    ApprovalFilter(after=(1_000_000.0, "a1")), ApprovalFilter(only_open=False, after=(1_000_000.0, "a2")),
+    ApprovalFilter(only_closed=True, after=(1_000_000.0, "a1")), ApprovalFilter(only_closed=True, after=(1e9, "gone")),
 ]  # fmt: skip
 SEARCHES = ["dog", "dog cafe", "the dogs likes", "京", "e", "''\"", "a OR dog*"]
 keys, epochs, seqs = st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)
@@ -66,7 +68,18 @@ times = st.sampled_from([999_990.0, 1_000_000.0, 1_000_010.0])
 names = st.sampled_from(["go", "stop"])
 ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
 usages = st.builds(Usage, st.just(1), st.integers(0, 40), st.integers(0, 40), nano_usd=st.integers(0, 9))
-budgets = st.builds(Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3))
+budgets = st.builds(
+    Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3), st.none() | st.just(60.0)
+)
+# What is left out, Hypothesis draws by the annotations, and a time is never NaN or infinite.
+attempts = st.builds(
+    Attempt,
+    st.integers(1, 2),
+    st.integers(1, 3),
+    at=times,
+    retry_at=st.none() | times,
+    failing_since=st.none() | times,
+)
 
 
 LIMITS = [limits(1), limits(2, "1/5s", "60 tokens/10s", key_concurrency=1), limits(None, key_rates=("1/10s",))]
@@ -85,7 +98,16 @@ memories = st.builds(PutMemory, spaces, places, st.sampled_from([b"1", b"2"]), t
 approvals = st.one_of(
     st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
     st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
-    st.builds(RemindApproval, keys, epochs, asked, st.integers(1, 2), st.sampled_from(["bob", "\udc80"]), times),
+    st.builds(
+        RemindApproval,
+        keys,
+        epochs,
+        asked,
+        st.integers(1, 2),
+        st.sampled_from(["bob", "\udc80"]),
+        times,
+        st.none() | times,
+    ),
     st.builds(WithdrawApproval, keys, epochs, asked, times),
     st.builds(AnswerApproval, asked, st.sampled_from([b"true", b"false"]), st.sampled_from(["ann", "bob"]), times),
 )
@@ -155,7 +177,7 @@ operations = st.one_of(
     appends(),
     st.builds(StartRun, new_runs(), st.none() | WORKERS, st.booleans(), st.none() | links),
     st.builds(AwaitRun, ids, links),
-    st.builds(NoteAttempt, keys, epochs, st.builds(Attempt, st.integers(1, 2), st.integers(1, 3))),
+    st.builds(NoteAttempt, keys, epochs, attempts),
     finishes,
     finishes,
     st.builds(
@@ -178,9 +200,9 @@ operations = st.one_of(
     st.builds(CancelRun, ids, times, st.sampled_from([None, None, b"s"])),
     st.builds(PauseRun, ids, times),
     st.builds(ResumeRun, ids, times),
-    st.builds(ReopenRun, ids, times, st.booleans()),
+    st.builds(ReopenRun, ids, times, st.booleans(), settles=st.none()),
     st.builds(ReopenRun, ids, times, settles=settlements()),
-    st.builds(ReopenRun, ids, times, st.booleans()),
+    st.builds(ReopenRun, ids, times, st.booleans(), settles=st.none()),
     forks(),
     approvals,
     approvals,
@@ -233,7 +255,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 seen.append(await store.reap())
             case "later":
                 clock.advance(detail)
-                seen.append(await store.reap(by_lease=0.0 if detail > 5.0 else None))
+                seen.append(await store.reap(by_lease=detail > 5.0))
             case "keep":
                 seen.append(await store.keep_worker(detail, 2.0))
             case "expire":

@@ -364,7 +364,7 @@ async def test_a_question_of_a_cancelled_run_stays_open_until_the_run_has_ended(
     run = await hold(store)
     await do(store, ask(run), CancelRun("r", 1.0))
     assert await opened(store) == ["a1"]
-    await do(store, finish(run, RunState.CANCELLED, heed_cancel=False))
+    await do(store, finish(run, RunState.CANCELLED))
     assert await opened(store) == []
 
 
@@ -451,6 +451,24 @@ async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
     assert await opened(store, only_closed=True) == ["b_2", "c2"]
     assert await opened(store, only_closed=True, run_id="s") == ["c2"]
     assert await opened(store, run_id="none") == []
+
+
+async def test_a_list_goes_on_behind_a_place_whatever_became_of_what_stood_there(store: Store):
+    run = await hold(store)
+    await do(store, *(ask(run, number, f"a{number}", at=10.0 if number < 4 else 20.0) for number in range(1, 7)))
+    assert await opened(store, after=(10.0, "a2")) == ["a3", "a4", "a5", "a6"]
+    assert await opened(store, after=(20.0, "a6")) == []
+    await do(store, withdraw(run, "a2"), withdraw(run, "a5"))
+    assert await opened(store, after=(10.0, "a2")) == ["a3", "a4", "a6"]
+    assert await opened(store, after=(20.0, "a5")) == ["a6"]
+    assert await opened(store, after=(10.0, "a1"), only_open=False) == ["a2", "a3", "a4", "a5", "a6"]
+    assert await opened(store, only_closed=True) == ["a5", "a2"]
+    assert await opened(store, only_closed=True, after=(20.0, "a5")) == ["a2"]
+    assert await opened(store, only_closed=True, after=(20.0, "a4")) == ["a2"]
+    # What is gone leaves a time: nothing is left out, and a tie may come again.
+    assert await opened(store, after=(10.0, "gone")) == ["a1", "a3", "a4", "a6"]
+    assert await opened(store, after=(15.0, "\udc80")) == ["a4", "a6"]
+    assert await opened(store, only_closed=True, after=(15.0, "gone")) == ["a2"]
 
 
 async def test_a_run_that_was_answered_waits_no_longer_than_it_takes_to_claim_it(store: Store, clock: Clock):

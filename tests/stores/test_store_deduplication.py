@@ -74,7 +74,14 @@ async def test_a_repeated_start_is_answered_with_the_run_that_it_has_started(sto
     assert (await begin(store, "b")).created
     [answer] = await do(store, first)
     assert (answer.run.id, answer.created, answer.deduplicated) == ("a", True, False)
-    assert (await begin(store, "a", seed=b"another")).run.id == "b"
+
+
+async def test_a_start_under_an_id_that_is_there_finds_that_run_and_joins_no_other(store: Store, clock: Clock):
+    await begin(store, "a")
+    await do(store, CancelRun("a", clock.now))
+    assert (await begin(store, "b")).created
+    found = await begin(store, "a", seed=b"another")
+    assert (found.run.id, found.created, found.deduplicated) == ("a", False, False)
 
 
 async def test_the_run_that_is_joined_is_awaited_like_one_that_was_started(store: Store):

@@ -38,6 +38,7 @@ from holdfast.errors import RunTimedOut
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.archives import Archived
 from holdfast.stores.contract import Reaped, Store
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.notices import BEGUN
 from holdfast.stores.operations import (
     Cancel,
@@ -90,10 +91,10 @@ async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_
     assert (listener.by_lease, listener.state, listener.host) == (True, "live", "10.0.0.7")
     clock.advance(10.5)
     assert await elsewhere.reap() == Reaped()
-    assert await store.reap(listener.id, by_lease=0.0) == Reaped()
+    assert await store.reap(listener.id, by_lease=True) == Reaped()
     assert await do(store, append(run, 0)) == [DONE], "nobody has taken it away"
-    assert await elsewhere.reap(by_lease=0.0) == Reaped((listener.id,), 1, ())
-    assert await elsewhere.reap(by_lease=0.0) == Reaped()
+    assert await elsewhere.reap(by_lease=True) == Reaped((listener.id,), 1, ())
+    assert await elsewhere.reap(by_lease=True) == Reaped()
     assert await do(store, append(run, 1)) == [FENCED]
     taken = await row(store)
     assert (taken.state, taken.deliveries, taken.owner) == (PENDING, 1, None)
@@ -108,11 +109,11 @@ async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_ove
     [worker] = await store.workers()
     assert (worker.lease_until, worker.beat_at) == (clock.now + 20, clock.now)
     clock.advance(19)
-    assert await store.reap(by_lease=0.0) == Reaped()
+    assert await store.reap(by_lease=True) == Reaped()
     assert await store.keep_worker(listener, 1.0), "a connection that broke has less time to come back"
     clock.advance(1.5)
     for asked in (store, elsewhere):
-        assert (await asked.reap(by_lease=0.0)).workers in ((listener,), ())
+        assert (await asked.reap(by_lease=True)).workers in ((listener,), ())
     assert not await store.keep_worker(listener, 20.0)
     assert not await elsewhere.keep_worker(listener + 100, 20.0)
 
@@ -121,18 +122,18 @@ async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: St
     run = await take(store)
     clock.advance(3600)
     began = clock.now
-    assert await elsewhere.reap(by_lease=began) == Reaped()
+    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped()
     clock.advance(9.5)
-    assert await elsewhere.reap(by_lease=began) == Reaped()
+    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped()
     clock.advance(1)
-    assert await elsewhere.reap(by_lease=began) == Reaped((run.owner or 0,), 1, ())
+    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped((run.owner or 0,), 1, ())
 
 
 async def test_what_has_a_process_is_not_kept_by_others(store: Store, elsewhere: Store, clock: Clock):
     worker = await store.register_worker(a_worker(), 10.0)
     assert not await elsewhere.keep_worker(worker, 100.0)
     clock.advance(10.5)
-    assert (await elsewhere.reap(by_lease=0.0)).workers == (worker,)
+    assert (await elsewhere.reap(by_lease=True)).workers == (worker,)
 
 
 async def test_a_worker_by_lease_may_be_retired_by_any_process(store: Store, elsewhere: Store):
@@ -156,7 +157,7 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
     clock.advance(2.0)
     assert await elsewhere.reap() == Reaped()
     assert store.renew_lease(own.owner or 0, 10.0)
-    reaped = await elsewhere.reap(by_lease=0.0)
+    reaped = await elsewhere.reap(by_lease=True)
     assert (sorted(reaped.workers), reaped.released) == (listeners, 0)
     assert (await row(store)).owner == own.owner
     kill(own.owner or 0)
@@ -171,7 +172,7 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: 
         await store.close()
     else:
         await asyncio.to_thread(store.abandon)
-    assert await elsewhere.reap(by_lease=0.0) == Reaped()
+    assert await elsewhere.reap(by_lease=True) == Reaped()
     assert await elsewhere.keep_worker(run.owner or 0, 10.0)
     assert await do(elsewhere, append(run, 0)) == [DONE]
 
@@ -179,7 +180,7 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: 
 async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store: Store, clock: Clock):
     run = await take(store, max_deliveries=1)
     clock.advance(11)
-    assert (await store.reap(by_lease=0.0)).dead == ("r",)
+    assert (await store.reap(by_lease=True)).dead == ("r",)
     told = json.loads((await row(store)).error or b"")
     assert told["worker"] == "listener handler at 10.0.0.7"
     assert await do(store, append(run, 0)) == [FENCED]
@@ -192,11 +193,11 @@ async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_t
     await start(store, by_delivery=True, created_at=clock.now + 50)
     await store.retire_worker(retired)
     clock.advance(60)
-    await store.reap(by_lease=0.0)
+    await store.reap(by_lease=True)
     later = await take(store, "later", created_at=clock.now, priority=1)
     await do(store, finish(later))
     clock.advance(LISTENERS_KEPT + 50)
-    await store.reap(by_lease=0.0)
+    await store.reap(by_lease=True)
     everybody = [process, retired, dead, live, later.owner]
 
     async def known() -> list[int | None]:
@@ -206,7 +207,7 @@ async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_t
     assert await known() == [process, live, later.owner], "the last one may have recorded something"
     await do(store, CancelRun("r", AT))
     await store.prune(Pruning(before=clock.now, states=frozenset({CANCELLED, RunState.COMPLETED}), unclaimed=True))
-    assert await known() == [process, live]
+    assert await known() == [live], "no run is left that could name the others"
     assert await listen(store) not in everybody
 
 

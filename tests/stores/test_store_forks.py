@@ -23,7 +23,7 @@ from store_values import (
 )
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import Store, SwitchedOff
 from holdfast.stores.operations import ForkRun, Started, StartRun, Verdict
 
 pytestmark = pytest.mark.asyncio
@@ -99,10 +99,27 @@ async def test_the_switch_remembers_since_when(store: Store, elsewhere: Store, c
     since = clock.now
     clock.advance(5)
     assert await elsewhere.switch_off(FLOW) is False
-    assert await elsewhere.switched_off() == {FLOW: since}
+    assert await elsewhere.switched_off() == {FLOW: SwitchedOff(since, "", "", False)}
     assert await elsewhere.switch_on(FLOW) is True
     assert await store.switch_on(FLOW) is False
     assert await store.switched_off() == {}
+
+
+async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(store: Store, elsewhere: Store, clock):
+    assert await store.switch_off(FLOW, "policy", "over its limit", temporary=True) is True
+    since = clock.now
+    clock.advance(5)
+    assert await store.switch_off(FLOW, "policy", "again", temporary=True) is False
+    assert await elsewhere.switched_off() == {FLOW: SwitchedOff(since, "policy", "over its limit", True)}
+    assert await elsewhere.switch_off(FLOW, "ada", "it quotes wrong prices") is True
+    assert await store.switch_off(FLOW, "policy", "over its limit", temporary=True) is False
+    assert await store.switch_off(FLOW, "bob") is False
+    assert await store.switched_off() == {FLOW: SwitchedOff(since, "ada", "it quotes wrong prices", False)}
+    assert await store.switch_on(FLOW, only_temporary=True) is False
+    assert await store.switch_on(FLOW) is True
+    assert await store.switch_off(FLOW, "policy", temporary=True) is True
+    assert await store.switch_on(FLOW, only_temporary=True) is True
+    assert await elsewhere.switched_off() == {}
 
 
 async def test_no_run_of_a_workflow_that_is_switched_off_is_started(store: Store, elsewhere: Store):

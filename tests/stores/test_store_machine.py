@@ -40,6 +40,7 @@ from holdfast.core.states import RunState
 from holdfast.core.usage import NANO, Limits, Shortage, Usage
 from holdfast.stores.approvals import AnswerApproval, AskApproval, Question, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, WorkflowSpec
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 from holdfast.stores.operations import (
     AppendRecord,
@@ -723,9 +724,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     def reaps(self) -> None:
         me = self.one_of([None, *self.model.acting()])
-        by_lease = self.one_of((0.0, None, self.clock() - 7.0))
-        found = self.wait(self.one_of((self.here, self.there)).reap(me, by_lease=by_lease))
-        gone, freed, dead = self.model.reap(me, by_lease)
+        since, by_lease = self.one_of((0.0, self.clock() - 7.0)), self.one_of((False, True))
+        window = LeaseWindow(since, self.clock())
+        found = self.wait(self.one_of((self.here, self.there)).reap(me, window, by_lease=by_lease))
+        gone, freed, dead = self.model.reap(me, since, by_lease)
         assert (sorted(found.workers), found.released, sorted(found.dead)) == (gone, len(freed), sorted(dead))
         for run_id in dead:
             run = self.wait(self.here.get(run_id))
@@ -747,12 +749,13 @@ class StoreMachine(RuleBasedStateMachine):
         worker = self.one_of(acting if acting and self.mostly() else able)
         store = self.one_of((self.here, self.there))
         claimed = self.wait(store.claim(worker, workflows=workflows, queues=queues, limit=limit))
+        is_suspicious = bool(self.model.suspects(workflows, queues))
         wanted = self.model.claim(worker, workflows, queues, limit)
         found, expected = [run.id for run in claimed], [row["id"] for row in wanted]
         assert found == expected, f"{found}, not {expected}"
         for run, row in zip(claimed, wanted, strict=True):
             self.same_row(run, row)
-        if len(claimed) < limit and self.model.is_live(worker):
+        if len(claimed) < limit and self.model.is_live(worker) and not is_suspicious:
             told = self.wait(store.next_wake(workflows=workflows, queues=queues))
             assert told is None or told > self.clock(), "what was just refused is not due"
 

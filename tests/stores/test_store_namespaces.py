@@ -292,7 +292,7 @@ async def retire_worker(store: Store, run: Run, other: Store) -> None:
 @case
 async def reap(store: Store, run: Run, other: Store) -> None:
     assert await store.reap() == Reaped()
-    assert await store.reap(run.owner, by_lease=0.0) == Reaped()
+    assert await store.reap(run.owner, by_lease=True) == Reaped()
 
 
 @case
@@ -376,6 +376,11 @@ async def search_runs(store: Store, run: Run, other: Store) -> None:
 @case
 async def usages(store: Store, run: Run, other: Store) -> None:
     assert await store.usages(["r"]) == {}
+
+
+@case
+async def listed_usages(store: Store, run: Run, other: Store) -> None:
+    assert await store.listed_usages(["r"]) == {}
 
 
 @case

@@ -194,7 +194,16 @@ async def test_runs_are_counted_by_workflow_and_state(store: Store):
 async def test_announced_workflows_are_known_everywhere_and_the_last_announcement_counts(
     store: Store, elsewhere: Store
 ):
-    full = WorkflowSpec("etl", ("customer", "day"), "etl-{customer}", "slow", 30.5, ("a", "b"), by_delivery=True)
+    full = WorkflowSpec(
+        "etl",
+        ("customer", "day"),
+        "etl-{customer}",
+        "slow",
+        30.5,
+        ("a", "b"),
+        by_delivery=True,
+        inputs_schema='{"type":"object"}',
+    )
     await store.publish([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
     assert await elsewhere.specs() == {"etl": full, "mail": WorkflowSpec("mail", ())}
     await elsewhere.publish([WorkflowSpec("mail", ("to",))])

@@ -137,6 +137,17 @@ async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
     assert history.attempts[1].intent
 
 
+async def test_reopening_forgets_the_attempts_of_steps_that_were_begun_because_of_what_it_takes_back(store: Store):
+    run = await hold(store)
+    await do(store, append(run, 0, position=1, ok=False))
+    await do(store, note(run, 0, progress=b"1"), note(run, 2, 4, progress=b"2"), note(run, 3, intent=True))
+    await do(store, finish(run, FAILED, rewind=rewind(0, positions=2)))
+    assert await reopen(store) is DONE
+    [history] = await store.histories([run.key])
+    # The intent stays: a retry must not run a `once` step a second time.
+    assert sorted(history.attempts) == [0, 3]
+
+
 async def test_there_is_nothing_to_reopen_in_a_run_that_goes_on_or_has_completed(store: Store):
     run = await hold(store)
     assert await reopen(store) is Verdict.ENDED
@@ -334,7 +345,7 @@ async def test_a_run_that_was_started_because_of_what_is_taken_back_is_left_as_i
 async def test_a_cancel_whose_record_stays_is_not_forgotten(store: Store):
     run = await hold(store, "p")
     await do(store, CancelRun("p", 1_000_000.0), append(run, 0, kind=Kind.CANCEL), append(run, 1, ok=False))
-    await do(store, finish(run, FAILED, rewind=rewind(1)))
+    await do(store, finish(run, FAILED, rewind=rewind(1), heed_cancel=False))
     assert await reopen(store, "p") is DONE
     assert (await row(store, "p")).cancel is Cancel.RECORDED
     assert await do(store, CancelRun("p", 1_000_001.0)) == [Verdict.DUPLICATE]

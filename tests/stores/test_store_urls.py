@@ -204,7 +204,7 @@ def test_without_the_driver_a_postgres_url_says_what_to_install(monkeypatch: pyt
         return found(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(UsageError, match=r"""pip install "holdfast\[postgres\]\"""") as raised:
+    with pytest.raises(UsageError, match=r"""pip install "holdfast-agents\[postgres\]\"""") as raised:
         open_store(PG)
     assert "sesame" not in str(raised.value)
     assert shown_url(PG) == "postgresql://me:***@host/db?sslmode=require"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from store_values import (
@@ -11,13 +12,16 @@ from store_values import (
     FENCED,
     a_worker,
     append,
+    child_of,
     claim_one,
     do,
     finish,
     hold,
+    mailbox,
     note,
     park,
     row,
+    signal,
     start,
     state_of,
 )
@@ -26,6 +30,10 @@ from holdfast.codec.faults import decode_error
 from holdfast.core.states import RunState
 from holdfast.errors import RunDead
 from holdfast.stores.contract import Reaped, Store, WorkflowSpec
+from holdfast.stores.leases import LeaseWindow
+from holdfast.stores.operations import CancelRun, PauseRun, ResumeRun
+from holdfast.stores.pruning import Pruning
+from holdfast.stores.rules import WORKERS_KEPT
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,6 +79,34 @@ async def test_a_worker_whose_lease_has_passed_is_dead(store: Store, elsewhere: 
     assert await elsewhere.reap() == Reaped((run.owner or 0,), 1, ())
     assert not store.renew_lease(run.owner or 0, 10.0)
     assert await elsewhere.reap() == Reaped()
+
+
+async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(store: Store, elsewhere: Store, clock):
+    """The store was away for an hour: nobody could renew, and nobody is dead for that."""
+    run = await hold(store)
+    clock.advance(3600)
+    back = clock.now
+    for seconds in (0, 9.5):
+        clock.advance(seconds)
+        assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped()
+    assert await asyncio.to_thread(store.renew_lease, run.owner or 0, 10.0)
+    clock.advance(9.5)
+    assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped()
+    clock.advance(1)
+    assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped((run.owner or 0,), 1, ())
+
+
+async def test_a_clock_that_was_set_forward_meanwhile_makes_no_lease_pass(store: Store, elsewhere: Store, clock):
+    await hold(store)
+    window = LeaseWindow(0.0, clock.now)
+    clock.advance(60)
+    assert await elsewhere.reap(None, window) == Reaped()
+
+
+async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(store: Store, elsewhere: Store, clock, kill):
+    run = await hold(store)
+    kill(run.owner)
+    assert (await elsewhere.reap(None, LeaseWindow(clock.now, clock.now))).workers == (run.owner,)
 
 
 async def test_a_worker_whose_process_is_gone_is_dead_at_once(store: Store, elsewhere: Store, kill):
@@ -130,7 +166,7 @@ async def test_a_run_that_takes_its_worker_down_too_often_is_dead(store: Store, 
     error = decode_error(dead.error or b"", ())
     assert isinstance(error, RunDead)
     assert (error.run_id, error.state) == ("r", "dead")
-    for words in ("3 times in a row", "host:7", "holdfast retry r"):
+    for words in ("died 3 times while this was the only run it held", "host:7", "holdfast retry r"):
         assert words in str(error)
     assert await store.claim(run.owner or 0, **ALL, limit=1) == []
 
@@ -191,3 +227,118 @@ async def test_a_worker_that_announces_workflows_can_execute_them_from_then_on(s
     await store.publish([WorkflowSpec("d", ())])
     assert (await elsewhere.workers())[0].workflows == ("a", "b", "c")
     assert sorted(await elsewhere.specs()) == ["a", "b", "c", "d"]
+
+
+# Workers that are gone
+
+
+async def test_workers_are_known_as_long_as_a_run_may_name_them(store: Store, clock):
+    """Their numbers are never used again."""
+    early = await store.register_worker(a_worker("early"), 10.0)
+    dead = await store.register_worker(a_worker("dead"), 10.0)
+    await store.retire_worker(early)
+    clock.advance(2 * WORKERS_KEPT)
+    await store.reap()
+    executed = await store.register_worker(a_worker("executed"), 10.0)
+    run = await start(store, claim_as=executed, created_at=clock.now)
+    await do(store, append(run, 0), finish(run, at=clock.now))
+    await store.retire_worker(executed)
+    live = await store.register_worker(a_worker("live"), 1e9)
+    everybody = [early, dead, executed, live]
+
+    async def known() -> list[int]:
+        await store.sweep()
+        return [worker.id for worker in await store.workers(everybody)]
+
+    assert await known() == [executed, live], "the others were gone before any run was there"
+    clock.advance(10 * WORKERS_KEPT)
+    assert await known() == [executed, live], "a report still names the worker that executed the run"
+    await store.prune(Pruning(before=clock.now))
+    assert await known() == [live]
+    assert await store.register_worker(a_worker(), 10.0) not in everybody
+
+
+async def test_a_worker_that_started_an_unfinished_run_is_known(store: Store, clock):
+    starter = await store.register_worker(a_worker(), 10.0)
+    await start(store, starter=starter, generated_id=True, created_at=clock.now + 5 * WORKERS_KEPT)  # by a wrong clock
+    clock.advance(10 * WORKERS_KEPT)
+    await store.reap()
+    await store.sweep()
+    assert [(worker.id, worker.state) for worker in await store.workers()] == [(starter, "dead")]
+
+
+# What was parked with something in its mailbox
+
+
+async def leave(store: Store, worker: int, how: str, clock: Any) -> None:
+    if how == "retires":
+        await store.retire_worker(worker)
+    else:
+        clock.advance(11)
+        assert worker in (await store.reap()).workers
+
+
+@pytest.mark.parametrize("how", ["retires", "dies"])
+async def test_a_run_parked_with_unread_mail_is_claimable_once_more_when_its_parker_is_gone(
+    store: Store, clock: Any, how: str
+):
+    run = await hold(store)
+    await do(store, signal(name="old name"), park(run, None, "new name"))
+    assert (await row(store)).wake_at is None
+    await leave(store, run.owner or 0, how, clock)
+    again = await claim_one(store)
+    assert (again.id, again.deliveries, again.epoch) == (run.id, 0, run.epoch + 1)
+    await do(store, park(again, None, "new name"))
+    other = await store.register_worker(a_worker("unconcerned"), 10.0)
+    await store.retire_worker(other)
+    assert (await row(store)).wake_at is None
+    await leave(store, again.owner or 0, how, clock)
+    assert (await row(store)).wake_at is not None
+
+
+@pytest.mark.parametrize("how", ["retires", "dies"])
+async def test_a_run_parked_with_an_empty_mailbox_stays_asleep_when_its_parker_is_gone(
+    store: Store, clock: Any, how: str
+):
+    runs = [await hold(store, f"r{n}") for n in range(3)]
+    await do(store, signal("r1", "old name"), park(runs[0], None, "go"), park(runs[1], None, "go"))
+    await do(store, signal("r2", "go"), append(runs[2], 0, consume=None))
+    [sent] = await mailbox(store, runs[2])
+    await do(store, append(runs[2], 1, consume=sent.id), park(runs[2], None, "go"))
+    if how == "dies":
+        clock.advance(11)
+        await store.reap()
+    for run in runs:
+        await store.retire_worker(run.owner or 0)
+    assert [(await row(store, f"r{n}")).wake_at is None for n in range(3)] == [True, False, True]
+
+
+async def test_the_end_of_a_run_that_the_code_does_not_wait_for_counts_as_unread(store: Store):
+    run = await hold(store)
+    await do(store, child_of(run, "c", 0, claim_as=run.owner))
+    await do(store, finish(await row(store, "c")), park(run, None, "go"))
+    assert (await row(store)).wake_at is None
+    await store.retire_worker(run.owner or 0)
+    assert (await row(store)).wake_at is not None
+
+
+async def test_what_is_paused_or_has_ended_is_not_woken_by_the_end_of_its_parker(store: Store):
+    paused, ended = await hold(store, "p"), await hold(store, "e")
+    await do(store, signal("p", "old"), signal("e", "old"), park(paused, None, "go"), park(ended, None, "go"))
+    await do(store, PauseRun("p", 1_000_001.0), CancelRun("e", 1_000_001.0))
+    again = await claim_one(store)
+    assert again.id == "e"
+    await do(store, finish(again, RunState.CANCELLED))
+    for run in (paused, ended):
+        await store.retire_worker(run.owner or 0)
+    assert ((await row(store, "p")).wake_at, (await row(store, "e")).wake_at) == (None, None)
+    await do(store, ResumeRun("p", 1_000_002.0))
+    assert (await claim_one(store)).id == "p"
+
+
+async def test_a_run_by_delivery_is_not_delivered_again_because_its_listener_left(store: Store):
+    """Of a webhook, a listener is there for a single request: it would be sent again and again."""
+    run = await hold(store, by_delivery=True)
+    await do(store, signal(name="old name"), park(run, None, "new name"))
+    await store.retire_worker(run.owner or 0)
+    assert (await row(store)).wake_at is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import ask, current_step, step, wait_for_signal, workflow
+from holdfast.errors import ApprovalRequired
 
 
 @step
@@ -62,16 +63,21 @@ async def payload_question(size: int) -> bool:
     return await ask("?" * size, timeout=0.2, on_timeout=False)
 
 
+def large_error(size: int) -> ApprovalRequired:
+    """Errors of users' own are cut wherever they are recorded; what one of ours holds is not."""
+    return ApprovalRequired("y" * 2_000, arguments="y" * size)
+
+
 @step
 async def complain(size: int) -> None:
-    raise ValueError("y" * size)
+    raise large_error(size)
 
 
 @workflow
 async def payload_error(size: int, in_step: bool) -> None:
     if in_step:
         await complain(size)
-    raise ValueError("y" * size)
+    raise large_error(size)
 
 
 @step

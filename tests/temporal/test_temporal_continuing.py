@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from continuing_flows import (
@@ -32,9 +33,9 @@ from temporalio.api.enums.v1 import EventType
 
 import quick_python
 import temporal_server
-from holdfast import RunFailed
+from holdfast import Client, RunFailed
 from holdfast.core.records import Kind, Record, Signal
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import naming, rows
 from holdfast.stores.temporal.carrying import Packing, pack, pack_signals, unpack
 from holdfast.stores.temporal.payloads import raw
 from holdfast.stores.temporal.storing import LARGE
@@ -85,6 +86,37 @@ async def test_a_long_run_goes_through_several_executions_and_does_nothing_twice
     ]
     assert scheduled == [str(number + 1) for number in range(30)]
     assert all(in_flight_at_the_end(events) == 0 for events in histories)
+
+
+async def test_a_list_does_not_read_the_records_that_a_run_brought_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = temporal_server.fresh_url()
+    async with serving(url, continuing_steps, continue_after=AFTER) as runtime:
+        await (await runtime.start(continuing_steps.options(id="listed"), 30)).result()
+    newest = (await (await client_of(url)).get_workflow_handle("listed").describe()).run_id
+    read: list[int] = []
+    is_deleted = False
+    first_event = rows.first_event
+
+    async def counted(client: Any, run_id: str, execution: str, **kwargs: Any) -> Any:
+        if is_deleted and execution != newest:
+            execution = str(uuid4())
+        event = await first_event(client, run_id, execution, **kwargs)
+        read.append(len(event.workflow_execution_started_event_attributes.input.payloads))
+        return event
+
+    monkeypatch.setattr(rows, "first_event", counted)
+    client = Client(url)
+    async with asyncio.timeout(30):
+        while not (listed := await client.list(id_prefix="listed")):  # noqa: ASYNC110 - visibility lags behind
+            await asyncio.sleep(0.05)
+    assert [run.inputs for run in listed] == [{"upto": 30}]
+    assert set(read) == {1}
+
+    # Temporal deletes old executions. Then the newest one still has the inputs.
+    is_deleted = True
+    assert [run.inputs for run in await client.list(id_prefix="listed")] == [{"upto": 30}]
+    assert read[-1] > 1
+    await client.close()
 
 
 async def test_signals_that_come_meanwhile_are_neither_lost_nor_doubled_and_keep_their_order() -> None:

@@ -64,7 +64,7 @@ async def test_with_a_storage_values_may_be_large_wherever_they_are(apart: Runti
     await handle.signal("text", "x" * FIVE)
     assert await handle.result() == FIVE
     for in_step in (True, False):
-        with pytest.raises(RunFailed, match=r"ValueError: y{1000}"):
+        with pytest.raises(RunFailed, match=r"ApprovalRequired: y{1000}"):
             await result(apart, flows.payload_error, 3_000_000, in_step)
 
 
@@ -93,8 +93,8 @@ async def test_without_one_each_kind_of_value_is_refused_by_name(plain: Runtime)
         (flows.payload_result, (3_000_000,), "the result of workflow 'payload_result'"),
         (flows.payload_progress, (3_000_000,), "the progress of step 'progress'"),
         (flows.payload_question, (3_000_000,), "what the run asks people"),
-        (flows.payload_error, (3_000_000, True), "ValueError: y{1000}.*the error takes"),
-        (flows.payload_error, (3_000_000, False), "ValueError: y{1000}.*the error takes"),
+        (flows.payload_error, (3_000_000, True), "ApprovalRequired: y{1000}.*the error takes"),
+        (flows.payload_error, (3_000_000, False), "ApprovalRequired: y{1000}.*the error takes"),
     ):
         with pytest.raises(RunFailed, match=f"(?s){what}.*{WAY_OUT}"):
             await result(plain, flow, *args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -77,6 +78,11 @@ async def waiting_for_nobody() -> Any:
 
 
 # What is tried
+
+
+def test_simulated_deaths_are_not_logged_as_if_they_were_real(caplog: pytest.LogCaptureFixture):
+    here().crash_everywhere_sync(looking, 1)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_the_process_dies_before_during_and_after_every_record() -> None:

@@ -131,10 +131,28 @@ records = st.builds(
     whole,
     words,
 )
-attempts = st.builds(Attempt, whole, whole, st.booleans(), payloads, words, times, words)
+attempts = st.builds(
+    Attempt,
+    whole,
+    whole,
+    st.booleans(),
+    payloads,
+    words,
+    times,
+    words,
+    outcome=payloads,
+    retry_at=st.none() | times,
+    failing_since=st.none() | times,
+)
 signals = st.builds(Signal, whole, words, payloads.filter(bool), times, st.none() | whole)
 rewinds = st.builds(
-    Rewind, st.lists(whole).map(tuple), whole, whole, st.booleans(), st.lists(whole, max_size=3).map(tuple)
+    Rewind,
+    st.lists(whole).map(tuple),
+    whole,
+    whole,
+    st.booleans(),
+    st.lists(whole, max_size=3).map(tuple),
+    given_up=st.lists(whole, max_size=3).map(tuple),
 )
 
 

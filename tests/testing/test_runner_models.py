@@ -103,7 +103,8 @@ async def test_a_model_call_is_repeated_in_virtual_time_also_in_another_process(
     runner = Runner(model=model)
     begun = runner.clock.now()
     result = await runner.start(keeper, "Hello?")
-    assert (result.status, len(model.calls)) == ("pending", 1)
+    assert (result.status, result.waits_for) == ("waiting", "the next attempt of step 'model call'")
+    assert len(model.calls) == 1
     result = await runner.resume(result.run_id)  # in another process, which counts on
     assert (result.output.output, result.steps[1].attempts, len(model.calls)) == ("at last", 4, 4)
     assert runner.clock.now() - begun > 2
@@ -129,7 +130,7 @@ class JudgingInAClass:
 
 @pytest.mark.asyncio
 async def test_a_number_means_the_answer_and_not_what_was_corrected() -> None:
-    model = ScriptedModel(["two", answer(2)])
+    model = ScriptedModel(["two", answer(2), answer(2), answer(2)])
     result = await Runner(model=model).run(JudgingInAClass, work="x")
     assert result.output == [2, 2]
     assert (result.steps[1].output, result.steps[1].was_repeated) == (2, False)

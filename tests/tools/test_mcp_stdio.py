@@ -333,7 +333,7 @@ async def test_without_the_package_it_is_told_what_to_install(
 ) -> None:
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
     handle, _ = await start(mcp_stdio("program", name="packageless"))
-    with pytest.raises(RunFailed, match=r"pip install 'holdfast\[mcp\]'") as failed:
+    with pytest.raises(RunFailed, match=r"pip install 'holdfast-agents\[mcp\]'") as failed:
         await handle.result()
     assert isinstance(failed.value.__cause__, UsageError)
 

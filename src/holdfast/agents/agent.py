@@ -15,7 +15,7 @@ from holdfast.agents import deps as handing
 from holdfast.agents.approving import check_policy
 from holdfast.agents.handles import AgentHandle
 from holdfast.agents.loop import run_agent
-from holdfast.agents.models.calls import TIMEOUT, ModelChain
+from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
 from holdfast.agents.models.choosing import checked_models, name_of
 from holdfast.agents.models.context import Compaction, compaction_of
 from holdfast.agents.models.library import load
@@ -34,8 +34,9 @@ from holdfast.authoring.asking import ApprovalPolicy
 from holdfast.authoring.children import call_child
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import is_async, stands_for
+from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.registry import register
-from holdfast.authoring.runtime import GRACE, Runtime
+from holdfast.authoring.runtime import GRACE, MAX_BLOCKED_S, Runtime
 from holdfast.authoring.workflow import (
     Prepared,
     Workflow,
@@ -67,6 +68,44 @@ T = TypeVar("T")
 
 MAX_TURNS = 50
 """Model calls in one run, unless an agent says otherwise."""
+OUTPUT_RETRIES = 3
+
+
+_HINTS = {
+    "system_prompt": "write instructions=",
+    "system_message": "write instructions=",
+    "system": "write instructions=",
+    "prompt": "write instructions= here, and give the prompt to run(...)",
+    "goal": "write instructions=",
+    "llm": "write model=, as in 'openai:gpt-4o'",
+    "functions": "write tools=",
+    "toolsets": "write tools=, which takes toolsets as well",
+    "mcp_servers": "write tools=[mcp_stdio(...)] or tools=[mcp_http(...)]",
+    "handoffs": "write subagents=",
+    "sub_agents": "write subagents=",
+    "agents": "write subagents=",
+    "result_type": "write output_type=",
+    "response_format": "write output_type=",
+    "response_model": "write output_type=",
+    "output_schema": "write output_type=",
+    "max_steps": "write max_turns=",
+    "max_iterations": "write max_turns=",
+    "max_iter": "write max_turns=",
+    "recursion_limit": "write max_turns=",
+    "result_retries": "write output_retries=",
+    "temperature": "write model_settings={'temperature': ...}",
+    "max_tokens": "write model_settings={'max_tokens': ...}",
+    "settings": "write model_settings=",
+    "deps": "give them to run(..., deps=...) or run_worker(deps=...)",
+    "task_queue": "write queue=, the name of the queue",
+    "queue_name": "write queue=, the name of the queue",
+    "fallbacks": "write fallback=, one model or several",
+    "fallback_models": "write fallback=, one model or several",
+    "checkpointer": "leave it out: every run is recorded",
+    "session": "give it to run(..., session=...)",
+    "session_id": "give it to run(..., session=...)",
+}
+"""By what other frameworks call an argument, what to write here."""
 
 
 class Agent(Workflow[..., AgentResult[T]]):
@@ -93,21 +132,30 @@ class Agent(Workflow[..., AgentResult[T]]):
         compaction: whether older turns are summarised when a conversation nears what its model takes; or a
             ``Compaction`` that says when and how.
         max_turns: model calls in one run, after which it fails; summaries are not counted.
+        output_retries: how often in a row the model is asked again, with what was wrong, when its answer does not fit
+            ``output_type``; then the run fails with ``InvalidOutput``.
+        continue_truncated: whether the model is asked to continue a text that was cut off at the limit of tokens, until
+            it is whole or the turns are used up. Each piece is a turn; the output is all of them. Without this, and of
+            any other ``output_type``, ``result.finish_reason`` tells that an answer was cut off.
         budget: what one run may use, with all the runs that it starts.
         queue: the queue that its runs wait in, by its name or as a ``Queue`` with limits; one with its own name unless
             given.
         model_settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
         model_timeout: seconds that one attempt of a model call may take.
+        retry: how a model call that got no answer is repeated: a ``RetryPolicy``, or one for each of some of its
+            models, by name. Default: for a day, at least every five minutes. A tool has its own: ``@tool(retry=...)``.
         stream: whether the model is asked for its answers piece by piece, so that whoever follows a run (see
             ``Handle.events``) reads them while they come. A model that cannot do that is asked as ever.
         timeout: seconds after its start at which a run that has not ended fails.
         tags: words to find its runs by.
-        max_deliveries: deaths of its worker in a row, without anything new recorded, that make a run ``dead``.
+        max_deliveries: how often the worker of a run may die while it holds nothing else, with nothing new recorded,
+            before the run is ``dead``.
         version: which version of the agent this is, such as ``"2"``. Its runs are taken up only by workers that have
             the agent in this version. A conversation goes on over versions.
         serves: other versions whose runs it takes up, too; ``""`` stands for runs without a version.
     """
 
+    @hint_keywords("Agent(...)", **_HINTS)
     def __init__(
         self,
         model: str | Model,
@@ -126,10 +174,13 @@ class Agent(Workflow[..., AgentResult[T]]):
         fallback: str | Model | Sequence[str | Model] = (),
         compaction: bool | Compaction = True,
         max_turns: int = MAX_TURNS,
+        output_retries: int = OUTPUT_RETRIES,
+        continue_truncated: bool = False,
         budget: Budget | None = None,
         queue: str | Queue | None = None,
         model_settings: Mapping[str, Any] | None = None,
         model_timeout: Duration = TIMEOUT,
+        retry: Retries | None = None,
         stream: bool = True,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
@@ -142,15 +193,23 @@ class Agent(Workflow[..., AgentResult[T]]):
             raise DefinitionError(f"Agent(name={name!r}): an agent has a name, by which its runs are found")
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: max_turns={max_turns!r} must be a whole number, 1 or more")
+        if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"{where}: output_retries={output_retries!r} must be a whole number, 0 or more")
         if isinstance(tags, str):
             raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: budget is a Budget, as in Budget(usd=1.5), not {budget!r}")
         models = checked_models(model, fallback, where)
         patience = seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
-        self.chain = ModelChain(models, model_settings, patience, stream)
+        self.chain = ModelChain(models, model_settings, patience, stream, checked_retries(retry, models, where))
         self.compaction = compaction_of(compaction, where)
         self.max_turns = max_turns
+        self.output_retries = output_retries
+        if not isinstance(continue_truncated, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"{where}: continue_truncated={continue_truncated!r} is True or False")
+        if continue_truncated and output_type is not str:
+            raise DefinitionError(f"{where}: continue_truncated is for texts, and its output_type is {output_type!r}")
+        self.continue_truncated = continue_truncated
         self.approvals = check_policy(approvals, where)
         self.deps_type = deps_type
         self.output = Output(output_type)
@@ -243,6 +302,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         concurrency: int = 1000,
         lease: float = 10.0,
         grace: float = GRACE,
+        max_blocked_s: float = MAX_BLOCKED_S,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Execute runs of this agent until SIGTERM, SIGINT or ``stop``, then finish or hand over what is in flight.
@@ -255,6 +315,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             concurrency: how many runs may be in memory at once.
             lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
             grace: seconds that steps in flight get to end.
+            max_blocked_s: seconds for which a step may block the event loop; see ``Runtime``.
             stop: stop when this is set.
         """
         served = self.family() if subagents else [self]
@@ -263,7 +324,13 @@ class Agent(Workflow[..., AgentResult[T]]):
         queues = {agent.definition.queue for agent in served}
         names = [name for agent in served for name in agent.definition.served_names]
         runtime = Runtime(
-            url, namespace=namespace, lease=lease, concurrency=concurrency, queues=queues, workflows=names
+            url,
+            namespace=namespace,
+            lease=lease,
+            concurrency=concurrency,
+            queues=queues,
+            workflows=names,
+            max_blocked_s=max_blocked_s,
         )
         await runtime.open()
         await runtime.run_worker(grace=grace, stop=stop)

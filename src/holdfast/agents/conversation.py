@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.files import shown
+from holdfast.agents.files import result_for_model
 from holdfast.agents.models.context import excerpts, last_turn
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLIES, Reply
@@ -60,6 +60,8 @@ class Conversation:
         self._prompt: ModelRequest | None = None
         self._plan: Plan | None = None
         """As the model has written it last."""
+        self.text_before = ""
+        """The texts of the last answers that were cut off: the next answer goes on with them."""
         self.usage = Usage()
         """What this run and the sub-agents that have answered it have used."""
         self.turns = 0
@@ -81,6 +83,10 @@ class Conversation:
         """A model has answered."""
         self._add(reply.response)
         self.just_compacted = False
+        if reply.continues:
+            self.text_before += reply.response.text or ""
+        elif not is_final(reply):
+            self.text_before = ""
         self.usage += reply.usage
         self.turns += 1
         self.last = reply.usage
@@ -95,10 +101,14 @@ class Conversation:
         """The calls that the last answer asked for have their outcomes."""
         from pydantic_ai.messages import ModelRequest
 
-        parts = [self._observation(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        parts: list[ModelRequestPart] = []
+        beside: list[ModelRequestPart] = []
+        """What tools show the model beside their results, which comes after all of these."""
+        for call, outcome in zip(calls, outcomes, strict=True):
+            parts.append(self._observation(call, outcome, beside))
         for outcome in outcomes:
             self._plan = plan_in(outcome.record) or self._plan
-        self._add(ModelRequest(parts, timestamp=_time(max(outcome.at for outcome in outcomes))))
+        self._add(ModelRequest(parts + beside, timestamp=_time(max(outcome.at for outcome in outcomes))))
 
     def compacted(self, reply: Reply, at: float) -> None:
         """A model has summarised what was said: from now on, the summary is sent in place of it."""
@@ -146,30 +156,36 @@ class Conversation:
         told = [one for message in (self._prompt, *reversed(gone)) if (one := getattr(message, "instructions", None))]
         return summary_message(summary, done, system, task, told[0] if told else None, self._plan, _time(at))
 
-    def _observation(self, call: ToolCallPart, called: Called) -> ModelRequestPart:
-        from pydantic_ai.messages import ToolReturnPart
+    def _observation(self, call: ToolCallPart, called: Called, beside: list[ModelRequestPart]) -> ModelRequestPart:
+        from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
         record, decision = called.record, called.decision
         payload = record.payload or b"null"
         content: Any
+        metadata: Any = None
         outcome = "success"
         if decision is not None and not decision.approved:
             content, outcome = observation_of_denial(call.tool_name, decision.answer, decision.within), "denied"
         elif record.ok and record.kind is Kind.CHILD:
             content = plain_result(payload)
             if isinstance(content, AgentResult):
-                result = cast("AgentResult[Any]", content)
-                self.usage += result.usage
-                content = result.output
+                answered = cast("AgentResult[Any]", content)
+                self.usage += answered.usage
+                content = answered.output
         elif record.ok:
-            content = shown(to_plain(payload))
+            result = result_for_model(payload)
+            content, metadata = result.value, result.metadata
+            if result.content:
+                beside.append(UserPromptPart(result.content, timestamp=_time(called.at)))
         elif record.kind is Kind.CHILD:
             content, outcome = failure_of_child(payload, call.tool_name), "failed"
         else:
             content, outcome = observation_of_failure(payload, call.tool_name), outcome_of_failure(payload)
         if decision is not None and called.changed is not None:
             content = with_changed_arguments(content, decision.answer, called.changed, is_result=record.ok)
-        return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=_time(called.at), outcome=outcome)
+        return ToolReturnPart(
+            call.tool_name, content, call.tool_call_id, metadata=metadata, timestamp=_time(called.at), outcome=outcome
+        )
 
 
 def is_final(reply: Reply) -> bool:

@@ -16,20 +16,25 @@ import contextvars
 import functools
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from weakref import WeakKeyDictionary
 
 from holdfast.agents.answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
-from holdfast.agents.models.calls import TIMEOUT, Ask, ModelChain, ask, within_budget
-from holdfast.agents.models.choosing import checked_models
+from holdfast.agents.models.calls import Ask, ask, within_budget
+from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
+from holdfast.agents.models.choosing import Earlier, checked_models, earlier
 from holdfast.agents.models.faults import PassingFault
 from holdfast.agents.models.library import load
 from holdfast.agents.output import Output, correction
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.step import Step, below, marks_of, plain_step
 from holdfast.client.recorded_reply import ANSWER
+from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Effect
@@ -50,6 +55,10 @@ MAX_TURNS = 3
 """How often the model is asked until its answer fits, unless a step says otherwise."""
 
 
+_asked: WeakKeyDictionary[Execution, Counter[int]] = WeakKeyDictionary()
+"""How many questions a run's code has asked, by the model."""
+
+
 class _Decorator(Protocol):
     """The type of ``@llm_step(...)``; only for type checkers."""
 
@@ -65,6 +74,20 @@ class _TypedDecorator(Protocol, Generic[T]):
     def __call__(self, function: Callable[P, Any], /) -> Step[P, T]: ...
 
 
+_HINTS = {
+    "system_prompt": "write instructions=",
+    "prompt": "the function returns the prompt",
+    "result_type": "write output_type=, or annotate what the function returns",
+    "response_format": "write output_type=, or annotate what the function returns",
+    "model_settings": "write settings=",
+    "temperature": "write settings={'temperature': ...}",
+    "retries": "write it at @step(retries=...), for the function; model calls have their own",
+    "max_retries": "write max_turns=, how often the model is asked until its answer fits",
+    "tools": "an @llm_step is one question; give tools to an Agent",
+}
+"""By what other frameworks call an argument, what to write here."""
+
+
 @overload
 def llm_step(
     *,
@@ -73,6 +96,8 @@ def llm_step(
     instructions: str | None = None,
     settings: Mapping[str, Any] | None = None,
     timeout: Duration = TIMEOUT,
+    retry: Retries | None = None,
+    stream: bool = True,
     max_turns: int = MAX_TURNS,
 ) -> _Decorator: ...
 @overload
@@ -84,8 +109,11 @@ def llm_step(
     instructions: str | None = None,
     settings: Mapping[str, Any] | None = None,
     timeout: Duration = TIMEOUT,
+    retry: Retries | None = None,
+    stream: bool = True,
     max_turns: int = MAX_TURNS,
 ) -> _TypedDecorator[T]: ...
+@hint_keywords("@llm_step", **_HINTS)
 def llm_step(
     bare: Any = None,
     /,
@@ -96,6 +124,8 @@ def llm_step(
     instructions: str | None = None,
     settings: Mapping[str, Any] | None = None,
     timeout: Duration = TIMEOUT,
+    retry: Retries | None = None,
+    stream: bool = True,
     max_turns: int = MAX_TURNS,
 ) -> Any:
     """Make a function a question to a model: it returns the prompt, and the step's output is the model's answer.
@@ -111,15 +141,19 @@ def llm_step(
         instructions: what the model is told before the prompt.
         settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
         timeout: seconds that one attempt of a model call may take.
+        retry: how a call that got no answer is repeated: a ``RetryPolicy``, or one for each of some of its models, by
+            name. Default: for a day, at least every five minutes; in a call outside of a run, for a minute.
+        stream: whether the model is asked for its answer piece by piece, so that whoever follows a run reads it while
+            it comes.
         max_turns: how often the model is asked, with what was wrong, until its answer fits.
     """
     if bare is not None or model is None:
         raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
-    chain = ModelChain(
-        checked_models(model, fallback, "@llm_step"), settings, seconds(timeout, "@llm_step: timeout") or TIMEOUT
-    )
+    models = checked_models(model, fallback, "@llm_step")
+    patience = seconds(timeout, "@llm_step: timeout") or TIMEOUT
+    chain = ModelChain(models, settings, patience, stream, checked_retries(retry, models, "@llm_step"))
     mark = _LlmMark(chain, output_type, instructions, max_turns)
 
     def decorate(target: Any) -> Any:
@@ -220,7 +254,7 @@ class _Question:
         call = StepCall(first, args, kwargs)
         unfit: tuple[Unfit, ...] = ()
         while True:
-            answer, outcome = await within_budget(execution, call)
+            answer, outcome = await self._issue(execution, call, len(unfit))
             if not isinstance(answer, Unfit):
                 return answer
             unfit = (*unfit, answer)
@@ -233,6 +267,16 @@ class _Question:
                 mark_origin(error, outcome.origin)
                 raise error
             call = StepCall(again, (Correction(unfit, args, kwargs),), {})
+
+    async def _issue(self, execution: Execution, call: StepCall, answers: int) -> tuple[Any, Outcome]:
+        """Ask once, in a conversation that has so many answers; the step is told how many questions came before."""
+        model, asked = self._mark.chain.models[0], _asked.setdefault(execution, Counter())
+        token = earlier.set(Earlier(model, asked[id(model)] - answers, asked.total() - answers))
+        asked[id(model)] += 1
+        try:
+            return await within_budget(execution, call)
+        finally:
+            earlier.reset(token)
 
     def _definitions(self, step: StepDefinition) -> tuple[StepDefinition, StepDefinition]:
         made = self._issued.get(step.function)
@@ -367,15 +411,12 @@ class _Retries(RetryPolicy):
 
     __slots__ = ()
 
-    def wants_retry(self, attempt: int, error: BaseException) -> bool:
-        if isinstance(error, PassingFault | ModelError | BudgetExceeded):
-            return isinstance(error, PassingFault)
-        return super().wants_retry(attempt, error)
-
-    def delay(self, attempt: int, draw: float, error: BaseException | None = None) -> float:
+    def next_wait(self, attempt: int, error: BaseException, draw: float, failing_for: float = 0.0) -> float | None:
         if isinstance(error, PassingFault):
             return error.wait
-        return super().delay(attempt, draw, error)
+        if isinstance(error, ModelError | BudgetExceeded):
+            return None
+        return super().next_wait(attempt, error, draw, failing_for)
 
 
 def _retries(policy: RetryPolicy) -> _Retries:

@@ -18,8 +18,9 @@ from holdfast.agents.calling import carry_out
 from holdfast.agents.compaction import compact
 from holdfast.agents.conversation import Conversation, is_final
 from holdfast.agents.deps import take_back
-from holdfast.agents.models.calls import Ask, call_model
+from holdfast.agents.models.calls import MODEL_CALL, Ask, within_budget
 from holdfast.agents.models.context import Compaction, Room
+from holdfast.agents.models.finish import ending_of
 from holdfast.agents.models.messages import load_messages
 from holdfast.agents.models.reply import Reply
 from holdfast.agents.models.request import Looked
@@ -30,11 +31,13 @@ from holdfast.agents.toolsets import listed_tools
 from holdfast.authoring.step import invoke
 from holdfast.client.agent_result import AgentResult
 from holdfast.codec import codec_for
+from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import SESSION, Kind
+from holdfast.core.undoing import mark_origin
 from holdfast.engine import step_context
-from holdfast.engine.definitions import ChildCall, StepDefinition
-from holdfast.errors import ContextFull, TurnLimitReached
+from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
+from holdfast.errors import ContextFull, InvalidOutput, TurnLimitReached
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -73,6 +76,8 @@ async def _go_round(
     offered.recall(conversation.messages)
     planner = Planner(agent.output) if agent.plans else None
     looked = Looked()
+    invalid = 0
+    """Answers in a row that do not fit."""
     while conversation.turns < agent.max_turns:
         is_last = conversation.turns + 1 == agent.max_turns
         question = Ask(
@@ -86,8 +91,9 @@ async def _go_round(
             whole=None if previous is None else partial(previous.before, offered),
             looked=looked,
             room=None if agent.compaction is None else Room(agent.compaction, conversation.just_compacted),
+            continues=agent.continue_truncated and not is_last,
         )
-        reply, window = await _ask(execution, question)
+        reply, outcome, window = await _ask(execution, question)
         if reply is None:
             await compact(execution, agent.compaction or Compaction(), question, window, conversation)
             previous = None if previous is None else previous.left_by(conversation)
@@ -96,10 +102,16 @@ async def _go_round(
         conversation.replied(reply)
         if planner is not None:
             planner.replied(reply)
+        if reply.complaint is None:
+            invalid = 0
+        elif planner is None or not planner.is_about_plan(reply.complaint):
+            invalid += 1
+            if invalid > agent.output_retries:
+                raise _invalid_output(execution, agent, invalid, reply.complaint, outcome)
         if reply.complaint is not None:
             conversation.complained(reply, execution.loop.time())
         elif is_final(reply):
-            return AgentResult(agent.output.read(reply.response), conversation.usage, execution.run_id)
+            return _result(agent, conversation, reply, execution.run_id)
         else:
             calls = reply.response.tool_calls
             outcomes = await carry_out(execution, offered, calls, agent.approvals)
@@ -114,12 +126,32 @@ async def _go_round(
     )
 
 
-async def _ask(execution: Execution, question: Ask) -> tuple[Reply | None, int]:
-    """The model's reply; none if the context is full, and then how many tokens the model takes."""
+def _result(agent: Agent[Any], conversation: Conversation, reply: Reply, run_id: str) -> AgentResult[Any]:
+    output = agent.output.read(reply.response)
+    if agent.output.is_text:
+        output = conversation.text_before + output
+    return AgentResult(output, conversation.usage, run_id, *ending_of(reply.response))
+
+
+def _invalid_output(
+    execution: Execution, agent: Agent[Any], count: int, complaint: str, outcome: Outcome | None
+) -> InvalidOutput:
+    error = InvalidOutput(
+        f"run {execution.run_id!r} of agent {agent.name!r}: {count} answers in a row do not fit its output_type. What "
+        f"is wrong with the last one: {complaint}\n"
+        f"`holdfast retry {execution.run_id}` asks the model once more; output_retries= of the agent allows more."
+    )
+    if outcome is not None:
+        mark_origin(error, outcome.origin)
+    return error
+
+
+async def _ask(execution: Execution, question: Ask) -> tuple[Reply | None, Outcome | None, int]:
+    """The model's reply and its outcome; none if the context is full, and then how many tokens the model takes."""
     try:
-        return await call_model(execution, question), 0
+        return *await within_budget(execution, StepCall(MODEL_CALL, (question,), {})), 0
     except ContextFull as full:
-        return None, full.window
+        return None, None, full.window
 
 
 class _Previous:

@@ -100,7 +100,11 @@ class Output:
         if response.tool_calls:
             return None
         if self.is_text:
-            return None if (response.text or "").strip() else "Your answer is empty. Please answer."
+            if (response.text or "").strip():
+                return None
+            if response.finish_reason == "length":
+                return "You reached the limit of tokens before your answer began. Please answer, and be shorter."
+            return "Your answer is empty. Please answer."
         return f"Please give your answer by calling the tool `{ANSWER}`, not as a text."
 
     def is_final(self, response: ModelResponse) -> bool:

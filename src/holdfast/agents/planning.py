@@ -127,6 +127,11 @@ class Planner:
             )
         return None
 
+    @staticmethod
+    def is_about_plan(complaint: str) -> bool:
+        """Whether an answer was sent back because of the plan, and not because it does not fit."""
+        return complaint.startswith((_LEFT, _NONE))
+
     def replied(self, reply: Reply) -> None:
         """A model has answered: an answer that was sent back says itself why."""
         complaint = reply.complaint or ""

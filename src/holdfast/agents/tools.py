@@ -32,11 +32,13 @@ from holdfast.agents.approving import (
 )
 from holdfast.agents.deps import deps_of, deps_soon
 from holdfast.agents.docstrings import Described, read_docstring
+from holdfast.agents.files import ToolOutput
 from holdfast.agents.parameters import Given, Parameters, named_arguments
 from holdfast.agents.refusals import listed
 from holdfast.authoring.asking import ApprovalPolicy
 from holdfast.authoring.durations import Duration
 from holdfast.authoring.functions import hints_of, place_of
+from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
 from holdfast.client.recorded_reply import ANSWER
 from holdfast.codec import codec_for
@@ -137,7 +139,8 @@ class Tool(Step[P, R]):
         context: str | None,
         requires_approval: RequiresApproval = False,
     ) -> None:
-        super().__init__(replace(definition, retry=_for_infrastructure(definition.retry)))
+        output = ToolOutput(definition.output)
+        super().__init__(replace(definition, retry=_for_infrastructure(definition.retry), output=output))
         self.takes_context = context is not None
         """Its first parameter is a ``RunContext``."""
         self._context = context
@@ -293,6 +296,18 @@ class Tool(Step[P, R]):
         return f"<tool {self.name!r}>"
 
 
+_HINTS = {
+    "max_retries": "write retries=, the number of further attempts after the first",
+    "max_attempts": "write retries=, the number of further attempts after the first",
+    "name_override": "write name=",
+    "needs_approval": "write requires_approval=",
+    "approval": "write requires_approval=",
+    "timeout_seconds": "write timeout=, in seconds",
+    "once": "write effect='once'",
+}
+"""By what other frameworks call an argument, what to write here."""
+
+
 @overload
 def tool(function: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R]: ...
 @overload
@@ -307,10 +322,12 @@ def tool(
     max_backoff: Duration = 60.0,
     retry_on: RetryOn | None = None,
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
     requires_approval: RequiresApproval = False,
 ) -> _ToolDecorator: ...
+@hint_keywords("@tool", **_HINTS)
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -322,6 +339,7 @@ def tool(
     max_backoff: Duration = 60.0,
     retry_on: RetryOn | None = None,
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
     requires_approval: RequiresApproval = False,
@@ -341,6 +359,7 @@ def tool(
         max_backoff: the longest wait between two attempts.
         retry_on: retry only these exceptions, or those for which this function returns true; by default every one.
         give_up_on: never retry these. Refused arguments and ``ModelRetry`` never are.
+        retry: a ``RetryPolicy``, in place of the five options above: see ``@step``.
         timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it runs on, and
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``ctx.idempotency_key`` to make that
@@ -354,7 +373,7 @@ def tool(
     def decorate(function: Callable[..., Any]) -> Tool:
         _refuse_unfit(function)
         made = define_step(
-            function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, noun="tool"
+            function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry, noun="tool"
         )
         where = f"tool {made.name!r} ({place_of(function)})"
         refuse_name(made.name, where)

@@ -16,7 +16,7 @@ from holdfast.authoring.step import read_outcome
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 
@@ -42,7 +42,7 @@ class Toolset(ABC):
 
     name: str
     """By which the journal calls it."""
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = NO_RETRIES
     """When listing is tried again, before the run fails."""
 
     @abstractmethod

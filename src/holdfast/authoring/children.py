@@ -13,12 +13,11 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.step import PATIENT
 from holdfast.client.handle import Handle
-from holdfast.client.outcome import Ended, result_of, unsuccessful
+from holdfast.client.outcome import Ended, unsuccessful
 from holdfast.client.starting import accept, check_same, new_run
 from holdfast.codec import codec_for, decode_error
 from holdfast.codec.ids import LONGEST_ID
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 async def call_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a workflow as a child of the calling run, and return its result."""
     call = child_call(execution, workflow, args, kwargs)
-    ended = await _end_of(execution, workflow.definition, call)
-    return _result(workflow.definition)(ended)
+    _, result = await _end_of(execution, workflow.definition, call)
+    return result
 
 
 def child_call(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> ChildCall:
@@ -67,7 +66,7 @@ async def start_child(execution: Execution, workflow: Workflow[..., Any], args: 
     definition = workflow.definition
     outcome = await execution.issue(Kind.START, definition.name, ChildCall(new.id, check, make))
     if not outcome.record.ok:
-        raise _error(outcome, definition)
+        raise _error(execution, outcome, definition)
     run_id = json.loads(outcome.record.payload or b"null")
     return workflow.handle(_InWorkflow(execution, definition), run_id)
 
@@ -108,14 +107,18 @@ def _child_id(parent: str, name: str, place: str) -> str:
     return f"{name[:100]}-{hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()}"
 
 
-async def _end_of(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> Ended:
+async def _end_of(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> tuple[Ended, Any]:
+    """How the run of this call ended, and its result; raises if it has none."""
     outcome = await execution.issue(Kind.CHILD, definition.name, call)
     record = outcome.record
     if record.ok:
-        return Ended(call.run_id, definition.name, RunState.COMPLETED, record.payload, None)
+        ended = Ended(call.run_id, definition.name, RunState.COMPLETED, record.payload, None)
+        what = f"{definition.result_label} (run {call.run_id!r}, #{record.position + 1} of run {execution.run_id!r})"
+        with execution.decoding():
+            return ended, definition.output.decode(record.payload or b"null", what)
     failure = json.loads(record.payload or b"null")
     if "child" not in failure:
-        raise _error(outcome, definition)
+        raise _error(execution, outcome, definition)
     ended = Ended(
         failure["child"],
         definition.name,
@@ -123,18 +126,15 @@ async def _end_of(execution: Execution, definition: WorkflowDefinition, call: Ch
         None,
         None if failure["error"] in (None, "null") else failure["error"].encode(),
     )
-    error = unsuccessful(ended, [definition.namespace])
+    with execution.decoding():
+        error = unsuccessful(ended, [definition.namespace])
     mark_origin(error, outcome.origin)
     raise error
 
 
-def _result(definition: WorkflowDefinition) -> Callable[[Ended], Any]:
-    decode = partial(definition.output.decode, what=definition.result_label)
-    return lambda ended: result_of(ended, decode, [definition.namespace])
-
-
-def _error(outcome: Outcome, definition: WorkflowDefinition) -> Exception:
-    error = decode_error(outcome.record.payload or b"null", [definition.namespace])
+def _error(execution: Execution, outcome: Outcome, definition: WorkflowDefinition) -> Exception:
+    with execution.decoding():
+        error = decode_error(outcome.record.payload or b"null", [definition.namespace])
     mark_origin(error, outcome.origin)
     return error
 
@@ -148,7 +148,8 @@ class _InWorkflow:
 
     async def wait_for_end(self, run_id: str) -> Ended:
         """The run, once it has ended. No longer waiting for it does not cancel it."""
-        return await _end_of(self._execution, self._definition, ChildCall(run_id, lambda _: None))
+        ended, _ = await _end_of(self._execution, self._definition, ChildCall(run_id, lambda _: None))
+        return ended
 
     async def read(self, run_id: str) -> Run:
         """Refused: what a run is doing now is not the same on replay."""
@@ -180,7 +181,7 @@ class _InWorkflow:
         """Change a run, as a recorded step."""
         outcome = await self._execution.issue(Kind.STEP, _CHANGE.name, StepCall(_CHANGE, (op,), {}))
         if not outcome.record.ok:
-            raise _error(outcome, self._definition)
+            raise _error(self._execution, outcome, self._definition)
         verdict = Verdict(json.loads(outcome.record.payload or b"null"))
         # Told here: who asks outside reads the run again to tell how it ended.
         if verdict is Verdict.ENDED and not isinstance(op, AnswerApproval):
@@ -189,7 +190,7 @@ class _InWorkflow:
             raise ended
         return verdict
 
-    def now(self) -> float:
+    async def now(self) -> float:
         """The run's time."""
         return self._execution.loop.time()
 

@@ -15,9 +15,10 @@ from holdfast.authoring.durations import Duration
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
+from holdfast.core.undoing import mark_origin, origins_of
 from holdfast.engine import step_context
 from holdfast.engine.step_context import StepContext
-from holdfast.errors import UsageError
+from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -101,13 +102,22 @@ async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | Non
     """The next signal of this name, whether it was sent before or is still to come.
 
     Signals of one name come in the order they were sent, each to one wait. Raises ``TimeoutError`` after ``timeout``
-    seconds. With a ``type``, the value is checked against it.
+    seconds. With a ``type``, the value is checked against it: ``UnreadableRecord`` if the sender sent something else.
     """
     execution = _workflow_only("wait_for_signal")
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    what = f"signal {name!r} (#{execution.next_position + 1})"
     async with asyncio.timeout(limit):
         outcome = await execution.issue(Kind.SIGNAL, name, None)
-    return codec_for(type).decode(outcome.record.payload or b"null", f"signal {name!r}")
+    try:
+        return codec_for(type).decode(outcome.record.payload or b"null", what)
+    except UnreadableRecord as unreadable:
+        # Anyone may send anything, so code may catch this. But a signal that fitted when the run went past this place
+        # is another matter: then the type has changed since. Recording that it did not fit tells the two apart.
+        if isinstance(unreadable, UndecryptableValue) or not execution.patched(f"{what} does not fit its type"):
+            execution.fault = execution.fault or unreadable
+        mark_origin(unreadable, outcome.origin)
+        raise
 
 
 async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, concurrency: int = 10) -> list[R]:
@@ -132,8 +142,17 @@ async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *
             for _ in range(concurrency):
                 group.create_task(work())
     except builtins.ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return results
+        failure = failures.exceptions[0]
+    else:
+        return results
+    # A retry goes back to the record behind the failure. Python replaces an implicit `__context__` if the caller is
+    # handling another exception, so the origin goes with the failure itself.
+    if origins := origins_of(failure):
+        mark_origin(failure, *origins)
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame
 
 
 def _workflow_only(name: str) -> Execution:

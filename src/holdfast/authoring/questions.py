@@ -16,7 +16,7 @@ from holdfast.authoring.durations import Duration
 from holdfast.client.approvals import Answer
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.undoing import mark_origin
-from holdfast.errors import ApprovalDenied, ApprovalTimedOut, DefinitionError, UsageError
+from holdfast.errors import ApprovalDenied, ApprovalTimedOut, DefinitionError, UnreadableRecord, UsageError
 from holdfast.stores.approvals import Question
 
 T = TypeVar("T")
@@ -115,6 +115,9 @@ async def ask(
         except ValidationError as unfit:
             # The schema cannot tell everything that the type's own validators can.
             complaint = "; ".join(_fault(error) for error in unfit.errors(include_url=False))
+            if not execution.patched(f"the answer to approval {decided.id} does not fit its form"):
+                with execution.decoding():
+                    raise _unfit_by_now(execution, question, decided, complaint) from unfit
             asked = reading.question._replace(
                 text=f"{question}\n\nThe answer of {answer.by or 'somebody'} was not accepted: {complaint}"
             )
@@ -190,6 +193,14 @@ def _known_form(form: Any) -> tuple[TypeAdapter[Any], bytes]:
 def _fault(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     return f"{where}: {error['msg']}" if where else str(error["msg"])
+
+
+def _unfit_by_now(execution: Execution, question: str, decided: Decided, complaint: str) -> UnreadableRecord:
+    return UnreadableRecord(
+        f"The answer to {question!r} (approval {decided.id} of run {execution.run_id!r}) fitted its form when the run "
+        f"accepted it, and does not fit the form of today: {complaint}. Make the form accept the older answer too, for "
+        f"example by giving new fields a default."
+    )
 
 
 def _denied(execution: Execution, question: str, answer: Answer, decided: Decided) -> ApprovalDenied:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
+import os
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from holdfast.authoring.registry import definitions
+from holdfast.authoring.stop_signals import STOPS, StopSignals, end_process
 from holdfast.authoring.workflow import Workflow
 from holdfast.client import queueing
 from holdfast.client.finding import find_run, no_run
@@ -24,11 +24,13 @@ from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST, Encryption
 from holdfast.core.queues import Queue
 from holdfast.core.records import Record
-from holdfast.engine import step_context
+from holdfast.engine import forked_child, step_context
 from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.engine import JournalEngine
+from holdfast.engine.loop_watch import MAX_BLOCKED_S
 from holdfast.errors import UsageError
+from holdfast.log_output import show_on_terminal
 from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell
@@ -57,6 +59,8 @@ class Runtime:
         queues: take runs only from these queues (names, or ``Queue`` objects); from all unless given.
         workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
             ``"etl@2"``: one of them); all that this process knows unless given.
+        max_blocked_s: seconds for which a step may block the event loop of this process. After that the worker stops
+            renewing its lease, and others take its runs over.
         max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
         encryption: seals what is recorded, such as ``AesEncryption(key)``; with the keys in
             ``HOLDFAST_ENCRYPTION_KEYS`` unless given, and not at all without either.
@@ -71,13 +75,16 @@ class Runtime:
         concurrency: int = 1000,
         queues: Collection[str | Queue] | None = None,
         workflows: Collection[str] | None = None,
+        max_blocked_s: float = MAX_BLOCKED_S,
         max_value: int = LARGEST,
         encryption: Encryption | None = None,
     ) -> None:
         target = store_url(url, namespace)
         self.url = shown_url(target)
         """The store's URL, as people may see it."""
-        self._engine = _engine(target, _served(workflows), lease, concurrency, _names(queues), max_value, encryption)
+        self._engine = _engine(
+            target, _served(workflows), lease, concurrency, _names(queues), max_blocked_s, max_value, encryption
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -92,6 +99,7 @@ class Runtime:
         if self._loop is not None:
             raise UsageError("this Runtime was opened before: make a new one")
         self._loop = asyncio.get_running_loop()
+        show_on_terminal()
         await self._engine.open()
         _open.append(self)
 
@@ -131,21 +139,36 @@ class Runtime:
                 given.withdraw(new.id)
         return workflow.handle(self, run.id)
 
-    async def run_worker(self, *, grace: float = GRACE, stop: asyncio.Event | None = None) -> None:
+    async def run_worker(
+        self, *, grace: float = GRACE, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
+    ) -> None:
         """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
 
         Steps in flight get ``grace`` seconds to end and be recorded; no new ones are started meanwhile. A second signal
-        hands over at once.
+        hands over at once. If a step blocks the event loop, nothing can be handed over: then a signal ends the process
+        after the grace, and other workers take over as after a crash. Raises ``SchemaTooNew`` when a newer Holdfast has
+        migrated the store meanwhile.
+
+        Args:
+            grace: seconds that steps in flight get to end.
+            stop: stop when this is set.
+            exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked_s``, for whoever
+                started it to start it again. For a process that does nothing else.
         """
-        told = stop or asyncio.Event()
-        # One handler from beginning to end: with none, even for a moment, a signal would kill the process.
-        restore = _on_signals(lambda: self._engine.hurry() if told.is_set() else told.set())
-        try:
+        engine, told = self._engine, stop or asyncio.Event()
+        if isinstance(engine, JournalEngine):
+            engine.on_refusal = told.set
+        if exit_if_blocked:
+            self._engine.on_stuck = lambda: end_process(
+                "a step has blocked the event loop of this process for too long"
+            )
+        signals = StopSignals(lambda: self._engine.hurry() if told.is_set() else told.set(), grace)
+        with signals, forked_child.handling(STOPS):
             await told.wait()
             log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace)
             await self.close(grace)
-        finally:
-            restore()
+        if isinstance(engine, JournalEngine) and engine.refusal is not None:
+            raise engine.refusal
 
     # What handles ask for (see `client.store_runs.Link`)
 
@@ -188,8 +211,8 @@ class Runtime:
         """Change what outlives runs."""
         await self._engine.writer.perform(change)
 
-    def now(self) -> float:
-        """The time."""
+    async def now(self) -> float:
+        """The store's time."""
         return self._engine.clock.now()
 
     @property
@@ -220,6 +243,10 @@ class Runtime:
 _open: list[Runtime] = []
 _opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Runtime]] = {}
 
+if hasattr(os, "register_at_fork"):  # a forked child opens its own
+    os.register_at_fork(after_in_child=_open.clear)
+    os.register_at_fork(after_in_child=_opening.clear)
+
 
 def _engine(
     url: str,
@@ -227,6 +254,7 @@ def _engine(
     lease: float,
     concurrency: int,
     queues: tuple[str, ...] | None,
+    max_blocked_s: float,
     max_value: int,
     encryption: Encryption | None,
 ) -> Engine:
@@ -238,11 +266,11 @@ def _engine(
 
         return TemporalEngine(
             parse_target(url), served, lease=lease, concurrency=concurrency, queues=queues, limits=limits,
-            max_value=max_value, encryption=encryption,
+            max_blocked_s=max_blocked_s, max_value=max_value, encryption=encryption,
         )  # fmt: skip
     return JournalEngine(
         open_store(url, encryption=encryption), served, lease=lease, concurrency=concurrency, queues=queues,
-        limits=limits, max_value=max_value,
+        limits=limits, max_blocked_s=max_blocked_s, max_value=max_value,
     )  # fmt: skip
 
 
@@ -297,31 +325,3 @@ async def _open_default() -> Runtime:
     runtime = Runtime()
     await runtime.open()
     return runtime
-
-
-def _on_signals(call: Any) -> Any:
-    """Call ``call`` on SIGTERM and SIGINT; returns a function that restores what was before."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    loop = asyncio.get_running_loop()
-    before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        handler = signal.getsignal(number)
-        try:
-            loop.add_signal_handler(number, call)
-        except (NotImplementedError, RuntimeError):
-            continue
-        before[number] = handler
-
-    def restore() -> None:
-        # The loop puts the default in place of its handler, and by that a signal would kill the process: it must wait.
-        masked = signal.pthread_sigmask(signal.SIG_BLOCK, before)
-        try:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                if handler is not None:  # of a handler that was not set from Python nobody can tell
-                    signal.signal(number, handler)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-
-    return restore

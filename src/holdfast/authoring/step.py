@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -24,6 +23,7 @@ from holdfast.authoring.compensation import compensation_of
 from holdfast.authoring.declared import Declared, References, declare, refuse_without_number
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.codec import codec_for, decode_error
 from holdfast.core.commands import UNREAD, Outcome
 from holdfast.core.execution import Execution, current_execution
@@ -37,7 +37,7 @@ from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailabl
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PATIENT = RetryPolicy(retries=sys.maxsize, backoff=0.05, max_backoff=2.0, retry_on=(StoreUnavailable,))
+PATIENT = RetryPolicy(backoff=0.05, max_backoff=2.0, give_up_after=None, retry_on=(StoreUnavailable,))
 """For steps of our own that change the store, and do nothing else. One that fails for a while keeps a run's place: that
 is not something that happened to the workflow."""
 
@@ -155,6 +155,19 @@ def _settled_wrongly(
     return error
 
 
+_HINTS = {
+    "max_retries": "write retries=, the number of further attempts after the first",
+    "max_attempts": "write retries=, the number of further attempts after the first",
+    "retry_policy": "write retry=RetryPolicy(...), or retries=, backoff= and max_backoff=",
+    "timeout_seconds": "write timeout=, in seconds",
+    "start_to_close_timeout": "write timeout=, in seconds",
+    "compensation": "write compensate=",
+    "idempotent": "write effect='idempotent'",
+    "once": "write effect='once'",
+}
+"""By what other frameworks call an argument, what to write here."""
+
+
 @overload
 def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
 @overload
@@ -168,6 +181,7 @@ def step(
     max_backoff: Duration = 60.0,
     retry_on: RetryOn | None = None,
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
     transaction: bool = False,
@@ -188,11 +202,13 @@ def step(
     max_backoff: Duration = 60.0,
     retry_on: RetryOn | None = None,
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
     transaction: bool = False,
     compensate: Callable[..., Any] | str | None = None,
 ) -> _StepDecorator: ...
+@hint_keywords("@step", **_HINTS)
 def step(
     first: Callable[..., Any] | int | None = None,
     /,
@@ -207,6 +223,7 @@ def step(
     max_backoff: Duration = 60.0,
     retry_on: RetryOn | None = None,
     give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
     transaction: bool = False,
@@ -228,6 +245,8 @@ def step(
         max_backoff: the longest wait between two attempts.
         retry_on: retry only these exceptions, or those for which this function returns true; by default every one.
         give_up_on: never retry these.
+        retry: a ``RetryPolicy``, in place of ``retries``, ``backoff``, ``max_backoff``, ``retry_on`` and
+            ``give_up_on``; it can also retry for a time (``give_up_after``), and heed what a server asks for.
         timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it runs on, and
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``current_step().idempotency_key`` to make
@@ -244,7 +263,7 @@ def step(
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         marks, function = marks_of(function), below(function)
-        made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect)
+        made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry)
         if transaction:
             made = replace(made, transaction=True)
         where = f"step {made.name!r} ({place_of(function)})"
@@ -288,6 +307,7 @@ def define_step(
     give_up_on: type[BaseException] | Sequence[type[BaseException]],
     timeout: Duration | None,
     effect: Effect | str,
+    retry: RetryPolicy | None = None,
     noun: str = "step",
 ) -> StepDefinition:
     """A function as a step, from the options of its decorator; ``noun`` is what messages call the step."""
@@ -313,20 +333,27 @@ def define_step(
         raise DefinitionError(f"{where}: effect={effect!r} is none of {', '.join(Effect)}") from None
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"{where}: retries={retries!r} must be a whole number, 0 or more")
-    if kind is Effect.ONCE and retries:
-        raise DefinitionError(
-            f"{where} has effect='once', so it gets one attempt: drop retries={retries}, or make it idempotent"
+    if retry is None:
+        # A predicate is callable and no class; exception classes are callable, too.
+        retry_if = retry_on if callable(retry_on) and not isinstance(retry_on, type) else None
+        policy = RetryPolicy(
+            retries=retries,
+            backoff=seconds(backoff, f"{where}: backoff") or 1.0,
+            max_backoff=seconds(max_backoff, f"{where}: max_backoff") or 60.0,
+            give_up_after=None,
+            retry_on=(Exception,) if retry_if or retry_on is None else _exception_types(retry_on, f"{where}: retry_on"),
+            retry_if=retry_if,
+            give_up_on=_exception_types(give_up_on, f"{where}: give_up_on"),
         )
-    # A predicate is callable and no class; exception classes are callable, too.
-    retry_if = retry_on if callable(retry_on) and not isinstance(retry_on, type) else None
-    retry = RetryPolicy(
-        retries=retries,
-        backoff=seconds(backoff, f"{where}: backoff") or 1.0,
-        max_backoff=seconds(max_backoff, f"{where}: max_backoff") or 60.0,
-        retry_on=(Exception,) if retry_if or retry_on is None else _exception_types(retry_on, f"{where}: retry_on"),
-        retry_if=retry_if,
-        give_up_on=_exception_types(give_up_on, f"{where}: give_up_on"),
-    )
+    else:
+        policy = checked_policy(retry, where)
+        if (retries, backoff, max_backoff, retry_on) != (0, 1.0, 60.0, None) or give_up_on != ():
+            raise DefinitionError(f"{where} has retry=, which replaces the other options of retries: put them into it")
+    if kind is Effect.ONCE and policy.retries != 0:
+        raise DefinitionError(
+            f"{where} has effect='once', so it gets one attempt: drop "
+            f"{'retry=' if policy is retry else f'retries={retries}'}, or make it idempotent"
+        )
     hints = hints_of(function)
     return StepDefinition(
         name=label,
@@ -335,10 +362,17 @@ def define_step(
         output=codec_for(hints.get("return", inspect.Signature.empty)),
         parameters=tuple(inspect.signature(function).parameters),
         namespace=getattr(function, "__globals__", {}),
-        retry=retry,
+        retry=policy,
         timeout=seconds(timeout, f"{where}: timeout"),
         effect=kind,
     )
+
+
+def checked_policy(retry: Any, where: str) -> RetryPolicy:
+    """What ``retry=`` names. Raises ``DefinitionError`` for anything but a policy."""
+    if not isinstance(retry, RetryPolicy):
+        raise DefinitionError(f"{where}: retry is a RetryPolicy, as in RetryPolicy(give_up_after=3600), not {retry!r}")
+    return retry
 
 
 def compensation_step(given: Any, where: str) -> StepDefinition:

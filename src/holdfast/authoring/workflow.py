@@ -15,6 +15,7 @@ from holdfast.authoring.classes.members import read_members
 from holdfast.authoring.classes.running import runner_of
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
+from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.handle import Handle
@@ -47,6 +48,30 @@ class Prepared(NamedTuple):
     """Told the same if there is no such run after all, because another one was joined."""
 
 
+_QUEUE = "write queue=, the name of the queue"
+_HINTS = {
+    "task_queue": _QUEUE,
+    "queue_name": _QUEUE,
+    "workflow_id": "write id=, a template for the ids of its runs",
+    "run_id": "write id=, a template for the ids of its runs",
+    "retries": "steps are retried, with @step(retries=...); `holdfast retry` continues a failed run",
+    "max_retries": "steps are retried, with @step(retries=...); `holdfast retry` continues a failed run",
+    "timeout_seconds": "write timeout=, in seconds",
+    "execution_timeout": "write timeout=, in seconds",
+    "cron": "write schedule=Schedule(...)",
+}
+"""By what other frameworks call an argument, what to write here."""
+_OPTION_HINTS = {
+    "task_queue": _QUEUE,
+    "queue_name": _QUEUE,
+    "workflow_id": "write id=",
+    "run_id": "write id=",
+    "idempotency_key": "write id=, which makes starting it twice the same run",
+    "deduplication_id": "write dedup=",
+    "start_delay": "write delay=",
+}
+
+
 class Workflow(Generic[P, R]):
     """A workflow, or a workflow with options. Calling it starts a run, or joins the one that is there, and waits."""
 
@@ -76,6 +101,7 @@ class Workflow(Generic[P, R]):
         """Run it from code without an event loop."""
         return run_sync(self(*args, **kwargs))
 
+    @hint_keywords("options(...)", **_OPTION_HINTS)
     def options(
         self,
         *,
@@ -108,7 +134,7 @@ class Workflow(Generic[P, R]):
             tags: words to find it by, in addition to the workflow's own.
             new: never join an orphaned run with equal inputs, but start another.
             budget: what its model calls may use, with those of all the runs that it starts.
-            max_deliveries: deaths of its worker in a row that make it ``dead``, instead of the workflow's own.
+            max_deliveries: how often its worker may die before the run is ``dead``, instead of the workflow's own.
         """
         where = f"workflow {self.name!r}: "
         options = start_options(
@@ -175,6 +201,7 @@ def workflow(
     serves: Collection[str] = (),
     schedule: Schedule | None = None,
 ) -> _WorkflowDecorator: ...
+@hint_keywords("@workflow", **_HINTS)
 def workflow(
     function: Callable[..., Any] | None = None,
     /,
@@ -200,8 +227,8 @@ def workflow(
         queue: the queue its runs wait in: its name, or a ``Queue`` with limits, as in ``Queue("llm", concurrency=10)``.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: words to find its runs by.
-        max_deliveries: deaths of its worker in a row, without anything new recorded, after which a run is not taken up
-            any more but is ``dead`` (see ``holdfast dead``).
+        max_deliveries: how often the worker of a run may die while it holds nothing else, with nothing new recorded,
+            before the run is ``dead`` (see ``holdfast dead``).
         version: which version of the workflow this code is, such as ``"2"``. Runs that are started with it are taken up
             only by workers that have code for this version.
         serves: other versions whose runs this code takes up, too; ``""`` stands for runs without a version.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import click
 
-from holdfast import __version__
 from holdfast.cli.commands import (
     changing,
     keeping,
@@ -24,6 +23,7 @@ from holdfast.cli.commands import (
     working,
 )
 from holdfast.cli.declaring import Main
+from holdfast.installation import __version__
 
 
 @click.group(

@@ -25,9 +25,10 @@ from holdfast.client.approvals import Answer, ApprovalInfo, form_fields
 from holdfast.client.client import Client
 from holdfast.client.stories.types import Asked
 from holdfast.client.stories.wiring import as_json
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
 from holdfast.stores.approvals import ApprovalState
 
+_MOST_NAMED = 5
 _LABEL = 11
 _INDENT = 4
 
@@ -202,7 +203,7 @@ def _said(text: str, asked: ApprovalInfo) -> Any:
 async def _answer(url: str | None, id: str, answer: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:
     async with reached(url) as client:
         try:
-            asked = await client.approval(id)
+            asked = await _find(client, id)
         except HoldfastError as error:
             return Outcome("", None, error=error, more={"approval": id})
         try:
@@ -221,6 +222,29 @@ async def _answer(url: str | None, id: str, answer: Callable[[Client, ApprovalIn
             approval=asked.id,
             answer=approval_as_json(now)["answer"],
         )
+
+
+async def _find(client: Client, id: str) -> ApprovalInfo:
+    """The approval of this id, or the one that the run of this id waits for.
+
+    A run's whole id comes first: the beginning of an approval's id may be the same, and belong to another run.
+    """
+    of_run = await client.approvals(id, limit=_MOST_NAMED + 1)
+    if len(of_run) == 1:
+        return of_run[0]
+    if of_run:
+        few = ", ".join(f"{one.id} ({one.question!r})" for one in of_run[:_MOST_NAMED])
+        more = " and others" if len(of_run) > _MOST_NAMED else ""
+        raise UnknownApproval(f"run {id!r} has more than one open approval: {few}{more}. Give the id of one.", id)
+    try:
+        return await client.approval(id)
+    except UnknownApproval as unknown:
+        try:
+            run = await client.get(id)
+        except RunNotFound:
+            raise unknown from None
+        waits = f" and waits for {run.waits_for}" if run.waits_for else ""
+        raise UnknownApproval(f"run {id!r} has no open approval: it is {run.state}{waits}.", id) from None
 
 
 def _told(asked: ApprovalInfo) -> str:

@@ -1,27 +1,20 @@
-"""``holdfast dead``: runs that took their workers down too often, and letting them go on."""
+"""``holdfast dead``: runs whose workers died too often, and how to let them go on."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import click
 from rich.text import Text
 
 from holdfast.cli.declaring import PAGE
 from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import command_at, reached
-from holdfast.cli.outcomes import report
-from holdfast.cli.retrying import retry_each
+from holdfast.cli.retrying import Selection, retry_runs, retry_selected
 from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, one_line, printable
 from holdfast.client.dead import DeadRun
 from holdfast.core.states import RunState
-from holdfast.errors import UsageError
-
-_AT_ONCE = 500
-"""Dead runs that are asked for in one request, to find all of them."""
 
 
 def show_dead(url: str | None, workflow: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
@@ -40,7 +33,9 @@ def show_dead(url: str | None, workflow: str | None, limit: int, before: str | N
         out.print(Text.assemble((one_line(run.id), "bold red"), f"  {one_line(run.workflow)}"), soft_wrap=True)
         out.print(f"    dead since  {ago(now - since)} ({clock_time(since)})", soft_wrap=True)
         last = f", the last one {run.worker}" if run.worker else ""
-        out.print(f"    took down   {counted(run.deaths, 'worker')} in a row{one_line(last)}", soft_wrap=True)
+        out.print(
+            f"    deaths      {counted(run.deaths, 'worker')} that held no other run{one_line(last)}", soft_wrap=True
+        )
         out.print(f"    in flight   {_in_flight(run)}", soft_wrap=True)
         after = f", the last one of {one_line(run.last_recorded)}" if run.last_recorded else ""
         out.print(f"    recorded    {counted(run.records, 'record')}{after}", soft_wrap=True)
@@ -90,30 +85,11 @@ async def _read(url: str | None, workflow: str | None, limit: int, before: str |
         return await client.dead(workflow=workflow, limit=limit, before=before)
 
 
-def retry_runs(
+def retry_dead_runs(
     url: str | None, run_ids: Sequence[str], workflow: str | None, *, run_again: bool, yes: bool, as_json: bool
 ) -> int:
     """Let dead runs go on: these, those of a workflow, or all."""
-    if not run_ids:
-        run_ids = in_loop(_all_dead(url, workflow))
-        if not run_ids:
-            if not as_json:
-                print(_none(workflow))
-            return 0
-        if workflow is None and not yes:
-            if not sys.stdin.isatty():
-                raise UsageError(f"nobody can be asked whether {counted(len(run_ids), 'run')} may go on: pass --yes.")
-            if not click.confirm(f"let {counted(len(run_ids), 'dead run')} go on?", err=True):
-                click.echo("nothing changed", err=True)
-                return 1
-    return report(url, in_loop(retry_each(url, run_ids, run_again)), as_json=as_json)
-
-
-async def _all_dead(url: str | None, workflow: str | None) -> list[str]:
-    found: list[str] = []
-    async with reached(url) as client:
-        last = None
-        while page := await client.list(state=RunState.DEAD, workflow=workflow, limit=_AT_ONCE, before=last):
-            last = page[-1].id
-            found += [run.id for run in page]
-    return found
+    if run_ids:
+        return retry_runs(url, run_ids, run_again=run_again, as_json=as_json)
+    selection = Selection((RunState.DEAD,), workflow)
+    return retry_selected(url, selection, run_again=run_again, yes=yes or workflow is not None, as_json=as_json)

@@ -14,6 +14,8 @@ from click.core import ParameterSource
 
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.installation import ADVICE, describe_clash, find_foreign_distribution, is_overwritten
+from holdfast.log_output import FORMATS, LEVELS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,6 +23,9 @@ PAGE = 50
 """How many things a list shows at once, unless told otherwise."""
 STATES = tuple(state.value for state in RunState)
 ENDED = tuple(state.value for state in RunState if state.is_terminal)
+REOPENABLE = tuple(state for state in ENDED if state != RunState.COMPLETED)
+
+YES = "Do not ask first; needed where nobody can answer."
 
 _SENTENCE = 200
 """More characters than any first sentence has: none is cut."""
@@ -28,6 +33,24 @@ _SENTENCE = 200
 _ANY = "The store, or a server (https://...)"
 _PLACE = ("url", "namespace")
 """What says where; it may stand before the name of a command in a group as well as behind it."""
+
+
+_INSTEAD = {
+    "backup": "export --all",
+    "describe": "show ID",
+    "init": "demo",
+    "inspect": "show ID",
+    "list": "runs",
+    "logs": "events ID",
+    "ls": "runs",
+    "ps": "runs",
+    "reject": "deny ID",
+    "restore": "import FILE",
+    "run": "start WORKFLOW",
+    "status": "show ID",
+    "stop": "cancel ID",
+}
+"""What to use instead of commands that other tools have."""
 
 
 class Group(click.Group):
@@ -46,11 +69,21 @@ class Group(click.Group):
 class Main(Group):
     """Shows errors of Holdfast in red on stderr."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is named."""
+        if args[0] in _INSTEAD:
+            ctx.fail(f"No such command {args[0]!r}. Use `holdfast {_INSTEAD[args[0]]}`.")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Carry out a command."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # a narrow terminal encoding is no reason to fail
+        if is_overwritten() and (found := find_foreign_distribution()):
+            show_error(HoldfastError(f"{describe_clash(found)} {ADVICE}"))  # and go on: `doctor` still works
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
@@ -146,6 +179,20 @@ def refuse_server(url: str | None, instead: str) -> None:
     if is_server(url):
         place, name = shown_url(url or os.environ["HOLDFAST_URL"]), click.get_current_context().command_path
         raise UsageError(f"{place} is a Holdfast server, and `{name}` needs the store itself: {instead}")
+
+
+def log_options(command: F) -> F:
+    """``--log-level`` and ``--log-format``, for a command that runs until it is stopped."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        help="How log lines look on stderr; json: one object per line. Replaces a logging setup of your module.",
+    )(command)
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        help="Log from this level. Default: info for Holdfast itself, warning for everything else.",
+    )(command)
 
 
 def json_option(told: str) -> Callable[[F], F]:

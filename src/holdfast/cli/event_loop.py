@@ -1,24 +1,33 @@
-"""Run what a command does in an event loop, and end it in good order when somebody presses Ctrl-C."""
+"""Run what a command does in an event loop, end it cleanly on Ctrl-C, and say what takes long."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
+import click
+
 T = TypeVar("T")
 
+_FIRST_AFTER_S, _THEN_EVERY_S = 1.0, 5.0
 
-def in_loop(main: Coroutine[Any, Any, T]) -> T:
+
+def in_loop(main: Coroutine[Any, Any, T], *, progress: Callable[[], str] | None = None) -> T:
     """As ``asyncio.run`` does it, but Ctrl-C cancels ``main`` between two callbacks of the loop, never within one.
 
     ``asyncio.run`` cancels from the signal's handler, wherever the loop happens to be. If that is where a future is
     about to be given its result, the future is cancelled under its hands, and people who only pressed Ctrl-C are shown
     an ``InvalidStateError`` with its traceback. A second Ctrl-C ends it at once.
+
+    See ``with_progress`` for ``progress``.
     """
+    if progress is not None:
+        main = with_progress(main, progress)
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -45,3 +54,21 @@ def in_loop(main: Coroutine[Any, Any, T]) -> T:
             raise
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+async def with_progress(work: Coroutine[Any, Any, T], progress: Callable[[], str]) -> T:
+    """Await ``work``, and print ``progress`` to stderr after a second and then every five, if that is a terminal."""
+    if not sys.stderr.isatty():
+        return await work
+
+    async def tell() -> None:
+        await asyncio.sleep(_FIRST_AFTER_S)
+        while True:
+            click.echo(progress(), err=True)
+            await asyncio.sleep(_THEN_EVERY_S)
+
+    telling = asyncio.create_task(tell())
+    try:
+        return await work
+    finally:
+        telling.cancel()

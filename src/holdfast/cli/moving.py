@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,14 +35,21 @@ def export_runs(
 ) -> None:
     """Write runs to a file, or to stdout; with what is sealed in them as it is, or ``opened``."""
     where = RunFilter(states=[RunState(state) for state in states], workflow=workflow)
+    written = Counter[str]()
+
+    def export(file: IO[bytes]) -> int:
+        return in_loop(
+            _export(url, where, file, opened, written), progress=lambda: f"wrote {written['lines']:,} lines so far …"
+        )
+
     if output is None:
-        count = in_loop(_export(url, where, sys.stdout.buffer, opened))
+        count = export(sys.stdout.buffer)
     else:
         # Under another name until it is whole: what is cut off must not take the place of what was there.
         unfinished = Path(f"{output}.unfinished")
         try:
             with unfinished.open("wb") as file:
-                count = in_loop(_export(url, where, file, opened))
+                count = export(file)
             unfinished.replace(output)
         except OSError as error:
             raise UsageError(f"{output} cannot be written: {error.strerror or error}.") from error
@@ -51,13 +59,14 @@ def export_runs(
     click.echo(f"wrote {counted(count, 'run')} to {output or 'stdout'}", err=True)
 
 
-async def _export(url: str | None, where: RunFilter, file: IO[bytes], opened: bool) -> int:
+async def _export(url: str | None, where: RunFilter, file: IO[bytes], opened: bool, written: Counter[str]) -> int:
     async with existing_store(url) as store:
         if opened and not isinstance(store, SealedStore):
             raise UsageError("--opened needs the keys that values were sealed with: set HOLDFAST_ENCRYPTION_KEYS.")
         run_ids = await _ids(store, where)
         async for line in lines(store if opened else beneath(store), run_ids, opened=opened):
             file.write(line.encode() + b"\n")
+            written["lines"] += 1
     file.flush()
     return len(run_ids)
 
@@ -77,7 +86,11 @@ def import_runs(url: str | None, name: str, *, skip_existing: bool, dry_run: boo
     source = "what was read from stdin" if name == "-" else name
     try:
         with _opened(name) as file:
-            told = in_loop(_import(url, file, source, skip_existing, dry_run))
+            added = Counter[str]()
+            told = in_loop(
+                _import(url, file, source, skip_existing, dry_run, added),
+                progress=lambda: f"imported {counted(added['runs'], 'run')} so far …",
+            )
     except UnicodeDecodeError as error:
         raise UsageError(f"{source} is no archive of runs: it is not UTF-8 text ({error}).") from error
     if as_json:
@@ -104,7 +117,9 @@ class _Imported(NamedTuple):
     """Those that were there already."""
 
 
-async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool) -> _Imported:
+async def _import(
+    url: str | None, file: IO[str], name: str, skip_existing: bool, dry_run: bool, added: Counter[str]
+) -> _Imported:
     target = store_url(url)
     store = open_store(target)
     if isinstance(beneath(store), MemoryStore):
@@ -116,15 +131,14 @@ async def _import(url: str | None, file: IO[str], name: str, skip_existing: bool
         total, there = await _check(store, file, name, skip_existing)
         if dry_run:
             return _Imported(total - there, there)
-        added = 0
         file.seek(0)
         for archived in read_archive(file, name):
-            added += await store.restore(archived)
+            added["runs"] += await store.restore(archived)
         file.seek(0)
         for archived in read_archive(file, name):
             if await _is_ours(store, archived):
                 await store.set_going(archived)
-        return _Imported(added, total - added)
+        return _Imported(added["runs"], total - added["runs"])
     finally:
         await store.close()
 

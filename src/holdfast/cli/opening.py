@@ -12,10 +12,11 @@ import asyncio
 import difflib
 import re
 import shlex
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.event_loop import with_progress
 from holdfast.cli.sqlite_file import is_file_there
 from holdfast.cli.wording import command, listed
 from holdfast.client.backend import Backend
@@ -102,11 +103,11 @@ async def reached(url: str | None) -> AsyncGenerator[Client]:
     """A client of the store at ``url``, which must be there already, or of a server."""
     if not is_server(url):
         store, url = existing(url)
-        await _check_that_it_is_there(store, url)
+        await _while_waiting(url, _check_that_it_is_there(store, url))
     backend = _backend(url)
     client = Client.over(backend)
     try:
-        await backend.open(PATIENCE)
+        await _while_waiting(url, backend.open(PATIENCE))
         yield client
     finally:
         await client.close()
@@ -116,12 +117,16 @@ async def reached(url: str | None) -> AsyncGenerator[Client]:
 async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
     """The open store at ``url``, which must be there already: for what no server can do."""
     store, target = existing(url)
-    await _check_that_it_is_there(store, target)
-    await store.open()
+    await _while_waiting(target, _check_that_it_is_there(store, target))
+    await _while_waiting(target, store.open())
     try:
         yield store
     finally:
         await store.close()
+
+
+async def _while_waiting(url: str | None, opening: Coroutine[Any, Any, None]) -> None:
+    await with_progress(opening, lambda: f"waiting for {shown_url(store_url(url))} …")
 
 
 async def is_there(store: Store, target: str) -> bool:

@@ -57,17 +57,23 @@ def prune_runs(url: str | None, asked: Asked, *, as_json: bool) -> int:
     if not (asked.dry_run or asked.yes):
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
-        would = in_loop(asked.carry_out(url, PruneReport(), dry_run=True))
+        would = PruneReport()
+        in_loop(asked.carry_out(url, would, dry_run=True), progress=lambda: _progress(would, "found"))
         if would.runs and not click.confirm(f"delete {_sum(would)}?", err=True):
             click.echo("nothing was deleted", err=True)
             return 1
     try:
-        in_loop(asked.carry_out(url, report, dry_run=asked.dry_run))
+        verb = "found" if asked.dry_run else "deleted"
+        in_loop(asked.carry_out(url, report, dry_run=asked.dry_run), progress=lambda: _progress(report, verb))
     except KeyboardInterrupt:
         _tell(report, "deleted, before it was interrupted: ", as_json=as_json)
         return 130
     _tell(report, "would delete " if asked.dry_run else "deleted ", as_json=as_json)
     return 1 if asked.run_ids is not None and report.kept else 0
+
+
+def _progress(report: PruneReport, verb: str) -> str:
+    return f"{verb} {counted(report.runs, 'run')} so far …"
 
 
 def _sum(report: PruneReport) -> str:

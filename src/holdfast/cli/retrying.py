@@ -1,31 +1,120 @@
-"""``holdfast retry``."""
+"""``holdfast retry``: single runs, or all that failed in an incident."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
 
 from holdfast.cli.event_loop import in_loop
 from holdfast.cli.opening import get_run, reached
 from holdfast.cli.outcomes import Outcome, failure, report
-from holdfast.cli.wording import counted, listed
+from holdfast.cli.wording import counted, listed, one_line, printable
 from holdfast.client.client import Client
 from holdfast.client.run_info import RunInfo
 from holdfast.client.stories.retrying import in_words, reopened, retried_as_well, taken_back
 from holdfast.core.records import Kind, Record
-from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.core.states import RunState
+from holdfast.errors import HoldfastError, RunNotFound, UsageError
+
+_AT_ONCE = 500
+"""Runs that are asked for in one request, to find all that match."""
+
+_MOST_WORKFLOWS = 5
+"""How many workflows a question names."""
 
 
-def retry_run(url: str | None, run_id: str, *, run_again: bool, version: str | None, as_json: bool) -> int:
-    """Reopen a failed, cancelled or dead run, and say how it goes on."""
-    return report(url, in_loop(retry_each(url, [run_id], run_again, version)), as_json=as_json)
+@dataclass(frozen=True)
+class Selection:
+    """Which runs to retry."""
+
+    states: tuple[RunState, ...] = (RunState.FAILED,)
+    workflow: str | None = None
+    since: datetime | None = None
+    """Only those that ended then or later."""
+    error: str | None = None
+    """Only those with this in their error, in upper or lower case."""
+
+    def matches(self, run: RunInfo) -> bool:
+        """Whether a run with the right state and workflow is meant."""
+        if self.since is not None and (run.finished_at is None or run.finished_at < self.since):
+            return False
+        return self.error is None or self.error.casefold() in str(run.error or "").casefold()
+
+    @property
+    def none(self) -> str:
+        """That there are no such runs, in words."""
+        whose = "" if self.workflow is None else f" of workflow {self.workflow!r}"
+        more = "" if self.since is None and self.error is None else " and matches"
+        return f"no run{whose} is {' or '.join(state.value for state in self.states)}{more}"
 
 
-async def retry_each(
-    url: str | None, run_ids: Sequence[str], run_again: bool, version: str | None = None
-) -> list[Outcome]:
-    """Reopen runs."""
+def retry_runs(
+    url: str | None, run_ids: Sequence[str], *, run_again: bool, version: str | None = None, as_json: bool
+) -> int:
+    """Reopen failed, cancelled or dead runs, and tell of each how it goes on."""
+    return in_loop(_retry_each(url, run_ids, run_again, version, as_json))
+
+
+def retry_selected(
+    url: str | None,
+    selection: Selection,
+    *,
+    run_again: bool,
+    version: str | None = None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Reopen all runs that match, unless somebody says no."""
+    runs: list[RunInfo] = []
+    in_loop(_find(url, selection, runs), progress=lambda: f"found {counted(len(runs), 'run')} so far …")
+    if not runs:
+        if not as_json:
+            print(printable(selection.none))
+        return 0
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"nobody can be asked whether {counted(len(runs), 'run')} may go on: pass --yes.")
+        if not click.confirm(_question(runs), err=True):
+            click.echo("nothing changed", err=True)
+            return 1
+    return retry_runs(url, [run.id for run in runs], run_again=run_again, version=version, as_json=as_json)
+
+
+def _question(runs: Sequence[RunInfo]) -> str:
+    states = Counter(run.state.value for run in runs)
+    many = listed([f"{counted(number, f'{state} run')}" for state, number in states.most_common()])
+    workflows = Counter(one_line(run.workflow) for run in runs).most_common()
+    whose = listed([f"{name} ({number})" for name, number in workflows], _MOST_WORKFLOWS)
+    return f"let {many} go on, of {whose}?"
+
+
+async def _find(url: str | None, selection: Selection, found: list[RunInfo]) -> None:
     async with reached(url) as client:
-        return [await _retry(client, run_id, run_again, version) for run_id in run_ids]
+        last = None
+        while page := await client.list(
+            state=selection.states, workflow=selection.workflow, limit=_AT_ONCE, before=last
+        ):
+            last = page[-1].id
+            found += [run for run in page if selection.matches(run)]
+    # A run that failed because another one did takes that along.
+    ids = {run.id for run in found}
+    found[:] = [run for run in found if run.parent not in ids]
+
+
+async def _retry_each(
+    url: str | None, run_ids: Sequence[str], run_again: bool, version: str | None, as_json: bool
+) -> int:
+    """Tell of each at once: a thousand of them take a while."""
+    code = 0
+    async with reached(url) as client:
+        for run_id in run_ids:
+            code |= report(url, [await _retry(client, run_id, run_again, version)], as_json=as_json)
+    return code
 
 
 async def _retry(client: Client, run_id: str, run_again: bool, version: str | None) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,6 @@ from holdfast.cli.wording import (
     duration,
     echo_json,
     one_line,
-    split_error,
 )
 from holdfast.client.client import Client
 from holdfast.client.recorded_reply import usage_as_json
@@ -232,5 +231,5 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
         "parent": run.parent,
         "forked_from": run.forked_from,
         "usage": None if run.usage is None else usage_as_json(run.usage),
-        "error": None if run.error is None else dict(zip(("type", "message"), split_error(run.error), strict=True)),
+        "error": None if run.error is None else asdict(run.error),
     }

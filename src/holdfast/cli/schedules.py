@@ -137,7 +137,7 @@ def show_schedule(url: str | None, name: str, *, as_json: bool) -> None:
         "priority": one.priority or None,
         "tags": ", ".join(one.tags) or None,
         "budget": one.budget and ", ".join(f"{word} {most}" for word, most in _budget(one.budget)),
-        "deaths": None if one.max_deliveries is None else f"{one.max_deliveries} in a row",
+        "deaths": None if one.max_deliveries is None else f"{one.max_deliveries} without a new record",
     }
     facts: list[tuple[str, str]] = [
         ("when", f"{in_words(one.timing)}; as written: {one.timing}"),

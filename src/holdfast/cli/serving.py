@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 
-import click
-
 from holdfast.cli.event_loop import in_loop
+from holdfast.cli.log_lines import set_up_log
 from holdfast.server.serve import serve  # what is missing here is said by an error of its own
 
 
@@ -22,16 +20,23 @@ def serve_http(
     proxies: Collection[str],
     max_body: int,
     rate: float,
+    max_streams: int,
     keep_audit: float,
     webhook_hosts: Collection[str],
     grace: float,
+    log_level: str | None,
+    log_format: str | None,
 ) -> None:
     """Serve until told to stop."""
     from holdfast.server.app import Settings
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    say = set_up_log("holdfast.server", log_level, log_format)
     settings = Settings(
-        max_body=max_body, rate=rate, keep_audit=keep_audit, allow_webhooks_to=tuple(map(str.lower, webhook_hosts))
+        max_body=max_body,
+        rate=rate,
+        max_streams=max_streams,
+        keep_audit=keep_audit,
+        allow_webhooks_to=tuple(map(str.lower, webhook_hosts)),
     )
     in_loop(
         serve(
@@ -44,10 +49,6 @@ def serve_http(
             trust_proxy=proxies,
             grace=grace,
             settings=settings,
-            say=_say,
+            say=say,
         )
     )
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)  # with the log

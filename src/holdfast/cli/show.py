@@ -181,7 +181,7 @@ def _tell_whereabouts(out: Console, story: Story) -> None:
         _field(out, "starts", f"{ago(now - wake_at)} ({clock_time(wake_at)})")
     if story.deliveries:
         label = "deliveries" if story.by_delivery else "deaths"
-        _field(out, label, f"{story.deliveries} of {story.max_deliveries} in a row without a new record")
+        _field(out, label, f"{story.deliveries} of {story.max_deliveries} without a new record")
 
 
 def _field(out: Console, label: str, value: str, style: str = "") -> None:
@@ -212,6 +212,9 @@ def _tell_in_flight(out: Console, story: Story) -> None:
         error = step.error or ""
         if step.once:
             what = f"`once` step, intent recorded {since}: if its worker dies, nobody runs it again"
+        elif step.retry_at is not None:
+            at = step.retry_at.timestamp()
+            what = f"attempt {step.attempt} failed {since}; waiting for the next attempt at {clock_time(at)}"
         elif error:
             what = f"attempt {step.attempt} failed {since}"
         else:
@@ -256,7 +259,7 @@ def _tell_signals(out: Console, story: Story) -> None:
         out.print(Text(f"\nanswers that are there, and not recorded yet: {waits}"), soft_wrap=True)
     if not story.signals:
         return
-    out.print("\nsignals that nothing has taken yet", style="bold")
+    out.print(f"\nsignals that nothing {'took' if story.state.is_terminal else 'has taken yet'}", style="bold")
     for signal in story.signals:
         sent = ago((story.at - signal.sent_at).total_seconds())
         out.print(Text(f"      {one_line(signal.name)} = {one_line(brief(signal.value))}, sent {sent}"), soft_wrap=True)

@@ -21,9 +21,9 @@ from holdfast.errors import UnknownWorkflow
 # Switching
 
 
-def switch(url: str | None, workflow: str, *, on: bool, as_json: bool) -> None:
+def switch(url: str | None, workflow: str, *, on: bool, reason: str, as_json: bool) -> None:
     """Switch a workflow off, or on again, and say what that means for its runs."""
-    changed, one = in_loop(_switch(url, workflow, on))
+    changed, one = in_loop(_switch(url, workflow, on, reason))
     runs = unfinished(one)
     if on:
         message = _switched_on(workflow, runs, changed)
@@ -45,10 +45,10 @@ def unfinished(one: Health) -> int:
     return sum(count for state, count in one.runs.items() if state in UNFINISHED)
 
 
-async def _switch(url: str | None, workflow: str, on: bool) -> tuple[bool, Health]:
+async def _switch(url: str | None, workflow: str, on: bool, reason: str) -> tuple[bool, Health]:
     async with reached(url) as client:
         _check_known(client.url, workflow, [one.name for one in await client.health()])
-        changed = await (client.switch_on(workflow) if on else client.switch_off(workflow))
+        changed = await (client.switch_on(workflow) if on else client.switch_off(workflow, reason=reason))
         [one] = [one for one in await client.health() if one.name == workflow]
         return changed, one
 
@@ -85,15 +85,30 @@ def show_switched_off(url: str | None, *, as_json: bool) -> None:
     """Print which workflows are switched off."""
     off = [(one, one.off_since) for one in in_loop(_read(url)) if one.off_since is not None]
     if as_json:
-        echo_json([{"workflow": one.name, "since": since.isoformat(), "runs": unfinished(one)} for one, since in off])
+        echo_json(
+            [
+                {"workflow": one.name, "since": since.isoformat(), "by": one.off_by, "reason": one.off_reason,
+                 "runs": unfinished(one)}
+                for one, since in off
+            ]
+        )  # fmt: skip
         return
     out = console()
     if not off:
         out.print("no workflow is switched off")
         return
     now = time.time()
-    rows = [(one_line(one.name), ago(now - since.timestamp()), counted(unfinished(one), "run")) for one, since in off]
-    print_table(("workflow", "switched off", "standing still"), rows)
+    rows = [
+        (
+            one_line(one.name),
+            ago(now - since.timestamp()),
+            one_line(one.off_by),
+            one_line(one.off_reason),
+            counted(unfinished(one), "run"),
+        )
+        for one, since in off
+    ]
+    print_table(("workflow", "switched off", "by", "reason", "unfinished"), rows)
     out.print(Text(f"`{command_at(url, 'kill', 'WORKFLOW', '--lift')}` switches one on again", "dim"), soft_wrap=True)
 
 

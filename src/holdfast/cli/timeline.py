@@ -32,7 +32,8 @@ _STEP = Kind.STEP.label
 
 
 class _Line(NamedTuple):
-    entry: Entry
+    entry: Entry | None
+    """``None`` for a skipped step."""
     number: str
     name: str
     time: str
@@ -41,11 +42,17 @@ class _Line(NamedTuple):
 
 
 def tell_journal(out: Console, story: Story) -> None:
-    """Print what is recorded, a line for each record, with what it was given and how it failed below it."""
+    """Print a line for each record, with its arguments and its error below it.
+
+    Lines are in the order of their numbers, which is the order of the calls in the code. A record without a number
+    comes after what was recorded before it. Internal records are left out; ``--json`` has them.
+    """
     if not story.journal:
-        out.print("\nnothing is recorded yet", style="dim")
+        out.print(f"\nnothing {'was recorded' if story.state.is_terminal else 'is recorded yet'}", style="dim")
         return
     lines = _lines(story)
+    if not lines:
+        return
     narrow = out.is_terminal
     limit = out.width - 6 if narrow else None
     numbered = max(4, *(len(line.number) for line in lines))
@@ -56,6 +63,11 @@ def tell_journal(out: Console, story: Story) -> None:
     out.print(f"\n{head}", style="bold", soft_wrap=True)
     for line in lines:
         entry = line.entry
+        if entry is None:
+            name = one_line(line.name, width if narrow else None).ljust(width)
+            skipped = (f"{'–':>{numbered}}  {name}  {'':>{broad}}  {'':>8}  {'':>6}  skipped", "dim")
+            out.print(Text.assemble(skipped), soft_wrap=True)
+            continue
         took = duration(entry.seconds) if entry.seconds is not None and entry.worker else ""
         told = Text.assemble(
             f"{line.number:>{numbered}}  ",
@@ -116,7 +128,9 @@ def _tell_reply(out: Console, reply: PlainReply, limit: int | None) -> None:
     if asked := Counter(call.name for call in reply.calls if call.name != ANSWER):
         asks = listed([f"{name} ×{many}" if many > 1 else name for name, many in asked.items()], 6)
         out.print(Text(f"      {one_line(f'asks for {asks}', limit)}", "dim"), soft_wrap=True)
-    if reply.complaint is not None:
+    if cut_off := reply.cut_off:
+        out.print(Text(f"      {one_line(cut_off, limit)}", "yellow"), soft_wrap=True)
+    if reply.complaint is not None and not reply.continues:
         told = one_line(f"it cannot be used: {reply.complaint}", limit)
         out.print(Text(f"      {told}", "yellow"), soft_wrap=True)
 
@@ -145,12 +159,16 @@ def _run_in_words(entry: Entry, run_id: str, run: Relative | None) -> str:
 def _lines(story: Story) -> list[_Line]:
     """What to print, where many runs of one workflow that are well are one line."""
     groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in story.journal:
+    journal = _in_order([entry for entry in story.journal if not entry.internal])
+    for entry in journal:
         if entry.ok and entry.kind in (Kind.CHILD.label, Kind.START.label):
             groups.setdefault((entry.kind, entry.name), []).append(entry)
     many = {key: group for key, group in groups.items() if len(group) > MANY}
     lines: list[_Line] = []
-    for entry in story.journal:
+    skipped = list(story.skipped)
+    for entry in journal:
+        while skipped and entry.number is not None and skipped[0].before <= entry.number and _is_numbered(entry):
+            lines.append(_Line(None, "–", skipped.pop(0).name, ""))
         group = many.get((entry.kind, entry.name)) if entry.ok else None
         if group is None:
             lines.append(_Line(entry, _number(entry), _what(entry), _offset(entry, story)))
@@ -158,14 +176,30 @@ def _lines(story: Story) -> list[_Line]:
             what = f"{_what(entry)} ×{len(group):,}"
             numbers = [one.number or 0 for one in group]
             lines.append(_Line(entry, f"{min(numbers)}…{max(numbers)}", what, _offset(entry, story), group))
-    return lines
+    return [*lines, *(_Line(None, "–", one.name, "") for one in skipped)]
+
+
+def _in_order(journal: Sequence[Entry]) -> list[Entry]:
+    """Sort by number; put a record without one after everything that was recorded before it."""
+    places: list[tuple[int, int, int]] = []
+    highest = 0
+    for entry in journal:
+        is_numbered = _is_numbered(entry)
+        highest = max(highest, entry.number or 0) if is_numbered else highest
+        places.append(((entry.number or 0) if is_numbered else highest, not is_numbered, entry.seq))
+    return [entry for _, entry in sorted(zip(places, journal, strict=True), key=lambda pair: pair[0])]
+
+
+def _is_numbered(entry: Entry) -> bool:
+    """Whether it is numbered with the steps; timers have numbers of their own."""
+    return Kind[entry.kind.upper()].has_position
 
 
 def _number(entry: Entry) -> str:
     """All that has a position is counted together, timers on their own; nobody asked for the rest."""
     if entry.kind == Kind.TIMER.label:
         return f"t{entry.number}"
-    return str(entry.number) if Kind[entry.kind.upper()].has_position else "–"
+    return str(entry.number) if _is_numbered(entry) else "–"
 
 
 def _offset(entry: Entry, story: Story) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from holdfast.client.run_info import Failure
 from holdfast.client.stories.wording import (
     bytes_in_words,
     command,
@@ -41,7 +42,6 @@ __all__ = [
     "listed",
     "one_line",
     "printable",
-    "split_error",
     "tell_error",
     "wrapped",
 ]
@@ -68,8 +68,16 @@ def console() -> Console:
 
 def tell_error(text: str) -> None:
     """An error of Holdfast, in red on stderr."""
-    colour = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"error: {printable(text)}", fg="red", err=True, color=colour)
+    _tell(f"error: {printable(text)}", "red")
+
+
+def tell_warning(text: str) -> None:
+    """Something that was done, and perhaps not meant, in yellow on stderr."""
+    _tell(f"warning: {printable(text)}", "yellow")
+
+
+def _tell(text: str, color: str) -> None:
+    click.secho(text, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def echo_json(value: Any) -> None:
@@ -82,10 +90,14 @@ def ago(seconds: float) -> str:
     span = abs(seconds)
     if span < 1:
         return "now"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    for (size, unit), (smaller, part) in zip(units, (*units[1:], units[-1]), strict=True):
         if span >= size:
-            rough = f"{int(span // size)} {unit}"
-            return f"{rough} ago" if seconds > 0 else f"in {rough}"
+            rough, rest = f"{int(span // size)} {unit}", int(span % size // smaller)
+            if seconds > 0:
+                return f"{rough} ago"
+            # A deadline in three days is not `in 2 d` a second after it was set.
+            return f"in {rough} {rest} {part}" if rest and size > 60 else f"in {rough}"
     return "now"
 
 
@@ -107,16 +119,7 @@ def wrapped(out: Console, text: str, indent: int, widest: int = WIDE) -> list[st
     ]
 
 
-def split_error(told: str) -> tuple[str, str]:
-    """Type and message of an error as a ``RunInfo`` tells it."""
-    kind, separator, message = told.partition(": ")
-    if separator and kind.replace(".", "").replace("<locals>", "").isidentifier():
-        return kind, message
-    return "holdfast.errors.UnreadableRecord", told  # words that stand for what cannot be read
-
-
-def brief_error(told: str) -> str:
+def brief_error(error: Failure) -> str:
     """``ValueError: no``, without the class's module."""
-    kind, message = split_error(told)
-    name = kind.rpartition(".")[2]
-    return f"{name}: {message}" if message else name
+    name = error.type.rpartition(".")[2]
+    return f"{name}: {error.message}" if error.message else name

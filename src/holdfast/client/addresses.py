@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.client.documents import all_documents
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, remove_webhook
+from holdfast.client.large_work import Work, off_loop
 from holdfast.client.starting import StartOptions, accept, new_run
 from holdfast.codec import LARGEST, bind_by_name
 from holdfast.core.spans import span_seconds
@@ -38,8 +39,10 @@ PAYLOAD = "payload"
 LONGEST_NAME = 150
 LEASE = 30.0
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
-_SETTINGS = ("max_deliveries", "deadline", "lease")
-_LENGTHS = frozenset({"deadline", "lease"})
+WEBHOOK_TIMEOUT = 30.0
+LONGEST_WEBHOOK_TIMEOUT = 300.0
+_SETTINGS = ("max_deliveries", "deadline", "lease", "webhook_timeout")
+_LENGTHS = frozenset({"deadline", "lease", "webhook_timeout"})
 """Those of them that are lengths of time."""
 
 
@@ -49,7 +52,8 @@ class AddressInfo:
 
     name: str
     max_deliveries: int = MAX_DELIVERIES
-    """How often in a row a delivery may fail, or take its listener down, without a new step: then the run is dead."""
+    """Deliveries that may fail, or whose listener may die while it holds nothing else, without a new step. Then the run
+    is dead."""
     deadline: float | None = None
     """Seconds that a run has from its beginning until it must have ended, unless its sender says otherwise."""
     lease: float = LEASE
@@ -58,6 +62,8 @@ class AddressInfo:
     """Where deliveries are sent to, so that nobody needs to fetch them."""
     webhook_off: str | None = None
     """Why nothing is sent there any more, until the webhook is set again."""
+    webhook_timeout: float = WEBHOOK_TIMEOUT
+    """Seconds until a request to the webhook must be answered. A receiver that needs longer answers 202."""
 
     @property
     def spec(self) -> WorkflowSpec:
@@ -91,6 +97,9 @@ def checked(address: AddressInfo) -> AddressInfo:
         raise UsageError(f"{where}: deadline={deadline!r} must be a number of seconds above 0")
     if not (_is_number(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
         raise UsageError(f"{where}: lease={lease!r} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
+    timeout, longest = address.webhook_timeout, LONGEST_WEBHOOK_TIMEOUT
+    if not (_is_number(timeout) and 1 <= timeout <= longest):
+        raise UsageError(f"{where}: webhook_timeout={timeout!r} must be from 1 to {longest:g} seconds")
     return address
 
 
@@ -152,6 +161,7 @@ async def send_to(
     deadline: float | None = None,
     max_value: int = LARGEST,
     unsuccessful_too: bool = False,
+    work: Work = off_loop,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
 
@@ -163,13 +173,14 @@ async def send_to(
         deadline: seconds that it has; what the address says unless given.
         max_value: the largest payload, in bytes.
         unsuccessful_too: a run that is there is joined also if it has ended without a result.
+        work: does what takes long for a large payload.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
     address = await declare_address(store, name)
     spec = address.spec if deadline is None else replace(address.spec, timeout=deadline)
     inputs = bind_by_name(name, spec.parameters, (payload,), {})
-    new = new_run(spec, inputs, options, now=store.now(), max_value=max_value)
+    new = await work(len(inputs), lambda: new_run(spec, inputs, options, now=store.now(), max_value=max_value))
     [answer] = await store.commit([StartRun(new)])
     run = accept(answer, new, unsuccessful_too=unsuccessful_too)
     return run, isinstance(answer, Started) and answer.created
@@ -222,8 +233,8 @@ class ClientAddresses:
 
         Args:
             name: the address.
-            settings: ``max_deliveries``, ``deadline`` (a length of time, as for ``send``, or ``None``) and ``lease`` (a
-                length of time): see ``AddressInfo``.
+            settings: ``max_deliveries``, ``deadline`` (a length of time, as for ``send``, or ``None``), ``lease`` and
+                ``webhook_timeout`` (lengths of time): see ``AddressInfo``.
         """
         if unknown := settings.keys() - _SETTINGS:
             raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")

@@ -1,7 +1,8 @@
 """What an agent's run ends with: the answer, and what it has used.
 
 The recorded form is ``{"$agent": 1, "run_id": ..., "usage": {...}, "output": ...}``, with the output as its own codec
-has written it. Whoever follows a run without the agent's code reads the same thing, with the output as plain data.
+has written it; ``finish_reason`` and ``refusal`` are there when the answer did not end as usual. A client without the
+agent's code reads the same thing, with the output as plain data.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FINISHED = "stop"
+"""The finish reason of an answer that is whole."""
+
 _MARK = b'{"$agent":1,'
 _OUTPUT = b',"output":'
 
@@ -35,6 +39,11 @@ class AgentResult(Generic[T]):
     usage: Usage
     """What its model calls have used, with those of its sub-agents."""
     run_id: str
+    finish_reason: str = FINISHED
+    """Why the model stopped: ``stop``; ``length``, if the answer was cut off at the limit of tokens; or
+    ``content_filter``, if the provider's filter, or the model itself, cut it off."""
+    refusal: str = ""
+    """The words in which the model refuses to answer, or to go on, if it does and says so."""
     said: Sequence[ModelMessage] | None = field(default=None, repr=False, compare=False)
     earlier: int = field(default=0, repr=False, compare=False)
     """How many of the messages came before this run."""
@@ -76,7 +85,12 @@ class AgentResultCodec(ValueCodec):
         result = cast("AgentResult[Any]", value)
         inner = self._output.encode(result.output, what)
         used = {name: amount for name, amount in asdict(result.usage).items() if amount}
-        head = json.dumps({"run_id": result.run_id, "usage": used}, separators=(",", ":"), ensure_ascii=False)
+        told: dict[str, Any] = {"run_id": result.run_id, "usage": used}
+        if result.finish_reason != FINISHED:
+            told["finish_reason"] = result.finish_reason
+        if result.refusal:
+            told["refusal"] = result.refusal
+        head = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
         data = _MARK + head[1:-1].encode() + _OUTPUT
         try:
             json.loads(inner)
@@ -93,6 +107,11 @@ class AgentResultCodec(ValueCodec):
         return result
 
 
+def is_agent_result(payload: bytes) -> bool:
+    """Whether this is the recorded result of an agent."""
+    return payload.startswith(_MARK)
+
+
 def plain_result(payload: bytes) -> Any:
     """The result of any run, for whoever has not its code: plain data, or an ``AgentResult`` with plain data in it."""
     result = _read(payload, to_plain)
@@ -106,12 +125,13 @@ def plain_output(payload: bytes) -> Any:
 
 
 def _read(payload: bytes, output: Callable[[bytes], Any]) -> AgentResult[Any] | None:
-    if not payload.startswith(_MARK):
+    if not is_agent_result(payload):
         return None
-    # Only numbers and a text in quotes stand before it, so this is where it begins.
+    # Only numbers and texts come before it, in which a quote is escaped, so this is where it begins.
     head, _, inner = payload[:-1].partition(_OUTPUT)
     told: dict[str, Any] = json.loads(head + b"}")
     if inner.startswith(b'{"$bytes":'):
         inner = json.loads(inner)["$bytes"].encode()
     known = {name: amount for name, amount in told["usage"].items() if name in Usage.__dataclass_fields__}
-    return AgentResult(output(inner), Usage(**known), told["run_id"])
+    ended = told.get("finish_reason", FINISHED), told.get("refusal", "")
+    return AgentResult(output(inner), Usage(**known), told["run_id"], *ended)

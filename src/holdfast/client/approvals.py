@@ -10,15 +10,16 @@ from __future__ import annotations
 import getpass
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
 from typing import Any, Protocol, cast
 
 from holdfast.client.control import Reach
+from holdfast.client.json_schemas import Fault, find_faults
+from holdfast.client.large_work import LARGE, off_loop, rough_size
 from holdfast.client.moments import moment
-from holdfast.codec import LARGEST, check_size, refuse_sealed, refuse_sealed_text
+from holdfast.codec import LARGEST, Encoded, check_size, refuse_sealed, refuse_sealed_text, to_plain
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, ApprovalState, Question
@@ -237,10 +238,13 @@ async def approve(
 ) -> bool:
     """Say yes; false when the same person has said the very same before. ``of`` is the run that must be the asker."""
     row = await _of_run(reach, id, of)
-    plain = json_data(value, f"the answer to approval {row.id}")
-    given = Answer(True, plain, _edited(row, arguments), reason, user() if by is None else by, reach.now())
+    size = rough_size([value, arguments])
+    plain = await off_loop(size, lambda: json_data(value, f"the answer to approval {row.id}"))
+    edited = await off_loop(size, lambda: _edited(row, arguments))
+    given = Answer(True, plain, edited, reason, user() if by is None else by, await reach.now())
     if row.state is ApprovalState.OPEN:
-        _check(row, given)
+        # Whoever has asked may have written a form that takes a while to check.
+        await off_loop(LARGE + 1 if row.question.form else size, lambda: _check(row, given))
     return await _give(reach, row, given, max_value)
 
 
@@ -255,7 +259,7 @@ async def deny(
 ) -> bool:
     """Say no; false when the same person has said the very same before."""
     row = await _of_run(reach, id, of)
-    given = Answer(False, reason=reason, by=user() if by is None else by, at=reach.now())
+    given = Answer(False, reason=reason, by=user() if by is None else by, at=await reach.now())
     return await _give(reach, row, given, max_value)
 
 
@@ -310,7 +314,7 @@ async def _not_awaited(reach: ApprovalReach, row: Approval) -> ApprovalError:
             f"that, answer approval {other.id}.",
             row.id,
         )
-    elif row.expires_at is not None and row.expires_at <= reach.now():
+    elif row.expires_at is not None and row.expires_at <= await reach.now():
         why = f"its time was over at {moment(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
     else:
         why = f"run {run.id!r} does not wait for it any more"
@@ -331,7 +335,9 @@ def json_data(value: Any, what: str) -> Any:
     from pydantic_core import from_json, to_json
 
     try:
-        return from_json(to_json(value, inf_nan_mode="strings"))  # only as text are infinite numbers words
+        if type(value) is Encoded:
+            value = to_plain(value.data)
+        return from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
     except ValueError as unfit:
         raise InputError(f"{what} cannot be written as JSON: {unfit}") from None
 
@@ -371,32 +377,21 @@ def _check(row: Approval, given: Answer) -> None:
 
 
 def _allows_null(question: Question) -> bool:
-    return next(_faults(question, None), None) is None
+    return not _faults(question, None)
 
 
 def _check_schema(question: Question, value: Any, what: str, place: str = "value") -> None:
     if not question.form:
         return
-    faults = list(islice(_faults(question, value), MOST_FAULTS))
+    faults = _faults(question, value)
     if faults:
         told = "; ".join(f"{fault.json_path}: {fault.message}" for fault in faults[:MOST_NAMED])
-        each = [{"where": ".".join([place, *map(str, fault.path)]), "why": fault.message[:500]} for fault in faults]
+        each = [{"where": ".".join([place, *map(str, fault.path)]), "why": fault.message} for fault in faults]
         raise InputError(f"{what}: {told}. The question is still open.", each)
 
 
-def _faults(question: Question, value: Any) -> Iterator[Any]:
-    """What is wrong with a value. Nothing is fetched for it: whoever asks must not send whoever checks anywhere."""
-    from jsonschema.validators import validator_for  # takes a while to import, and few answers need it
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    schema, form = json.loads(question.form), f"the form of question {question.text[:60]!r}"
-    try:
-        yield from validator_for(schema)(schema, registry=Registry()).iter_errors(value)
-    except Unresolvable as error:
-        raise InputError(f"{form} refers to {error.ref!r}, which is not in it") from None
-    except RecursionError:
-        raise InputError(f"{form} refers to itself without an end") from None
+def _faults(question: Question, value: Any) -> list[Fault]:
+    return find_faults(json.loads(question.form), value, f"the form of question {question.text[:60]!r}", MOST_FAULTS)
 
 
 def form_in_words(schema: Mapping[str, Any]) -> str:

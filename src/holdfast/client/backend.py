@@ -23,7 +23,7 @@ from holdfast.client.budgets import BudgetInfo
 from holdfast.client.bulk import Call
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
-from holdfast.client.health import Health
+from holdfast.client.health import Health, Switch
 from holdfast.client.journals import Journal
 from holdfast.client.keys import Key, MadeKey
 from holdfast.client.listening import Listener
@@ -390,7 +390,11 @@ class Backend(RunBackend):
         """How it is with all that was announced."""
 
     @abstractmethod
-    async def switch_off(self, workflow: str) -> bool:
+    async def inputs_schema(self, workflow: str, version: str | None) -> Mapping[str, Any]:
+        """What the inputs of a workflow must be."""
+
+    @abstractmethod
+    async def switch_off(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
 
     @abstractmethod
@@ -398,8 +402,8 @@ class Backend(RunBackend):
         """Let its runs go on."""
 
     @abstractmethod
-    async def switched_off(self) -> dict[str, datetime]:
-        """What is switched off, and since when."""
+    async def switched_off(self) -> dict[str, Switch]:
+        """What is switched off, since when, by whom, and why."""
 
     @abstractmethod
     async def audit(self, limit: int) -> builtins.list[AuditEntry]:

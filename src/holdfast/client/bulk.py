@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from holdfast.client.input_check import bind_inputs
+from holdfast.client.large_work import Work, off_loop
 from holdfast.client.starting import StartOptions, accept, new_run
-from holdfast.codec import bind_by_name
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store, WorkflowSpec
-from holdfast.stores.operations import StartRun
+from holdfast.stores.operations import NewRun, StartRun
 
 AT_ONCE = 1000
 
@@ -51,12 +53,13 @@ async def start_all(
     max_value: int,
     *,
     unsuccessful_too: bool = False,
+    work: Work = off_loop,
 ) -> list[str]:
     """Start a run of a workflow for each of these inputs, each with options of its own: see ``accept``."""
     ids: list[str] = []
     left = iter(runs)
     while some := list(islice(left, AT_ONCE)):
-        news = [new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in some]
+        news = await work(sum(len(inputs) for inputs, _ in some), partial(_new_runs, store, spec, some, max_value))
         answers = await store.commit([StartRun(new) for new in news])
         ids += [
             accept(answer, new, unsuccessful_too=unsuccessful_too).id for answer, new in zip(answers, news, strict=True)
@@ -64,8 +67,14 @@ async def start_all(
     return ids
 
 
+def _new_runs(
+    store: Store, spec: WorkflowSpec, some: Sequence[tuple[bytes, StartOptions]], max_value: int
+) -> list[NewRun]:
+    return [new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in some]
+
+
 def _bound(spec: WorkflowSpec, call: Call) -> bytes:
-    return bind_by_name(spec.name, spec.parameters, *split_call(call))
+    return bind_inputs(spec, *split_call(call))
 
 
 def split_call(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,7 +20,7 @@ from holdfast.client.deliveries import Delivery
 from holdfast.client.events import Event
 from holdfast.client.forking import NOT_GIVEN
 from holdfast.client.handle import Handle
-from holdfast.client.health import Health
+from holdfast.client.health import Health, Switch
 from holdfast.client.journals import Journal
 from holdfast.client.keys import ClientKeys
 from holdfast.client.listening import check_handler, checked, listen, serve
@@ -420,7 +420,7 @@ class Client(WithoutLoop):
     async def dead(
         self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
     ) -> builtins.list[DeadRun]:
-        """Runs that took their workers down too often in a row, newest first, and what they were doing.
+        """Runs whose workers died too often while they held nothing else, newest first, and what was in flight.
 
         They are left alone until somebody retries them (``retry``).
 
@@ -536,19 +536,36 @@ class Client(WithoutLoop):
         """How it is with every agent and workflow that is known: who serves it, by its workers' heartbeats."""
         return await self._backend.health()
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def inputs_schema(self, workflow: str, *, version: str | None = None) -> Mapping[str, Any]:
+        """A JSON schema of the inputs of a workflow or an agent; an empty one if its workers have announced none.
+
+        A start is checked by it before anything is stored. Raises ``UnknownWorkflow``.
+
+        Args:
+            workflow: its name.
+            version: of its code; the newest that is served unless given.
+        """
+        return await self._backend.inputs_schema(workflow, version)
+
+    async def switch_off(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
 
-        False when it was switched off before.
+        It stays off until someone switches it on, also if a policy had switched it off for the rest of the day. False
+        when someone switched it off before.
+
+        Args:
+            workflow: its name.
+            reason: why, for others to read.
+            by: who does it; default: the user of the operating system, or the name of the API key.
         """
-        return await self._backend.switch_off(workflow)
+        return await self._backend.switch_off(workflow, reason, by)
 
     async def switch_on(self, workflow: str) -> bool:
         """Let the runs of a workflow go on that was switched off; false when it was not."""
         return await self._backend.switch_on(workflow)
 
-    async def switched_off(self) -> dict[str, datetime]:
-        """The workflows and agents that are switched off, and since when."""
+    async def switched_off(self) -> dict[str, Switch]:
+        """The workflows and agents that are switched off: since when, by whom, and why."""
         return await self._backend.switched_off()
 
     async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:

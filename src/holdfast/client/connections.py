@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.client.events import POLL
 from holdfast.client.finding import find_run
 from holdfast.core.records import Record
+from holdfast.core.tasks import keep_running
 from holdfast.errors import StoreError, UsageError
 from holdfast.stores.arrivals import Arrivals
 from holdfast.stores.contract import RunUsage, Store
@@ -17,6 +18,8 @@ from holdfast.stores.memories import MemoryChange
 from holdfast.stores.news import Bell, News
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.urls import open_store
+
+log = logging.getLogger("holdfast.client")
 
 
 class Connections:
@@ -78,9 +81,9 @@ class Connections:
         """Change what outlives runs."""
         await (await self.store()).commit([change])
 
-    def now(self) -> float:
-        """The store's time; this machine's, as long as it is not open."""
-        return self._here().now()
+    async def now(self) -> float:
+        """The store's time."""
+        return (await self.store()).now()
 
 
 class Connection:
@@ -153,23 +156,26 @@ class Connection:
         self._news.tell_all()  # a store does not tell of what was written through it
         return verdict
 
-    def now(self) -> float:
-        """The store's time; this machine's, as long as it is not open."""
-        return time.time() if self._store is None else self._store.now()
+    async def now(self) -> float:
+        """The store's time."""
+        return (await self.store()).now()
 
     def _begin_to_watch(self) -> None:
         if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            watching = keep_running(self._watch, "watching the store for those who wait", log)
+            self._watcher = asyncio.get_running_loop().create_task(watching, name="holdfast-watcher")
 
     async def _watch(self) -> None:
-        store = await self.store()
-        while (awaited := self._arrivals.awaited(except_for=())) or self._news:
+        failing = False
+        while self._arrivals.awaited(except_for=()) or self._news:
             try:
-                for at in range(0, len(awaited), 500):
-                    for run in await store.get_many(awaited[at : at + 500]):
-                        if run.state.is_terminal:
-                            self._arrivals.arrived(run)
+                store = await self.store()
+                await self._arrivals.look(store)
                 if await store.changed(POLL):
                     self._news.tell_all()
-            except StoreError:
-                await asyncio.sleep(POLL)  # the wait goes on: the store may be back in a moment
+                failing = False
+            except StoreError as error:
+                if not failing:
+                    log.warning("the store cannot be read, whoever waits for a run goes on waiting: %s", error)
+                failing = True
+                await asyncio.sleep(POLL)

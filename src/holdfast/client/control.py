@@ -42,8 +42,8 @@ class Reach(Protocol):
         """Carry out a change."""
         ...
 
-    def now(self) -> float:
-        """The time of the change."""
+    async def now(self) -> float:
+        """The store's time, for a change that is made now."""
         ...
 
 
@@ -53,28 +53,28 @@ async def send_signal(
     """Send a signal; false when one with this deduplication id was sent before."""
     what = f"signal {name!r}"
     payload = check_size(_values.encode(value, what), what, max_value)
-    verdict = await reach.change(SendSignal(run_id, name, payload, dedup, reach.now()))
+    verdict = await reach.change(SendSignal(run_id, name, payload, dedup, await reach.now()))
     await _check(reach, verdict, run_id, f"run {run_id!r} takes no signal {name!r}")
     return verdict is not Verdict.DUPLICATE
 
 
 async def cancel_run(reach: Reach, run_id: str) -> bool:
     """Ask for a run to be cancelled; false when that was asked before."""
-    verdict = await reach.change(CancelRun(run_id, reach.now()))
+    verdict = await reach.change(CancelRun(run_id, await reach.now()))
     await _check(reach, verdict, run_id, f"run {run_id!r} cannot be cancelled")
     return verdict is not Verdict.DUPLICATE
 
 
 async def pause_run(reach: Reach, run_id: str) -> bool:
     """Pause a run; false when it was paused before."""
-    verdict = await reach.change(PauseRun(run_id, reach.now()))
+    verdict = await reach.change(PauseRun(run_id, await reach.now()))
     await _check(reach, verdict, run_id, f"run {run_id!r} cannot be paused")
     return verdict is not Verdict.DUPLICATE
 
 
 async def resume_run(reach: Reach, run_id: str) -> bool:
     """Let a paused run go on; false when it was not paused."""
-    verdict = await reach.change(ResumeRun(run_id, reach.now()))
+    verdict = await reach.change(ResumeRun(run_id, await reach.now()))
     await _check(reach, verdict, run_id, f"run {run_id!r} cannot be resumed")
     return verdict is not Verdict.DUPLICATE
 
@@ -83,7 +83,7 @@ async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False, versi
     """Let a failed, cancelled or dead run go on from where it went wrong; with the code of ``version``, if given."""
     if version is not None and (refused := refuse_version(version)) is not None:
         raise UsageError(f"run {run_id!r} cannot be retried so: {refused}")
-    verdict = await reach.change(ReopenRun(run_id, reach.now(), run_again, version))
+    verdict = await reach.change(ReopenRun(run_id, await reach.now(), run_again, version))
     if verdict is Verdict.REFUSED:
         raise RetryRefused(
             f"retrying run {run_id!r} would run a `once` step a second time (`holdfast show {run_id}` tells which). "
@@ -110,7 +110,7 @@ async def retry_run(reach: Reach, run_id: str, *, run_again: bool = False, versi
 
 async def set_budget(reach: Reach, run_id: str, budget: Budget) -> None:
     """Give a run another budget in place of its own: model calls that were refused, there or below it, are made now."""
-    verdict = await reach.change(SetBudget(run_id, budget.limits(), reach.now()))
+    verdict = await reach.change(SetBudget(run_id, budget.limits(), await reach.now()))
     if verdict is Verdict.REFUSED:
         run = await reach.read(run_id)
         told = f"run {run_id!r} cannot be given another budget: it was started without one of its own"

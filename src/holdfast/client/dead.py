@@ -1,4 +1,4 @@
-"""Dead runs: those that took their workers down too often in a row, and what they were doing."""
+"""Dead runs: those whose workers died too often while they held nothing else, and what was in flight."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class DeadRun:
     workflow: str
     since: datetime
     deaths: int
-    """Workers that it took down in a row, without anything new recorded."""
+    """Workers that died while they held nothing but this run, without anything new recorded."""
     worker: str
     """The last of them."""
     reason: str
     in_flight: tuple[StepInFlight, ...]
-    """What it was doing. A step that takes its worker down within a tenth of a second may not be known."""
+    """What it was doing. A step that kills its worker within a tenth of a second may not be known."""
     records: int
     """How many are in its journal."""
     last_recorded: str

@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
@@ -37,6 +38,7 @@ from holdfast.client.delivery_steps import (
     read_moment,
 )
 from holdfast.client.wire import from_wire
+from holdfast.codec import message_of
 from holdfast.errors import (
     ApprovalError,
     BudgetExceeded,
@@ -47,6 +49,7 @@ from holdfast.errors import (
     HoldfastError,
     InputError,
     StepOutcomeUnknown,
+    UnreadableRecord,
     UsageError,
 )
 
@@ -104,7 +107,8 @@ class Delivery:
         self.number = int(told["number"])
         """Which delivery of the run it is: 1 for the first."""
         self.failures = int(told["failures"])
-        """How many deliveries in a row have ended without a new step before this one."""
+        """Deliveries that count against the run since its last step: those that failed, and those whose listener died
+        while it held nothing else."""
         self.deadline = None if told["deadline"] is None else read_moment(told["deadline"])
         """When the run must have ended; ``None``: there is no such time."""
         self.created_at: datetime = read_moment(told["created_at"])
@@ -117,6 +121,8 @@ class Delivery:
         """``held``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
         self._line = line
         self._loss: DeliveryLost | None = None
+        self._fault: UnreadableRecord | None = None
+        """A recorded outcome that this code cannot decode: nothing more may be done for the run."""
         self._over = asyncio.Event()
         self._used: dict[str, str] = {}
         """The names under which this delivery has asked for something, and what for."""
@@ -185,7 +191,8 @@ class Delivery:
                 pause = step.pause_after(attempt, raised)
                 if pause is None:
                     raise
-                log.warning("%s: attempt %d of step %r has failed: %r", self, attempt, name, raised)
+                said = f"{type(raised).__name__}: {message_of(raised)}"
+                log.warning("%s: attempt %d of step %r has failed: %s", self, attempt, name, said)
                 attempt, error = attempt + 1, raised
                 await self.unless_over(asyncio.sleep(pause))
         return await self.unless_over(step.record(value, attempt))
@@ -288,8 +295,8 @@ class Delivery:
             retry: deliver it again, as often as the address allows; else the run ends with the error.
             delay: seconds until then; longer each time unless given.
         """
-        kind = "Error" if isinstance(error, str) else type(error).__qualname__
-        body: dict[str, Any] = {"error": {"type": kind[:200], "message": str(error)[:100_000]}, "retry": retry}
+        kind, message = ("Error", error) if isinstance(error, str) else (type(error).__qualname__, message_of(error))
+        body: dict[str, Any] = {"error": {"type": kind[:200], "message": message[:100_000]}, "retry": retry}
         await self._end("fail", body if delay is None else {**body, "delay": delay})
         self._settle("failed")
 
@@ -344,6 +351,16 @@ class Delivery:
                 f"{name + ' 2'!r}"
             )
 
+    @contextmanager
+    def decoding(self) -> Generator[None]:
+        """Decode a recorded outcome inside this block. If that fails, the delivery fails, whatever the code catches:
+        it would go on with a decision that was never made."""
+        try:
+            yield
+        except UnreadableRecord as unreadable:
+            self._fault = unreadable
+            raise
+
     async def unless_over(self, call: Coroutine[Any, Any, T]) -> T:
         """What this comes to, as long as the delivery is held; it is cancelled when that is over."""
         task, over = asyncio.ensure_future(call), asyncio.ensure_future(self._over.wait())
@@ -366,6 +383,8 @@ class Delivery:
             raise DeliveryParked(f"run {self.run_id!r} waits, and will be delivered again: let this exception pass")
         if self.settled:
             raise UsageError(f"delivery {self.number} of run {self.run_id!r} is {self.state}: nothing can follow that")
+        if self._fault is not None:
+            raise self._fault
 
     def _settle(self, state: str) -> None:
         if self.settled:
@@ -407,6 +426,8 @@ class Delivery:
             return error is None or consists_of(error, (DeliveryParked, DeliveryLost))
         if self.settled:
             return False
+        if self._fault is not None and (error is None or isinstance(error, Exception)):
+            error, self._fault = self._fault, None  # `fail` may be called now
         if error is None:
             unsettled = UsageError(
                 f"the code for run {self.run_id!r} has ended without saying what became of it, so it is delivered "

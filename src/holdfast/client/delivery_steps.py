@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast, get_origin
 from pydantic import BaseModel
 
 from holdfast.client.wire import encoded_to_wire, from_wire
-from holdfast.codec import ValueCodec, codec_for, preview
+from holdfast.codec import ValueCodec, codec_for, message_of, preview
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import DeliveryLost, StepOutcomeUnknown, UsageError
 
@@ -149,7 +149,7 @@ class StepCall:
         self._name = name
         self._once = once
         self._usage = usage
-        self._policy = RetryPolicy(retries=retries, give_up_on=NEVER_AGAIN)
+        self._policy = RetryPolicy(retries=retries, max_backoff=60.0, give_up_after=None, give_up_on=NEVER_AGAIN)
         self._form = OutcomeForm.of(function)
         self._what = f"the output of step {name!r}"
         self._shown = preview(_parameters(function), args, kwargs)
@@ -163,7 +163,8 @@ class StepCall:
         """
         found = self._delivery.steps.get(self._name)
         if found is not None:
-            return True, self._form.read(found.output, self._what)
+            with self._delivery.decoding():
+                return True, self._form.read(found.output, self._what)
         begun = self._delivery.in_flight.get(self._name)
         if begun is not None and (begun.once or self._once):
             raise StepOutcomeUnknown(
@@ -185,9 +186,7 @@ class StepCall:
 
     def pause_after(self, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, after this one has failed; ``None``: it was the last one."""
-        if not self._policy.wants_retry(attempt, error):
-            return None
-        return self._policy.delay(attempt, random.random())
+        return self._policy.next_wait(attempt, error, random.random())
 
     async def record(self, value: Any, attempt: int) -> Any:
         """Record the outcome, and return what is recorded."""
@@ -215,7 +214,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _words(error: BaseException | None) -> str:
-    return "" if error is None else f"{type(error).__name__}: {error}"[:500]
+    return "" if error is None else f"{type(error).__name__}: {message_of(error)}"[:500]
 
 
 def read_moment(told: Any) -> datetime:

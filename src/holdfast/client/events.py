@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from holdfast.client.agent_result import plain_output
 from holdfast.client.finding import find_run
+from holdfast.client.large_work import Work, off_loop
 from holdfast.client.moments import moment
 from holdfast.client.offsets import Cursor, Seen, cursor_of
 from holdfast.client.plans import plan_in
@@ -105,9 +106,12 @@ class Source(Protocol):
 
 
 async def read_events(
-    source: Source, run_id: str, after: str | None = None, *, follow: bool = True
+    source: Source, run_id: str, after: str | None = None, *, follow: bool = True, work: Work = off_loop
 ) -> AsyncGenerator[Event]:
-    """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there."""
+    """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there.
+
+    ``work`` decodes large values.
+    """
     refuse_in_workflow(run_id)
     store = await source.store()
     run = await find_run(store, run_id)
@@ -124,7 +128,8 @@ async def read_events(
                 continue
             if feed is None:
                 raise RunNotFound(f"run {run_id!r} is not in {store.url} any more", run_id)
-            for event in reader.take(feed):
+            taken, size = reader.take(feed), largest_value(feed)
+            while (event := await work(size, lambda taken=taken: next(taken, None))) is not None:
                 yield await asked_in(store, event)
             if reader.is_behind:
                 continue
@@ -133,6 +138,11 @@ async def read_events(
             looked = asyncio.get_running_loop().time()
             await bell.wait(POLL)
             await asyncio.sleep(GATHER - (asyncio.get_running_loop().time() - looked))
+
+
+def largest_value(feed: Feed) -> int:
+    """Bytes of the largest value in what was read."""
+    return max(len(feed.run.output or b""), *(len(one.payload or b"") for one in feed.records), 0)
 
 
 def refuse_in_workflow(run_id: str) -> None:

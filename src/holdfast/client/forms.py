@@ -229,6 +229,8 @@ ATTEMPT_FIELDS: Fields = {
     "error": TEXT,
     "at": SECONDS,
     "outcome": BYTES.unless(is_nothing),
+    "retry_at": SECONDS.unless(is_nothing),
+    "failing_since": SECONDS.unless(is_nothing),
 }
 SIGNAL_FIELDS: Fields = {
     "id": WHOLE,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
+from holdfast.client.input_check import read_schema
 from holdfast.client.moments import moment
 from holdfast.client.stalls import is_alive
 from holdfast.core.states import RunState
@@ -62,8 +64,13 @@ class Health:
     """The states in which it may have more runs than were counted."""
     parameters: tuple[str, ...] = ()
     """What its newest version takes, by name."""
+    inputs_schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """A JSON schema of that; empty if no worker has announced one."""
     unserved: tuple[UnservedRuns, ...] = ()
     """Why unfinished runs of it, or of some versions of it, are taken up by nobody; nothing while it is off."""
+    off_by: str = ""
+    """Who switched it off."""
+    off_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,9 @@ class Switch:
 
     name: str
     since: datetime
+    by: str = ""
+    """Who switched it off; ``policy`` for a policy."""
+    reason: str = ""
 
 
 async def read_health(store: Store) -> list[Health]:
@@ -100,10 +110,13 @@ async def read_health(store: Store) -> list[Health]:
                 state=HealthState.OFF if name in off else state,
                 workers=len(living),
                 beat_at=moment(beat),
-                off_since=moment(off.get(name)),
+                off_since=moment(off[name].since) if name in off else None,
+                off_by=off[name].by if name in off else "",
+                off_reason=off[name].reason if name in off else "",
                 runs={kind: count for kind in RunState if (count := counts.get((name, kind), 0))},
                 more=tuple(kind for kind in RunState if kind.is_terminal and counts.get((name, kind), 0) >= MOST_ENDED),
                 parameters=versions[0].parameters if versions else (),
+                inputs_schema=read_schema(versions[0].inputs_schema) if versions else {},
                 versions=tuple(version for version in versions_served(name, living) if version),
                 unserved=() if name in off else _unserved(name, waiting, alive, by_delivery=by_delivery),
             )

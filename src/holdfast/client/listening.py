@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.client.deliveries import Delivery
 from holdfast.client.delivery_steps import OutcomeForm, is_async
+from holdfast.core.tasks import forget_cancel_requests
 from holdfast.errors import UsageError
 
 log = logging.getLogger("holdfast.listening")
@@ -71,12 +72,18 @@ async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]
     """Call a function with every delivery, as many at once as the listener holds, until this is cancelled."""
     form = OutcomeForm.of(handler)
     working: set[asyncio.Task[None]] = set()
+    me, stops = asyncio.current_task(), False
+
+    def is_stopping() -> bool:
+        return stops or (me is not None and me.cancelling() > 0)
+
     try:
         while True:
-            task = asyncio.create_task(_handle(await listener.next(), handler, form))
+            task = asyncio.create_task(_handle(await listener.next(), handler, form, is_stopping))
             working.add(task)
             task.add_done_callback(working.discard)
     finally:
+        stops = True
         try:
             await listener.pause()
             for task in working:
@@ -86,10 +93,27 @@ async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]
             await listener.leave()
 
 
-async def _handle(delivery: Delivery, handler: Callable[[Delivery], Awaitable[Any]], form: OutcomeForm) -> None:
+async def _handle(
+    delivery: Delivery,
+    handler: Callable[[Delivery], Awaitable[Any]],
+    form: OutcomeForm,
+    is_stopping: Callable[[], bool],
+) -> None:
     try:
         async with delivery:
-            output = await handler(delivery)
+            try:
+                output = await handler(delivery)
+            except asyncio.CancelledError as cancelled:
+                if is_stopping() or delivery.lost:
+                    raise
+                # Given back as by a listener that stops, it would be delivered again and again.
+                await forget_cancel_requests()
+                raise RuntimeError(
+                    f"the handler for run {delivery.run_id!r} cancelled its own task or raised CancelledError: cancel "
+                    f"only tasks that the handler itself has created"
+                ) from cancelled
+            if not (is_stopping() or delivery.lost):
+                await forget_cancel_requests()
             if not delivery.settled:
                 await delivery.complete_as(form, output)
     except Exception:

@@ -84,7 +84,7 @@ def failure_of_child(payload: bytes, agent: str) -> str:
         case RunState.CANCELLED:
             return f"The sub-agent {agent!r} was cancelled{reason}"
         case RunState.DEAD:
-            return f"The sub-agent {agent!r} is dead: it took its process down too often, and was given up{reason}"
+            return f"The sub-agent {agent!r} is dead: its process died too often{reason}"
         case _:
             return f"The sub-agent {agent!r} failed{reason}"
 

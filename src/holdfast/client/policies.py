@@ -171,10 +171,10 @@ async def note_breach(store: Store, breach: Breach, name: str, version: int) -> 
 
 
 async def lift(store: Store, name: str) -> None:
-    """Switch on what a policy has switched off for a day."""
+    """Switch on what a policy has switched off for a day, unless a person has switched it off since."""
     breach = await read_breach(store, name)
     if breach is not None and await store.delete_document(BREACH, name) and breach[0].on_breach == "pause":
-        await store.switch_on(name)
+        await store.switch_on(name, only_temporary=True)
 
 
 def end_of_day(day: str) -> datetime:

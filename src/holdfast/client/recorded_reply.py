@@ -94,6 +94,22 @@ class PlainReply:
     failed: tuple[FailedModel, ...] = ()
     complaint: str | None = None
     compaction: Compacted | None = None
+    finish_reason: str | None = None
+    """Why the model stopped, as the provider says it: ``stop``, ``length``, ``content_filter``, ``tool_call``."""
+    refusal: str = ""
+    """The words in which the model refuses to answer, or to go on."""
+    continues: bool = False
+    """It was cut off, and the next answer goes on with it."""
+
+    @property
+    def cut_off(self) -> str:
+        """How the answer was cut off, in words; ``""`` if it was not."""
+        if self.finish_reason == "length":
+            told = "cut off at the limit of tokens"
+            return f"{told}; the model was asked to continue" if self.continues else told
+        if self.finish_reason == "content_filter":
+            return f"cut off by the content filter{f': {self.refusal}' if self.refusal else ''}"
+        return ""
 
     def as_json(self) -> dict[str, Any]:
         """Who answered, what it said, and what it took, under stable names."""
@@ -106,6 +122,9 @@ class PlainReply:
             "failed": [asdict(model) for model in self.failed],
             "usage": usage_as_json(self.usage),
             "compaction": None if self.compaction is None else asdict(self.compaction),
+            "finish_reason": self.finish_reason,
+            "refusal": self.refusal,
+            "continues": self.continues,
         }
 
 
@@ -141,6 +160,9 @@ def plain_reply(payload: bytes) -> PlainReply | None:
             failed_in(envelope),
             envelope.get("complaint"),
             compaction_in(envelope),
+            envelope["message"].get("finish_reason"),
+            _refusal_in(envelope["message"]),
+            bool(envelope.get("continues")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableRecord(f"A recorded answer cannot be read: {error!r}.") from error
@@ -169,6 +191,11 @@ def usage_as_json(used: Usage) -> dict[str, Any]:
     }
 
 
+def _refusal_in(message: Mapping[str, Any]) -> str:
+    details: dict[str, Any] = message.get("provider_details") or {}
+    return str(details.get("refusal") or "")
+
+
 def _plain_call(part: Mapping[str, Any]) -> PlainCall:
     fields = part.get("other", part)
     return PlainCall(part["call"], fields.get("args"), fields["tool_call_id"])
@@ -188,7 +215,7 @@ def open_envelope(data: bytes, what: str) -> dict[str, Any] | None:
     if (number := envelope["$model"]) > FORMAT:
         raise UnreadableRecord(
             f"{begin(what)} was recorded in format {number}, by a newer version of Holdfast; this one knows formats "
-            f"up to {FORMAT}. Upgrade Holdfast: `pip install --upgrade holdfast`."
+            f"up to {FORMAT}. Upgrade Holdfast: `pip install --upgrade holdfast-agents`."
         )
     return envelope
 

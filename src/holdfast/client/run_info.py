@@ -8,14 +8,27 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.client.agent_result import plain_output
+from holdfast.client.large_work import off_loop
 from holdfast.client.moments import moment
 from holdfast.client.stalls import Surroundings, is_cancelling, is_held, is_paused, look_around, stall_of
-from holdfast.codec import describe_error, shown_if_sealed, shown_text, to_plain
+from holdfast.codec import ErrorInfo, describe_error, shown_if_sealed, shown_text, to_plain
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, UnreadableRecord
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception, as it was recorded."""
+
+    type: str
+    """The name of its class, with the module."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +46,8 @@ class RunInfo:
     finished_at: datetime | None
     inputs: Any
     output: Any
-    error: str | None
-    """Type and message of the exception that a failed or dead run ended with."""
+    error: Failure | None
+    """The exception that a failed or dead run ended with."""
     waits_for: str
     tags: tuple[str, ...]
     wake_at: datetime | None
@@ -78,7 +91,7 @@ class RunInfo:
             finished_at=moment(run.finished_at),
             inputs=_read(run.inputs, to_plain),
             output=None if run.output is None else _read(run.output, plain_output),
-            error=None if run.error is None else _read(run.error, _error),
+            error=None if run.error is None else _failure(run.error),
             waits_for=shown_text(run.waits_for) if run.state is RunState.WAITING else "",
             tags=run.tags,
             wake_at=moment(run.wake_at),
@@ -115,12 +128,23 @@ async def info_of(reach: Readable, run_id: str) -> RunInfo:
     return info
 
 
-async def infos_of(store: Store, runs: Sequence[Run]) -> list[RunInfo]:
-    """What can be told of runs whose rows were read, in the same order."""
+async def infos_of(store: Store, runs: Sequence[Run], *, listed: bool = False) -> list[RunInfo]:
+    """What can be told of runs whose rows were read, in the same order.
+
+    ``listed``: in a list, where what they have used may be a moment behind.
+    """
     around = None if all(run.state.is_terminal for run in runs) else await look_around(store, runs)
     begun = [run.id for run in runs if run.epoch > 0 or run.state.is_terminal]
-    usages: Mapping[str, RunUsage] = await store.usages(begun) if begun else {}
-    return [RunInfo.of(run, around, usages.get(run.id)) for run in runs]
+    usages: Mapping[str, RunUsage] = {}
+    if begun:
+        usages = await (store.listed_usages(begun) if listed else store.usages(begun))
+    size = sum(map(size_of, runs))
+    return await off_loop(size, lambda: [RunInfo.of(run, around, usages.get(run.id)) for run in runs])
+
+
+def size_of(run: Run) -> int:
+    """Bytes of the values in a run's row."""
+    return len(run.inputs) + len(run.output or b"") + len(run.error or b"")
 
 
 def _read(payload: bytes, read: Callable[[bytes], Any]) -> Any:
@@ -131,6 +155,8 @@ def _read(payload: bytes, read: Callable[[bytes], Any]) -> Any:
         return f"<{error}>"
 
 
-def _error(payload: bytes) -> str:
-    fault = describe_error(payload)
-    return f"{fault.type}: {fault.message}"
+def _failure(payload: bytes) -> Failure:
+    told = _read(payload, describe_error)
+    if isinstance(told, ErrorInfo):
+        return Failure(told.type, told.message)
+    return Failure(f"{UnreadableRecord.__module__}.{UnreadableRecord.__qualname__}", told)

@@ -14,16 +14,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from holdfast.client.finding import alike
+from holdfast.client.input_check import bind_inputs
+from holdfast.client.large_work import off_loop
 from holdfast.client.moments import moment
 from holdfast.client.queueing import checked_text, declare, key_in
 from holdfast.client.starting import accept, checked_deliveries, checked_id, checked_priority, session_of
-from holdfast.codec import bind_by_name, to_plain
+from holdfast.codec import to_plain
 from holdfast.core.queues import Queue
 from holdfast.core.schedules import CatchUp, Cron, Overlap, Timing, every
 from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.core.usage import Budget
-from holdfast.errors import HoldfastError, UnknownSchedule, UsageError
+from holdfast.errors import HoldfastError, InputError, UnknownSchedule, UsageError
 from holdfast.stores.contract import INLINE, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
@@ -213,11 +215,16 @@ class ScheduleInfo:
         )
 
 
+async def schedule_info(schedule: Schedule, last: Run | None) -> ScheduleInfo:
+    """What a row tells, with the last run; large inputs are decoded off the event loop."""
+    return await off_loop(len(schedule.what.inputs), lambda: ScheduleInfo.of(schedule, last))
+
+
 async def read_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
     """All schedules, or those of these names, with how their last runs are."""
     found = await store.schedules(names)
     runs = {run.id: run for run in await store.get_many([one.last_run for one in found if one.last_run])}
-    return [ScheduleInfo.of(one, runs.get(one.last_run)) for one in found]
+    return [await schedule_info(one, runs.get(one.last_run)) for one in found]
 
 
 async def find(store: Store, name: str) -> Schedule:
@@ -260,7 +267,7 @@ async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSp
         new = new_schedule(
             wanted.name,
             spec,
-            bind_by_name(wanted.workflow, spec.parameters, tuple(wanted.args), dict(wanted.kwargs or {})),
+            bind_inputs(spec, tuple(wanted.args), dict(wanted.kwargs or {})),
             timing_from(wanted.cron, wanted.every, wanted.zone, wanted.start),
             catch_up=wanted.catch_up,
             most=wanted.most,
@@ -272,6 +279,8 @@ async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSp
             budget=wanted.budget,
             max_deliveries=wanted.max_deliveries,
         )
+    except InputError as error:
+        raise InputError(f"{where}: {error}", error.faults) from None
     except HoldfastError as error:
         raise type(error)(f"{where}: {error}") from None
     if isinstance(wanted.queue, Queue):
@@ -289,12 +298,12 @@ async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSp
                 f"choose another name, or pass replace=True to change it"
             )
         [kept] = await store.put_schedules([new])
-    return ScheduleInfo.of(kept, await store.get(kept.last_run) if kept.last_run else None)
+    return await schedule_info(kept, await store.get(kept.last_run) if kept.last_run else None)
 
 
 async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec, id: str | None) -> str:
     """Start a run of a schedule now, or find the one that is there under the ``id``; returns the run's id."""
-    new = run_by_hand(schedule, spec, store.now())
+    new = await off_loop(len(schedule.what.inputs), lambda: run_by_hand(schedule, spec, store.now()))
     new = new if id is None else replace_in(new, id=checked_id(id))
     [answer] = await store.commit([StartRun(new)])
     run = accept(answer, new, unsuccessful_too=id is not None)

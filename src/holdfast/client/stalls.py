@@ -19,6 +19,7 @@ from holdfast.stores import serving
 from holdfast.stores.contract import Store, Worker
 from holdfast.stores.operations import Cancel, Run
 from holdfast.stores.queues import KeptQueue
+from holdfast.stores.rules import is_isolated
 
 if TYPE_CHECKING:
     from holdfast.client.run_info import RunInfo
@@ -123,6 +124,12 @@ def stall_of(run: Run, around: Surroundings) -> Stall | None:
         return Stall(nobody, f"{nobody}, where run {run.id!r} waits to be taken: start the program that does", "worker")
     if unserved is not None:
         return Stall(unserved.short, unserved.advice, "worker")
+    if is_isolated(run.suspicion):
+        return Stall(
+            "waits for a worker that holds nothing else",
+            f"workers died while they held run {run.id!r}, so it is tried apart from others: a worker that holds "
+            f"nothing else takes it first, and any worker after three leases",
+        )
     queue = around.queues.get(run.queue)
     return None if queue is None or not _is_in_line(run, around.now) else _stall_in_line(run, queue, around.now)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import aclosing
 from datetime import date, datetime
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from holdfast.client.addresses import send_to
+from holdfast.client.approvals import user
 from holdfast.client.auditing import AuditEntry, read_audit
 from holdfast.client.backend import (
     AddressBackend,
@@ -26,7 +27,8 @@ from holdfast.client.connections import Connections
 from holdfast.client.control import retry_run
 from holdfast.client.dead import DeadRun, dead_runs
 from holdfast.client.forking import fork_run
-from holdfast.client.health import Health, read_health
+from holdfast.client.health import Health, Switch, read_health
+from holdfast.client.input_check import bind_inputs, read_schema
 from holdfast.client.journals import Journal, export_run
 from holdfast.client.listening import Listener
 from holdfast.client.moments import moment
@@ -46,7 +48,7 @@ from holdfast.client.store_parts import (
 from holdfast.client.store_runs import StoreRuns
 from holdfast.client.tailing import Followed, Happening, read_tail
 from holdfast.client.workers import WorkerInfo, read_workers
-from holdfast.codec import LARGEST, bind_by_name
+from holdfast.codec import LARGEST
 from holdfast.core.queues import Queue
 from holdfast.core.spans import Span
 from holdfast.core.states import RunState
@@ -120,8 +122,8 @@ class StoreBackend(StoreRuns, Backend):
         """Start a run or join the one that is there."""
         store = await self.connections.store()
         spec = await find_spec(store, workflow, options.version)
+        inputs = bind_inputs(spec, args, kwargs)
         await self._announce_queue(store, options.queue)
-        inputs = bind_by_name(workflow, spec.parameters, args, kwargs)
         new = new_run(spec, inputs, options, now=store.now(), max_value=self.max_value)
         [answer] = await store.commit([StartRun(new)])
         return accept(answer, new).id
@@ -153,7 +155,7 @@ class StoreBackend(StoreRuns, Backend):
         """Runs that match, newest first."""
         store = await self.connections.store()
         key = None if before is None else (await self.connections.read(before)).key
-        return await infos_of(store, await store.list_runs(where, limit=limit, before=key))
+        return await infos_of(store, await store.list_runs(where, limit=limit, before=key), listed=True)
 
     async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
         """Let a run go on that failed, was cancelled or is dead."""
@@ -230,18 +232,24 @@ class StoreBackend(StoreRuns, Backend):
         """How it is with all that was announced."""
         return await read_health(await self.connections.store())
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def inputs_schema(self, workflow: str, version: str | None) -> Mapping[str, Any]:
+        """What the inputs of a workflow must be."""
+        spec = await find_spec(await self.connections.store(), workflow, version)
+        return read_schema(spec.inputs_schema)
+
+    async def switch_off(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
-        return await (await self.connections.store()).switch_off(workflow)
+        store = await self.connections.store()
+        return await store.switch_off(workflow, user() if by is None else by, reason)
 
     async def switch_on(self, workflow: str) -> bool:
         """Let its runs go on."""
         return await (await self.connections.store()).switch_on(workflow)
 
-    async def switched_off(self) -> dict[str, datetime]:
-        """What is switched off, and since when."""
+    async def switched_off(self) -> dict[str, Switch]:
+        """What is switched off, since when, by whom, and why."""
         off = await (await self.connections.store()).switched_off()
-        return {name: moment(since) for name, since in off.items()}
+        return {name: Switch(name, moment(one.since), one.by, one.reason) for name, one in off.items()}
 
     async def audit(self, limit: int) -> builtins.list[AuditEntry]:
         """Who asked servers for what."""

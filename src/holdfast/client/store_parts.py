@@ -26,6 +26,7 @@ from holdfast.client.schedules import (
     create_schedule,
     find,
     read_schedules,
+    schedule_info,
     trigger_schedule,
 )
 from holdfast.codec import LARGEST
@@ -104,7 +105,7 @@ class StoreSchedules(ScheduleBackend):
         """One of them."""
         store = await self._way.store()
         found = await find(store, name)
-        return ScheduleInfo.of(found, await store.get(found.last_run) if found.last_run else None)
+        return await schedule_info(found, await store.get(found.last_run) if found.last_run else None)
 
     async def pause(self, name: str) -> bool:
         """Keep it from firing."""

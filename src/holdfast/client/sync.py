@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
-from datetime import date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.client.approvals import ApprovalInfo
@@ -15,7 +15,7 @@ from holdfast.client.bulk import Call
 from holdfast.client.dead import DeadRun
 from holdfast.client.events import Event
 from holdfast.client.forking import NOT_GIVEN
-from holdfast.client.health import Health
+from holdfast.client.health import Health, Switch
 from holdfast.client.journals import Journal
 from holdfast.client.plans import Plan
 from holdfast.client.pruning import PruneReport
@@ -233,15 +233,19 @@ class WithoutLoop:
         """``health`` without an event loop."""
         return self._sync(self._client.health())
 
-    def switch_off_sync(self, workflow: str) -> bool:
+    def inputs_schema_sync(self, workflow: str, *, version: str | None = None) -> Mapping[str, Any]:
+        """``inputs_schema`` without an event loop."""
+        return self._sync(self._client.inputs_schema(workflow, version=version))
+
+    def switch_off_sync(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         """``switch_off`` without an event loop."""
-        return self._sync(self._client.switch_off(workflow))
+        return self._sync(self._client.switch_off(workflow, reason=reason, by=by))
 
     def switch_on_sync(self, workflow: str) -> bool:
         """``switch_on`` without an event loop."""
         return self._sync(self._client.switch_on(workflow))
 
-    def switched_off_sync(self) -> dict[str, datetime]:
+    def switched_off_sync(self) -> dict[str, Switch]:
         """``switched_off`` without an event loop."""
         return self._sync(self._client.switched_off())
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.client.events import Event, Reader, Source, asked_in
+from holdfast.client.events import Event, Reader, Source, asked_in, largest_value
+from holdfast.client.large_work import off_loop
 from holdfast.client.moments import moment
 from holdfast.client.offsets import Cursor
 from holdfast.core.states import RunState
@@ -256,7 +257,8 @@ class _Tail:
                 return events  # it was deleted
             known.run = feed.run
             workers |= {one.position + 1: one.worker for one in feed.records if one.kind.has_position}
-            for event in reader.take(feed):
+            taken, size = reader.take(feed), largest_value(feed)
+            while (event := await off_loop(size, lambda taken=taken: next(taken, None))) is not None:
                 events.append(await asked_in(self._store, event))
             if not reader.is_behind:
                 return events

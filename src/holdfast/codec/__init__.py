@@ -14,18 +14,19 @@ from __future__ import annotations
 from holdfast.codec.canonical import digest, to_plain
 from holdfast.codec.choose import codec_for
 from holdfast.codec.encryption import AesEncryption, Encryption
-from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error
+from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error, message_of
 from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
 from holdfast.codec.keys import checked_key, key_template, render_key
 from holdfast.codec.preview import preview
 from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
 from holdfast.codec.size import LARGEST, SizeLimit, check_size
-from holdfast.codec.values import ValueCodec
+from holdfast.codec.values import Encoded, ValueCodec
 
 __all__ = [
     "LARGEST",
     "AesEncryption",
+    "Encoded",
     "Encryption",
     "ErrorInfo",
     "InputsCodec",
@@ -41,6 +42,7 @@ __all__ = [
     "encode_error",
     "is_sealed",
     "key_template",
+    "message_of",
     "preview",
     "refuse_sealed",
     "refuse_sealed_text",

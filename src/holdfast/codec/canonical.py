@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from operator import itemgetter
+from types import NoneType
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -43,26 +46,73 @@ def to_plain(data: bytes) -> object:
 
 def sort_key(value: object) -> bytes:
     """The canonical bytes of a value; also the order of a set's elements."""
-    return to_json(canonical(value))
+    parts: list[bytes] = []
+    _write(value, parts)
+    return b"".join(parts)
 
 
 def canonical(value: Any) -> Any:
-    """The value as JSON data in the one form that equal values share."""
+    """A single value as JSON data, in the one form that equal values share."""
     kind = kind_of(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind in _FLAT:
         return value
     if kind is float:
         if not math.isfinite(value):
             return str(value)
         return int(value) if value.is_integer() else value
-    if kind is dict:
-        entries = {_key(key): canonical(item) for key, item in cast("dict[object, object]", value).items()}
-        return dict(sorted(entries.items()))
-    if kind is list or kind is tuple:
-        return [canonical(item) for item in value]
-    if kind is set or kind is frozenset:
-        return sorted((canonical(item) for item in value), key=to_json)
     return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _write(value: Any, parts: list[bytes]) -> None:
+    """Append the canonical bytes of a value.
+
+    Every part is written once: sorting the elements of a set compares bytes that are there already, and lists and
+    dicts of flat values are written by one call each.
+    """
+    kind = kind_of(value)
+    if kind is dict:
+        _write_entries(cast("dict[object, object]", value), parts)
+    elif kind is list or kind is tuple:
+        _write_items(value, parts)
+    elif kind is set or kind is frozenset:
+        elements = sorted(map(sort_key, value))
+        parts += (b"[", b",".join(elements), b"]")
+    else:
+        parts.append(to_json(canonical(value)))
+
+
+def _write_items(items: Sequence[object], parts: list[bytes]) -> None:
+    kinds = set(map(type, items))
+    if kinds <= _SINGLE:
+        parts.append(to_json(list(items) if kinds <= _FLAT else list(map(canonical, items))))
+        return
+    before = b"["
+    for item in items:
+        parts.append(before)
+        _write(item, parts)
+        before = b","
+    parts.append(b"]")
+
+
+def _write_entries(entries: dict[object, object], parts: list[bytes]) -> None:
+    by_name = entries if set(map(type, entries)) <= {str} else {_key(key): item for key, item in entries.items()}
+    ordered = sorted(cast("dict[str, object]", by_name).items(), key=_NAME)
+    kinds = set(map(type, entries.values()))
+    if kinds <= _SINGLE:
+        flat = dict(ordered) if kinds <= _FLAT else {name: canonical(item) for name, item in ordered}
+        parts.append(to_json(flat))
+        return
+    before = b"{"
+    for name, item in ordered:
+        parts += (before, to_json(name), b":")
+        _write(item, parts)
+        before = b","
+    parts.append(b"}")
+
+
+_FLAT = frozenset({str, int, bool, NoneType})
+_SINGLE = _FLAT | {float}
+_NAME = itemgetter(0)
 
 
 def _key(key: object) -> str:

@@ -44,11 +44,18 @@ _HEADER_SIZE = len(_VERSION) + _ID_SIZE
 
 
 class Encryption(ABC):
-    """Encrypts and decrypts bytes. Both methods are called from any thread, several at a time, and do not wait long."""
+    """Encrypts and decrypts bytes. Both methods are called from any thread, several at a time, and do not wait long.
+
+    Raise any exception of your own, such as a ``ConnectionError``, if the encryption does not work at the moment.
+    Holdfast treats that like a database that it cannot reach: runs keep their place, and it tries again.
+    """
 
     @abstractmethod
     def encrypt(self, plain: bytes) -> bytes:
-        """The bytes, so that nobody without the key learns more of them than their length."""
+        """The bytes, so that nobody without the key learns more of them than their length.
+
+        Raise ``UnrecordableValue`` for a value that can never be encrypted: only its own run fails.
+        """
 
     @abstractmethod
     def decrypt(self, sealed: bytes) -> bytes:
@@ -144,7 +151,7 @@ def _aead() -> type[AESGCM]:
     except ModuleNotFoundError:
         raise UsageError(
             "encryption needs the package `cryptography`, which is not installed here: "
-            "pip install 'holdfast[encryption]'"
+            "pip install 'holdfast-agents[encryption]'"
         ) from None
     return AESGCM
 

@@ -4,6 +4,10 @@ An exception is rebuilt by its class, which must be found in the code that is al
 imports a module and never calls an ``__init__``. Whether that will work is decided when the exception is recorded, by
 trying it. If it does not work, ``StepFailed`` is recorded in its place, so that the workflow sees the same thing live
 and on replay.
+
+An exception is the user's code: its ``__str__`` and its attributes may raise anything, also ``SystemExit``, which would
+end the worker, and its message may hold a whole response. So everything is caught here, and what is recorded is
+bounded, far below what a value may take: an error is shown to people and read with every replay.
 """
 
 from __future__ import annotations
@@ -21,7 +25,13 @@ from holdfast.codec.tags import pack, unpack
 from holdfast.codec.wording import begin
 from holdfast.errors import CodecError, UnreadableRecord
 
+MESSAGE_CHARACTERS = 32_768
+"""How much of a message is recorded. The middle is cut out of a longer one, and what is left says so. Arguments that
+take more give way to the message."""
+DATA_BYTES = 131_072
+"""How much is recorded of an exception's attributes."""
 _TRACEBACK_BYTES = 4096
+_TRACEBACK_MESSAGE = 1000
 _CAUSE_CHARACTERS = 500
 
 _SLOTS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
@@ -46,13 +56,13 @@ class ErrorInfo:
 
 def encode_error(exc: BaseException) -> bytes:
     """The exception as bytes. Always succeeds: what cannot be rebuilt is recorded as ``StepFailed``."""
-    message = _text_of(exc)
+    message = message_of(exc)
     common: dict[str, object] = {"traceback": _traceback_of(exc), "cause": _cause_of(exc)}
     if isinstance(exc, Exception) and _resolve(type(exc).__module__, type(exc).__qualname__, ()) is type(exc):
         try:
             data = _pack_exception(exc, message, common)
             str(decode_error(data, ()))
-        except Exception:
+        except BaseException:
             pass  # whatever went wrong now would go wrong on replay
         else:
             return data
@@ -100,15 +110,28 @@ def describe_error(data: bytes) -> ErrorInfo:
     return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
 
 
+def message_of(exc: BaseException) -> str:
+    """What the exception says, in at most ``MESSAGE_CHARACTERS`` and a few words. Never raises."""
+    try:
+        text = str(exc)
+    except BaseException as error:
+        return f"<its message could not be made: {type(error).__name__}>"
+    return _clean(_shortened(text, MESSAGE_CHARACTERS))
+
+
 def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) -> bytes:
-    args = exc.args if all(map(_survives, exc.args)) else None
+    args = exc.args if _survive(exc.args) else None
     attributes: dict[str, object] = {}
     lost: list[str] = []
+    room = DATA_BYTES
     for name, value in _attributes_of(exc).items():
-        if _survives(value):
-            attributes[name] = value
-        else:
+        size = _size_of(value)
+        # Attributes of our own errors are data that the run goes on with, such as the arguments of a call to approve.
+        if size is None or (size > room and not type(exc).__module__.startswith("holdfast.")):
             lost.append(name)
+        else:
+            attributes[name] = value
+            room -= size
     record = {
         "type": f"{type(exc).__module__}.{type(exc).__qualname__}",
         "qualname": type(exc).__qualname__,
@@ -120,12 +143,20 @@ def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) 
     return pack({**record, **common}, "an error")
 
 
-def _survives(value: object) -> bool:
+def _survive(args: tuple[object, ...]) -> bool:
+    """Whether these arguments can be recorded as they are; else the message is recorded in their place."""
+    sizes = [_size_of(value) for value in args]
+    return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) <= MESSAGE_CHARACTERS
+
+
+def _size_of(value: object) -> int | None:
+    """How many bytes a value takes in a record, roughly if too many; ``None``: it cannot be recorded."""
+    if isinstance(value, str | bytes) and len(value) > DATA_BYTES:
+        return len(value)
     try:
-        pack(value, "an error's argument")
+        return len(pack(value, "an error's argument"))
     except CodecError:
-        return False
-    return True
+        return None
 
 
 def _attributes_of(exc: BaseException) -> dict[str, object]:
@@ -192,12 +223,13 @@ def _read(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", record)
 
 
-def _text_of(exc: BaseException) -> str:
-    try:
-        text = str(exc)
-    except Exception as error:
-        return f"<its message could not be made: {type(error).__name__}>"
-    return _clean(text)
+def _shortened(text: str, most: int) -> str:
+    """The text, with its middle cut out if it is longer."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    cut = len(text) - most
+    return f"{text[: most - tail]}… [{cut:,} of {len(text):,} characters cut] …{text[-tail:]}"
 
 
 def _clean(text: str) -> str:
@@ -206,12 +238,28 @@ def _clean(text: str) -> str:
 
 def _traceback_of(exc: BaseException) -> str:
     try:
-        text = "".join(traceback.format_exception(exc, limit=-20))
-    except Exception:
+        found = traceback.TracebackException.from_exception(exc, limit=-20)
+        _shorten_messages(found)
+        text = "".join(found.format())
+    except BaseException:
         return ""  # the exception's own attributes or source lines cannot be read; the message must do
     return text.encode("utf-8", "backslashreplace")[-_TRACEBACK_BYTES:].decode("utf-8", "ignore")
 
 
+def _shorten_messages(found: traceback.TracebackException | None) -> None:
+    """Cut long messages, which would leave no room for the lines of code."""
+    if found is None:
+        return
+    said: Any = getattr(found, "_str", None)  # Python has no other way to it
+    if isinstance(said, str):
+        setattr(found, "_str", _shortened(said, _TRACEBACK_MESSAGE))  # noqa: B010
+    notes: Any = getattr(found, "__notes__", None)
+    if isinstance(notes, list):
+        setattr(found, "__notes__", [_shortened(str(note), _TRACEBACK_MESSAGE) for note in cast("list[Any]", notes)])  # noqa: B010
+    for other in (found.__cause__, found.__context__, *(getattr(found, "exceptions", None) or ())):
+        _shorten_messages(other)
+
+
 def _cause_of(exc: BaseException) -> str | None:
     cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
-    return None if cause is None else f"{type(cause).__qualname__}: {_text_of(cause)}"[:_CAUSE_CHARACTERS]
+    return None if cause is None else f"{type(cause).__qualname__}: {message_of(cause)}"[:_CAUSE_CHARACTERS]

@@ -20,6 +20,7 @@ from holdfast.errors import InputError
 
 LONGEST_ID = 200
 NOT_GIVEN = object()
+_SEVERAL = (dict, list, tuple, set, frozenset)
 
 
 def template_fields(template: str) -> tuple[str, ...]:
@@ -85,8 +86,7 @@ def text_of(value: Any) -> str | None:
     """A single value as the text that it has in a template, whoever encoded it; ``None``: it is no single value."""
     if type(value) not in TAGGED_TYPES:
         value = to_jsonable_python(value, by_alias=False)
-    value = canonical(value)
-    return None if isinstance(value, (dict, list)) else str(value)
+    return None if isinstance(value, _SEVERAL) else str(canonical(value))
 
 
 def _checked(run_id: str, template: str, workflow: str) -> str:

@@ -10,7 +10,9 @@ Every fault here is an ``InputError``: it belongs to the caller, who is still th
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -27,6 +29,10 @@ _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
+LARGEST_SCHEMA = 32 * 1024
+"""Bytes of a JSON schema of inputs. A larger one is not announced, and only the names are checked at a start."""
+
+
 class InputsCodec:
     """Turns the arguments of one workflow into bytes and back, each by the type that is declared for it."""
 
@@ -39,6 +45,29 @@ class InputsCodec:
         }
         self.parameters: tuple[str, ...] = tuple(self._stored)
         """The names under which inputs are stored; those of ``*args`` and ``**kwargs`` keep their stars."""
+
+    @cached_property
+    def schema(self) -> str:
+        """A JSON schema of the inputs as they are stored, as text: for those who start runs without the code."""
+        properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
+        for name, parameter in self._stored.items():
+            found = self._codecs[name].json_schema(f"{parameter.name}.")
+            inner = cast("dict[str, Any]", found.pop("$defs", {}))
+            definitions |= {f"{parameter.name}.{key}": one for key, one in inner.items()}
+            if parameter.kind is _VAR_POSITIONAL:
+                found = {"type": "array", "items": found}
+            elif parameter.kind is _VAR_KEYWORD:
+                found = {"type": "object", "additionalProperties": found}
+            properties[name] = found
+        text = _schema_text(properties, self._required(), definitions)
+        if len(text) > LARGEST_SCHEMA:
+            text = _schema_text(dict.fromkeys(properties, cast(Any, {})), self._required(), {})
+        return text
+
+    def _required(self) -> list[str]:
+        empty, open_ended = inspect.Parameter.empty, (_VAR_POSITIONAL, _VAR_KEYWORD)
+        return [name for name, one in self._stored.items() if one.default is empty and one.kind not in open_ended]
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
         """The inputs of a call, as one JSON object."""
@@ -179,6 +208,11 @@ def _as_data(value: object) -> object:
     if fields_of(type(value)) is not None:
         return unpack(codec_for(type(value)).encode(value, f"the {name_of(type(value))} among the inputs"))
     return to_jsonable_python(value, by_alias=False, round_trip=True)
+
+
+def _schema_text(properties: dict[str, Any], required: list[str], definitions: dict[str, Any]) -> str:
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return json.dumps({**schema, "$defs": definitions} if definitions else schema, separators=(",", ":"))
 
 
 def _stored_name(parameter: inspect.Parameter) -> str:

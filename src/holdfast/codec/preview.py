@@ -73,7 +73,7 @@ def _brief(value: Any, depth: int = 0) -> str:
         return repr(value)
     try:
         return _brief_other(value, kind, depth)
-    except Exception:
+    except BaseException:
         return f"<{kind.__name__}>"  # a repr or an attribute of the user's that fails is no reason to fail a step
 
 

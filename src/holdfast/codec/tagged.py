@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaValidator, to_json
 
+from holdfast.codec.json_schema import json_schema_of
 from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.tags import pack_and_unpack, unpack
 from holdfast.codec.values import ValueCodec
@@ -22,14 +23,16 @@ from holdfast.errors import UnreadableRecord
 class TaggedCodec(ValueCodec):
     """Records values of the closed set, by what they are."""
 
-    __slots__ = ("_shape",)
+    __slots__ = ("_adapter", "_shape")
 
     def __init__(self, annotation: object, *, shaped: bool) -> None:
         self.annotation = annotation
         self._shape: SchemaValidator | None = None
+        self._adapter: TypeAdapter[Any] | None = None
         if shaped:
             try:
-                self._shape = cast(SchemaValidator, TypeAdapter[Any](cast(Any, annotation)).validator)
+                adapter = TypeAdapter[Any](cast(Any, annotation))
+                self._shape, self._adapter = cast(SchemaValidator, adapter.validator), adapter
             except PydanticUserError:
                 pass  # pydantic does not know this annotation; the closed set is check enough
 
@@ -44,6 +47,10 @@ class TaggedCodec(ValueCodec):
             trouble = f"it is declared as `{name_of(self.annotation)}`, but it is a `{name_of(type(value))}`"
             raise refuse(what, trouble, "Make it what the annotation says, or change the annotation to what it is.")
         return pack_and_unpack(value, what)
+
+    def json_schema(self, definitions: str) -> dict[str, Any]:
+        """A JSON schema of the values; of what an annotation leaves open it says nothing."""
+        return {} if self._adapter is None else json_schema_of(self._adapter, definitions)
 
     def decode(self, data: bytes, what: str) -> object:
         """The value in the bytes, fitted to what the annotation says."""

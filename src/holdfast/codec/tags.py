@@ -23,6 +23,7 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from holdfast.codec.values import Encoded
 from holdfast.codec.wording import at, key_of, name_of, refuse, way_out_for
 from holdfast.errors import UnrecordableValue
 
@@ -73,6 +74,8 @@ def pack(value: object, what: str, stranger: Stranger | None = None) -> bytes:
 
 def pack_and_unpack(value: object, what: str, stranger: Stranger | None = None) -> tuple[bytes, object]:
     """The bytes of a value, and the value that will be read from them: equal, and sharing nothing mutable."""
+    if type(value) is Encoded:
+        return value.data, value
     try:
         if is_plain(value):
             data = to_json(value)

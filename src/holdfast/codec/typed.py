@@ -20,6 +20,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from holdfast.codec.canonical import sort_key
+from holdfast.codec.faults import message_of
+from holdfast.codec.json_schema import json_schema_of
 from holdfast.codec.sealing import refuse_sealed
 from holdfast.codec.survival import Difference, difference, fields_of
 from holdfast.codec.tags import BIGGEST_BITS, TAGGED, is_plain, pack, unpack
@@ -119,8 +121,14 @@ class TypedCodec(ValueCodec):
         except ValidationError as error:
             refuse_sealed(data, what)
             raise unreadable(what, self.annotation, error) from None
-        except (*_FAILURES, ArithmeticError) as error:
-            raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
+        except Exception as error:  # a validator of the user's may raise anything
+            raise UnreadableRecord(
+                f"{begin(what)} cannot be read: {type(error).__name__}: {message_of(error)}."
+            ) from error
+
+    def json_schema(self, definitions: str) -> dict[str, Any]:
+        """A JSON schema of the values."""
+        return json_schema_of(self._adapter, definitions)
 
     def _json(self, value: object) -> bytes:
         data: bytes = self._to_json(value, by_alias=False, round_trip=True, warnings="error")

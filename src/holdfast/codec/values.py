@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 
 class ValueCodec(ABC):
@@ -26,6 +27,19 @@ class ValueCodec(ABC):
         """The bytes to record; as strict as ``record``."""
         return self.record(value, what)[0]
 
+    def json_schema(self, definitions: str) -> dict[str, Any]:
+        """A JSON schema of the values: see ``codec.json_schema``. An empty one takes anything."""
+        return {}
+
     @abstractmethod
     def decode(self, data: bytes, what: str) -> object:
         """The value in the bytes; raises ``UnreadableRecord`` when they do not fit the declared type."""
+
+
+class Encoded:
+    """A value that was encoded before, in place of the value: for whoever encodes where others must not wait."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data

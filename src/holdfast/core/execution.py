@@ -16,6 +16,11 @@ as in replay.
 **Holes.** A command that the workflow cancels stays a hole in the stream of positions. Its outcome may have been on its
 way to the journal at that moment, so a record for a hole is legal, and skipped. The one exception is a signal: it has
 been consumed from the store, so it goes into the run's mailbox, where the next wait for that name finds it.
+
+**Undoing.** Steps are undone in the reverse order of their records. When the workflow's code ends with an exception,
+outcomes of steps that it has just cancelled may still be on their way to the journal, and would be undone too late. So
+undoing waits until the engine says, with ``begin_undoing``, that none of them will come any more. In replay the journal
+says so: they stand before the first compensation.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ import asyncio
 import contextvars
 from base64 import b32encode
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,13 +41,13 @@ from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunLoop, running_loop
 from holdfast.core.patches import Patches
 from holdfast.core.records import WAITS, Kind, Record, Rewind
-from holdfast.core.undoing import Origin, UndoLog, chain_of, origins_of
-from holdfast.core.where import waiting_at
+from holdfast.core.undoing import Origin, UndoLog, chain_of, has_origin, origins_of
 from holdfast.errors import (
     HoldfastError,
     NonDeterminismError,
     RunParked,
     RunTimedOut,
+    UnreadableRecord,
     UsageError,
     WorkflowNeverYields,
     WorkflowStuck,
@@ -93,6 +99,9 @@ class Execution:
         """Why the run cannot go on with this code; its journal is left as it is."""
         self.stray_errors: list[dict[str, Any]] = []
         """Exceptions that nobody awaited, to be logged by the engine."""
+        self.skipped: dict[int, tuple[str, int]] = {}
+        """Skipped steps of a class workflow, by number: the name, and the position of the next command. For display
+        only."""
         self.open: dict[int, Command] = {}
         """Commands without an outcome, in the order they were issued."""
         self.waits = 0
@@ -116,6 +125,8 @@ class Execution:
         self._seen = -1
         """``seq`` of the last record that was delivered."""
         self._undo = UndoLog()
+        self._undo_start: asyncio.Future[None] | None = None
+        """Done when undoing may begin; while it is not, outcomes of cancelled steps may come."""
         self._supervisor: asyncio.Task[None] | None = None
         self._stopped_by: tuple[Kind, Origin] | None = None
         """The deadline or the cancellation that the workflow was interrupted for, whichever came first."""
@@ -212,6 +223,32 @@ class Execution:
             self._note_hole(record)
             self._end_anew()
 
+    @property
+    def is_undoing_held(self) -> bool:
+        """Whether the workflow's code has ended, and undoing waits for ``begin_undoing``."""
+        return self._undo_start is not None
+
+    def may_have_to_undo(self, position: int, name: str) -> bool:
+        """Whether this step was cancelled and has no record yet, so that it must be undone if it was done after all."""
+        return position in self._step_holes and self._holes[position] == (Kind.STEP, name)
+
+    def begin_undoing(self, upcoming: Iterable[Record] = (), *, expected: Collection[int] = ()) -> bool:
+        """Let undoing begin that is held, unless outcomes of cancelled steps are still to come.
+
+        Call it whenever the workflow is idle. ``upcoming`` are the records that are still to be delivered, in order;
+        ``expected`` are positions whose outcomes may be recorded later. True when the workflow has something to do.
+        """
+        if self._undo_start is None or any(position in self._step_holes for position in expected):
+            return False
+        for record in upcoming:
+            if record.kind is Kind.COMPENSATION:
+                break
+            if record.kind is Kind.STEP and record.position in self._step_holes:
+                return False
+        start, self._undo_start = self._undo_start, None
+        self.loop.inside(start.set_result, None)
+        return True
+
     def _end_anew(self) -> None:
         """The workflow has ended, and something came after that: it may have to be undone, or taken back by a retry."""
         ending = self.ending
@@ -298,6 +335,19 @@ class Execution:
         """
         return b32encode(self._chance.own(f"approval:{position}:{asked}", position)[:10]).decode().lower()[:12]
 
+    @contextmanager
+    def decoding(self) -> Generator[None]:
+        """Decode recorded bytes inside this block.
+
+        If that fails, the code no longer fits the journal. The exception alone would not do: workflow code that catches
+        it would go on with a decision that the run never made. So the run stops, with its journal as it is.
+        """
+        try:
+            yield
+        except UnreadableRecord as unreadable:
+            self.fault = self.fault or unreadable
+            raise
+
     @property
     def next_position(self) -> int:
         """The position of the command that is issued next."""
@@ -323,8 +373,17 @@ class Execution:
             is_cancelled = self._stopped_by is not None and self._stopped_by[0] is Kind.CANCEL
         except (SystemExit, KeyboardInterrupt) as stop:
             # Let out of the loop, these would take the worker down with all its other runs.
-            stopped = UsageError(f"workflow code raised {stop!r}; raise an ordinary exception to fail the run")
+            # Its own `str()` is not called, which may raise the same; a number is what most of them carry.
+            code = f"({stop.code})" if isinstance(stop, SystemExit) and type(stop.code) is int else ""
+            name = f"{type(stop).__name__}{code}"
+            stopped = UsageError(f"workflow code raised {name}; raise an ordinary exception to fail the run")
             value, error = None, stopped
+        except UnreadableRecord as unreadable:
+            if not has_origin(unreadable):
+                # Not the failure of a step, but a record that this code cannot decode: nothing must be undone for it.
+                self.fault = self.fault or unreadable
+                return
+            value, error = None, unreadable
         except BaseException as raised:
             value, error = None, raised
         await self._settle()
@@ -337,6 +396,9 @@ class Execution:
         if error is None:
             self.ending = Ending(value, None)
             return
+        if self._step_holes:
+            self._undo_start = self.loop.create_future()
+            await self._undo_start
         failed: tuple[str, Outcome] | None = None
         while self._undo and failed is None:
             record, call = self._undo.pop()
@@ -475,7 +537,7 @@ class Execution:
         self._mailbox.setdefault(name, deque()).append(outcome)
 
     def _check_idle(self) -> None:
-        if self.fault is not None or self.ending is not None or self.open or self.loop.timers:
+        if self.fault is not None or self.ending is not None or self.open or self.loop.timers or self._undo_start:
             return
         self.fault = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._location()}. Workflow code "
@@ -483,10 +545,8 @@ class Execution:
         )
 
     def _location(self) -> str:
-        for task in self.loop.live_tasks.values():
-            if not task.done() and (place := waiting_at(task.get_coro())):
-                return f" (at {place})"
-        return ""
+        place = self.loop.location()
+        return f" (at {place})" if place else ""
 
     def _drift(self, record: Record, command: Command | None = None, timer: str | None = None) -> NonDeterminismError:
         return NonDeterminismError(

@@ -40,6 +40,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.forbidden import forbid_the_rest, unordered_caller
+from holdfast.core.interruption import Blocked, Window
+from holdfast.core.where import is_library_code, task_origin, user_frame, waiting_at
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")
@@ -91,6 +93,8 @@ class RunTask(asyncio.Task[T]):
     ) -> None:
         self.number = loop.next_number()
         self.run_context = context
+        self.origin = ""
+        """Where the user's code created it, if its coroutine is a library's (``task_origin``)."""
         super().__init__(coro, loop=loop, name=name or f"Task-{self.number & 0xFFFF}", context=context)
         self._log_destroy_pending = False
 
@@ -143,6 +147,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Whether somebody else than the journal brings the run back to where it was: an engine that keeps outcomes
         itself, and hands them out again. To the run they are new; logging is dropped all the same."""
         self.closing = False
+        self.window = Window()
+        """When another thread may interrupt the run's code."""
         self.poison: HoldfastError | None = None
         """The first forbidden thing that workflow code did; it fails the run, caught or not."""
         self.owner: Any = None
@@ -188,22 +194,30 @@ class RunLoop(asyncio.AbstractEventLoop):
         if not ready:
             return True
         outer = self._enter()
-        cancellations = self.cancellations
+        cancellations, window = self.cancellations, self.window
         cancellations.clear()
         count = 0
         try:
-            while ready and count < limit:
-                handle = ready.popleft()
-                count += 1
-                if not handle._cancelled:  # type: ignore[attr-defined]
-                    try:
-                        handle._run()  # type: ignore[attr-defined]
-                    except (SystemExit, KeyboardInterrupt):
-                        # asyncio lets these out of a loop, where they would take the worker down with all its runs.
-                        # The task that raised one keeps it as its outcome, for whoever awaits it.
-                        pass
-                    if cancellations:
-                        self._order_cancellations()
+            try:
+                window.is_open = True
+                while ready and count < limit:
+                    handle = ready.popleft()
+                    count += 1
+                    if not handle._cancelled:  # type: ignore[attr-defined]
+                        try:
+                            handle._run()  # type: ignore[attr-defined]
+                        except (SystemExit, KeyboardInterrupt):
+                            # asyncio lets these out of a loop, where they would take the worker down with all its
+                            # runs. The task that raised one keeps it as its outcome, for whoever awaits it.
+                            pass
+                        if cancellations:
+                            self._order_cancellations()
+            finally:
+                window.is_open = False
+                if window.is_hit:
+                    window.withdraw()
+        except Blocked:
+            pass  # between two callbacks: whoever interrupts has poisoned the run, so this turn was its last
         finally:
             handle = None  # an exception's traceback holds this frame: it must not hold the exception's task in turn
             self._leave(outer)
@@ -326,6 +340,8 @@ class RunLoop(asyncio.AbstractEventLoop):
                 f"write `import asyncio` and call `asyncio.{offender}(...)`, or import holdfast first",
             )
         task = RunTask(coro, self, name, context if context is not None else contextvars.copy_context())
+        if is_library_code(coro):
+            task.origin = task_origin(coro, sys._getframe(1), self._current_origin())  # pyright: ignore[reportPrivateUsage]
         self.live_tasks[task.number] = task
         task.add_done_callback(self._task_done)
         return task
@@ -395,12 +411,30 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def refuse(self, what: str, instead: str) -> NoReturn:
         """Raise, and fail the run even if the workflow catches it."""
+        place = ""
+        if self._running and get_ident() == self._thread:
+            place = user_frame(sys._getframe(1), self._current_origin())  # pyright: ignore[reportPrivateUsage]
+        if place:
+            place = f" (at {place})"
+        elif waits := self.location():
+            place = f" (the run waits at {waits})"
         error = ForbiddenInWorkflow(
-            f"run {self.run_id!r}: {what}. Workflow code must do only what can be replayed: {instead}."
+            f"run {self.run_id!r}: {what}{place}. Workflow code must do only what can be replayed: {instead}."
         )
         if self.poison is None:
             self.poison = error
         raise error
+
+    def _current_origin(self) -> str:
+        task = tasks.current_task(self)
+        return task.origin if isinstance(task, RunTask) else ""
+
+    def location(self) -> str:
+        """Where in the user's code the run waits; empty if that is unknown."""
+        for task in self.live_tasks.values():
+            if not task.done() and (place := waiting_at(task.get_coro())):
+                return place
+        return ""
 
     def _refuse_outsider(self, callback: Callable[..., object]) -> NoReturn:
         if self.closing:

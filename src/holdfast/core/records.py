@@ -101,6 +101,10 @@ class Attempt(NamedTuple):
     outcome: bytes | None = None
     """The encoded value of a transactional step: it was committed with what the step did, and only its record is
     missing. Nobody may run the step again."""
+    retry_at: float | None = None
+    """The step waits: its next attempt is made then, and not earlier. ``None``: it does not wait."""
+    failing_since: float | None = None
+    """When its first attempt failed; ``None``: none has."""
 
 
 class Signal(NamedTuple):

@@ -1,25 +1,36 @@
-"""When a failed attempt is made again, and after how long. Pure: randomness is handed in."""
+"""When a failed attempt is made again, and after how long. Pure: time and randomness are handed in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DefinitionError
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for a bounded number of retries."""
+    """When a failed attempt is made again: exponential backoff with jitter, bounded by a count, a time, or both.
 
-    retries: int = 0
-    """How many times more after the first attempt."""
+    The defaults are meant for trouble that passes by itself, such as a provider's outage: retry for a day, at least
+    every five minutes.
+    """
+
+    retries: int | None = None
+    """Attempts after the first one; ``None``: as many as fit into ``give_up_after``."""
     backoff: float = 1.0
     """Seconds before the first retry."""
     factor: float = 2.0
-    max_backoff: float = 60.0
+    """How much longer each further wait is."""
+    max_backoff: float = 300.0
+    """The longest wait in seconds, unless the error itself asks for a longer one."""
     jitter: float = 0.5
-    """The share of each wait that is drawn at random, so that a crowd of failed calls does not come back as one."""
+    """The share of each wait that is drawn at random, so that many failed calls do not come back at the same time."""
+    give_up_after: float | None = 86_400.0
+    """Seconds after the first failure beyond which no attempt is made; ``None``: only ``retries`` is a limit."""
     retry_on: ExceptionTypes = (Exception,)
     """Only these are retried."""
     retry_if: Callable[[BaseException], bool] | None = None
@@ -27,19 +38,57 @@ class RetryPolicy:
     give_up_on: ExceptionTypes = ()
     """These are never retried."""
     wait_of: Callable[[BaseException], float | None] | None = None
-    """How long an error itself says to wait (a server's ``Retry-After``); ``None``: it does not say."""
+    """The seconds that an error itself asks to wait (a server's ``Retry-After``), or ``None`` if it does not say."""
+
+    def __post_init__(self) -> None:
+        retries: Any = self.retries
+        if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
+            raise DefinitionError(f"RetryPolicy: retries={retries!r} must be a whole number, 0 or more, or None")
+        for name, least in (("backoff", 0.0), ("factor", 1.0), ("max_backoff", 0.0), ("jitter", 0.0)):
+            _check_number(name, getattr(self, name), least)
+        if self.jitter > 1.0:
+            raise DefinitionError(f"RetryPolicy: jitter={self.jitter!r} must be between 0 and 1")
+        if self.give_up_after is not None:
+            _check_number("give_up_after", self.give_up_after, 0.0)
 
     def wants_retry(self, attempt: int, error: BaseException) -> bool:
-        """Whether attempt number ``attempt``, which failed with ``error``, is to be followed by another."""
-        if attempt > self.retries or isinstance(error, self.give_up_on):
+        """Whether attempt number ``attempt``, which failed with ``error``, may be followed by another."""
+        if self.retries is not None and attempt > self.retries:
             return False
-        return isinstance(error, self.retry_on) and (self.retry_if is None or bool(self.retry_if(error)))
+        if isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on):
+            return False
+        return self.retry_if is None or bool(self.retry_if(error))
 
-    def delay(self, attempt: int, draw: float, error: BaseException | None = None) -> float:
-        """Seconds to wait after attempt number ``attempt`` failed; ``draw`` is a random number in [0, 1)."""
-        told = None if self.wait_of is None or error is None else self.wait_of(error)
-        if told is not None:
-            return told
+    def delay(self, attempt: int, draw: float, told: float | None = None) -> float:
+        """Seconds to wait after attempt number ``attempt`` failed; ``draw`` is a random number in [0, 1).
+
+        The wait is never shorter than the backoff, nor than what the error asks for (``told``). Jitter shortens the
+        backoff but adds to what was asked for: everybody who was told to wait was told the same.
+        """
         # The exponent is bounded so that a large attempt number cannot overflow a float.
         full = min(self.max_backoff, self.backoff * self.factor ** min(attempt - 1, 64))
-        return full * (1.0 - self.jitter * draw)
+        wait = full * (1.0 - self.jitter * draw)
+        return wait if told is None else max(wait, told + full * self.jitter * draw)
+
+    def next_wait(self, attempt: int, error: BaseException, draw: float, failing_for: float = 0.0) -> float | None:
+        """Seconds until the next attempt, or ``None`` if attempt number ``attempt`` was the last one.
+
+        ``failing_for`` is the time since the first attempt failed.
+        """
+        if not self.wants_retry(attempt, error):
+            return None
+        wait = self.delay(attempt, draw, None if self.wait_of is None else self.wait_of(error))
+        return None if self.is_over_after(failing_for + wait) else wait
+
+    def is_over_after(self, seconds: float) -> bool:
+        """Whether no attempt is made so long after the first failure."""
+        return self.give_up_after is not None and seconds > self.give_up_after
+
+
+def _check_number(name: str, value: Any, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise DefinitionError(f"RetryPolicy: {name}={value!r} must be a number, {least:g} or more")
+
+
+NO_RETRIES = RetryPolicy(retries=0)
+"""The first failure is the last."""

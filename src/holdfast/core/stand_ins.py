@@ -25,9 +25,10 @@ def _same_wait_for(fut: Any, timeout: float | None) -> Any:
 async def _wait_for_in_run(fut: Any, timeout: float | None) -> Any:
     if timeout is not None and timeout <= 0:
         future = asyncio.ensure_future(fut)
-        if not future.done():
-            future.cancel()
-            await asyncio.wait([future])
+        if future.done():
+            return future.result()  # which raises `CancelledError` if it was cancelled before
+        future.cancel()
+        await asyncio.wait([future])
         try:
             return future.result()
         except asyncio.CancelledError as cancelled:

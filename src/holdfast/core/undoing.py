@@ -93,6 +93,11 @@ def mark_origin(error: BaseException, *origins: Origin) -> None:
     vars(error)[_ORIGIN] = list(origins)
 
 
+def has_origin(error: BaseException) -> bool:
+    """Whether the workflow sees this very exception because of a record."""
+    return bool(vars(error).get(_ORIGIN))
+
+
 def chain_of(error: BaseException) -> Iterator[BaseException]:
     """An exception, what it was raised from, and so on."""
     seen: set[int] = set()

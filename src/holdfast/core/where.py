@@ -1,37 +1,118 @@
-"""Where in the user's code a suspended coroutine stands."""
+"""Where in the user's code something happens: in a suspended coroutine, or on a running stack.
+
+People know their own files. A frame is the user's if it belongs neither to Holdfast nor to the standard library nor to
+an installed package. An application may itself be installed as a package. If no frame is the user's by this rule, the
+package of the outermost frame counts as the application: it called into all the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache
 from types import FrameType
 from typing import Any
 
-_OURS = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(asyncio.__file__) + os.sep,
-)
+_HOLDFAST = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = (_HOLDFAST, os.path.dirname(asyncio.__file__) + os.sep, "<frozen ")
+_LOOP = os.path.join(_HOLDFAST, "core", "loop.py")
+_LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")})
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def waiting_at(coro: Any) -> str:
-    """``file:line in function`` of the innermost frame of user code in a chain of awaits, or an empty string."""
-    place = ""
+    """``file:line in function`` of the user's code that a chain of awaits has come to, or an empty string."""
+    return _describe(_find_user_frame(reversed(list(_awaiting(coro)))))
+
+
+def user_frame(frame: FrameType | None, origin: str = "") -> str:
+    """``file:line in function`` of the user's code on a running stack, whose innermost frame this is.
+
+    ``origin`` is the ``task_origin`` of the task that is running: the answer if the stack has only code of libraries.
+    """
+    found = _find_user_frame(_calling(frame))
+    return origin if origin and (found is None or _package(found)) else _describe(found)
+
+
+def is_library_code(coro: Any) -> bool:
+    """Whether a coroutine belongs to an installed package or the standard library, and not to Holdfast."""
+    file = _file_of(coro)
+    return not file.startswith(_HOLDFAST) and bool(_package_of(file))
+
+
+def task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> str:
+    """Where the user's code creates a task of a library's coroutine, whose own stack will not show the user's code.
+
+    ``frame`` is the innermost frame of the caller, ``origin`` that of the task that creates this one.
+    """
+    found = _find_user_frame(_calling(frame))
+    if found is None or _package(found) == _package_of(_file_of(coro)):
+        return origin
+    return user_frame(frame, origin)
+
+
+def user_stack(frame: FrameType | None, most: int = 5) -> str:
+    """The innermost frames of user code on a running stack, a line each, the innermost last."""
+    places: list[str] = []
+    while frame is not None and len(places) < most:
+        if not frame.f_code.co_filename.startswith(_OURS):
+            places.append(f"  {_describe(frame)}")
+        frame = frame.f_back
+    return "\n".join(reversed(places))
+
+
+def _awaiting(coro: Any) -> Iterator[FrameType]:
+    """The frames of a chain of awaits, the outermost first."""
     for _ in range(1000):
         frame: FrameType | None = (
             getattr(coro, "cr_frame", None) or getattr(coro, "ag_frame", None) or getattr(coro, "gi_frame", None)
         )
-        if frame is not None and not frame.f_code.co_filename.startswith(_OURS):
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if frame is not None:
+            yield frame
         coro = getattr(coro, "cr_await", None) or getattr(coro, "ag_await", None) or getattr(coro, "gi_yieldfrom", None)
         if coro is None:
-            break
-    return place
+            return
 
 
-def user_frame(frame: FrameType | None) -> str:
-    """``file:line in function`` of the innermost frame of user code on a running stack."""
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _calling(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of a stack, the innermost first, up to the turn of a run's loop: the rest is not code of the run."""
+    while frame is not None and not (frame.f_code.co_filename == _LOOP and frame.f_code.co_name == "turn"):
+        yield frame
         frame = frame.f_back
-    return ""
+
+
+def _find_user_frame(frames: Iterable[FrameType]) -> FrameType | None:
+    """The innermost frame of the user's code; ``frames`` begin with the innermost."""
+    installed: list[FrameType] = []
+    for frame in frames:
+        if frame.f_code.co_filename.startswith(_OURS):
+            continue
+        if not _package(frame):
+            return frame
+        installed.append(frame)
+    return next((frame for frame in installed if _package(frame) == _package(installed[-1])), None)
+
+
+def _describe(frame: FrameType | None) -> str:
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _file_of(coro: Any) -> str:
+    code = getattr(coro, "cr_code", None) or getattr(coro, "gi_code", None)
+    return "" if code is None else code.co_filename
+
+
+def _package(frame: FrameType) -> str:
+    return _package_of(frame.f_code.co_filename)
+
+
+@cache
+def _package_of(file: str) -> str:
+    """The path of the installed package or standard library that a file belongs to, or an empty string."""
+    for part in _PACKAGES:
+        if part in file:
+            before, _, inside = file.rpartition(part)
+            return before + part + inside.split(os.sep)[0]
+    return next((library for library in _LIBRARIES if file.startswith(library)), "")

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.commands import Command
 from holdfast.core.records import Kind, Signal
-from holdfast.errors import FenceLost
 from holdfast.stores.approvals import AskApproval, Question, RemindApproval, WithdrawApproval
-from holdfast.stores.operations import Answer, Run, Verdict
+from holdfast.stores.operations import Answer, Verdict
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.hosting import Host
+    from holdfast.engine.steps import StepRun
 
 APPROVAL = "approval"
 """What the journal calls the command."""
@@ -86,20 +85,21 @@ class Questions:
         host.writer.submit(WithdrawApproval(run.key, run.epoch, command.call.id, host.clock.now()), lambda _: None)
 
 
-async def remind(host: Host, run: Run, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
+async def remind(step: StepRun, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
     """Note, for a step, that people are told of a question again; false when it is open no more."""
-    op = RemindApproval(run.key, run.epoch, id, reminders, asked_of, host.clock.now(), expires_at)
-    return await _verdict(host, run, op) is Verdict.DONE
+    run, now = step.run, step.host.clock.now()
+    op = RemindApproval(run.key, run.epoch, id, reminders, asked_of, now, expires_at)
+    return await _verdict(step, op) is Verdict.DONE
 
 
-async def withdraw(host: Host, run: Run, id: str) -> bool:
+async def withdraw(step: StepRun, id: str) -> bool:
     """Take a question back, for a step; false when it has been answered: then the answer counts."""
-    op = WithdrawApproval(run.key, run.epoch, id, host.clock.now())
-    return await _verdict(host, run, op) is not Verdict.REFUSED
+    op = WithdrawApproval(step.run.key, step.run.epoch, id, step.host.clock.now())
+    return await _verdict(step, op) is not Verdict.REFUSED
 
 
-async def _verdict(host: Host, run: Run, op: RemindApproval | WithdrawApproval) -> Answer:
-    answer = await host.writer.perform(op)
+async def _verdict(step: StepRun, op: RemindApproval | WithdrawApproval) -> Answer:
+    answer = await step.host.writer.perform(op)
     if answer is Verdict.FENCED:
-        raise FenceLost(f"run {run.id!r} is held by another worker now")
+        step.lose()
     return answer

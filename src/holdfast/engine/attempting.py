@@ -7,18 +7,22 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.engine.definitions import StepDefinition
-from holdfast.errors import StepTimedOut
+from holdfast.engine.forked_child import StepProcess
+from holdfast.errors import StepFailed, StepTimedOut
 
 
 async def in_time(step: StepDefinition, run_id: str, attempt: int, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Await the call for as long as an attempt of this step may take; then raise ``StepTimedOut``."""
     if step.timeout is None:
-        return await call()
+        with StepProcess(step.name):
+            return await call()
     scope = asyncio.timeout(step.timeout)
     try:
         async with scope:
-            return await call()
-    except TimeoutError:
+            with StepProcess(step.name):
+                return await call()
+    except (TimeoutError, asyncio.CancelledError):
+        # Not a `TimeoutError` if the code has left a request to cancel its task behind.
         if scope.expired():
             raise StepTimedOut(
                 f"step {step.name!r} of run {run_id!r} took longer than its time-out of "
@@ -28,10 +32,20 @@ async def in_time(step: StepDefinition, run_id: str, attempt: int, call: Callabl
         raise
 
 
-def call_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a plain function in a thread, so that whatever it raises can be carried by a future."""
+def cancelled_from_within(step: StepDefinition, run_id: str) -> StepFailed:
+    """The error of an attempt that ended because its task was cancelled, and not by Holdfast."""
+    return StepFailed(
+        f"step {step.name!r} of run {run_id!r} ended without an outcome: its own code, or a library that it calls, "
+        f"cancelled its task or raised CancelledError. Cancel only tasks that the step itself has created",
+        step.name,
+    )
+
+
+def call_plain(step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a step's plain function in a thread, so that whatever it raises can be carried by a future."""
     try:
-        return function(*args, **kwargs)
+        with StepProcess(step.name):
+            return step.function(*args, **kwargs)
     except StopIteration as stop:
         # A future cannot carry it: it would end the coroutine that awaits it as if that had returned.
         raise RuntimeError("the step raised StopIteration") from stop

@@ -4,7 +4,8 @@
 reported as failed. The run is then held by a worker that does not know of it, and nobody else takes it up while that
 worker lives. Nor does anything tell: a store reports what *others* write. So every such failure leaves a *doubt*: there
 is another look at once, and one more after a lease, for a request that was only delayed; what the store says is ours
-and we do not know is given back.
+and we do not know is given back. So is every ``LOOK_FOR_UNHELD`` seconds whatever got there in another way: a run must
+never stay with a worker that lives and does not work on it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,23 @@ from holdfast.core.states import RunState
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
+from holdfast.engine.isolation import Isolation
 from holdfast.engine.writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.contract import History, NewSignals, RunFilter, Store
 from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
+from holdfast.stores.rules import is_isolated
 from holdfast.stores.serving import served_name
 
 log = logging.getLogger("holdfast.engine")
 
 PAUSE = 0.2
 """Seconds after which a claim that got nothing, although something was due, is made again."""
+
+LOOK_FOR_UNHELD = 60.0
+"""Seconds between two looks for runs that the store says this worker holds, and that it does not work on."""
+UNREADABLE_PAUSE = 10.0
+"""Seconds before a run may be claimed again whose journal could not be read, for a reason that no store should have."""
 
 BATCH = 64
 UNHEARD_PAGE = 500
@@ -58,6 +66,11 @@ class Holder(Protocol):
     @property
     def is_empty(self) -> bool:
         """Whether no run is in memory."""
+        ...
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no run is in memory, and none is about to be."""
         ...
 
     def driver_of(self, key: int) -> Driver | None:
@@ -98,11 +111,17 @@ class Claims:
         self._signal_cursor = 0
         self._doubts: list[float] = []
         """When (monotonic) to look for what the store may have done without our knowing."""
+        self._next_look = holder.clock.monotonic() + LOOK_FOR_UNHELD
+        """When (monotonic) to look for it in any case."""
         self.starved = False
         """Whether there was something to take, and no room for it."""
+        self._isolation = Isolation(holder, lease)
         self._some_stand = False
         """Runs in memory stand still, or are about to, because their workflows were switched off."""
         self._claiming = False
+        self._claimed_meanwhile: set[str] = set()
+        """Runs that a claim gave to this worker before their start was answered. Only the claim takes them up: if it
+        cannot read their journals, it gives them back, and the answer to the start does not know that."""
         self._held_back: list[tuple[Run, WorkflowDefinition]] = []
         """Runs that a parent has started while a claim was under way: perhaps it is that which has given them to us."""
         self.starting: Counter[str] = Counter()
@@ -140,6 +159,7 @@ class Claims:
             and not holder.draining
             and new.available_at <= holder.clock.now()
             and holder.room > 0
+            and not self._isolation.is_exclusive
             and self.serves(new.queue)
         )
         holder.expect(mine)
@@ -148,11 +168,13 @@ class Claims:
         def done(answer: Answer | BaseException) -> None:
             holder.expect(-mine)
             self.starting[new.id] -= mine
+            is_claimed = new.id in self._claimed_meanwhile
             if not self.starting[new.id]:
                 del self.starting[new.id]
+                self._claimed_meanwhile.discard(new.id)
             if isinstance(answer, BaseException):
                 self.doubt()
-            elif mine and isinstance(answer, Started) and self._is_new_here(answer):
+            elif mine and isinstance(answer, Started) and self._is_new_here(answer) and not is_claimed:
                 # Taken up here and not by whoever asked: if that was cancelled meanwhile, the run is still ours.
                 assert definition is not None
                 if self._claiming and op.link is not None:
@@ -186,36 +208,46 @@ class Claims:
             next_wake = await holder.store.next_wake(workflows=names, queues=self._queues)
             # The answer may be older than a park of ours, of which nobody tells us again.
             self._next_wake = _earlier(next_wake, self._parked_meanwhile)
-            self.starved = holder.room <= 0
+            self.starved = holder.room <= 0 or self._isolation.is_exclusive
             if self.starved or not self.is_due():
                 return
             limit = min(BATCH, holder.room)
+            suspects_after = self._isolation.suspects_after()
             holder.expect(limit)
             self._claiming = True
+            runs: Sequence[Run] = ()
             try:
-                runs = await holder.store.claim(holder.worker, workflows=names, queues=self._queues, limit=limit)
+                runs = await holder.store.claim(
+                    holder.worker, workflows=names, queues=self._queues, limit=limit, suspects_after=suspects_after
+                )
+                self._claimed_meanwhile.update(run.id for run in runs if run.id in self.starting)
                 histories = await self._read_histories(runs)
                 for run, history in zip(runs, histories, strict=True):
                     if history is not None:
                         holder.take(run, self._definitions[served_name(run.workflow, run.version)], history)
-            except StoreError:
+                self._isolation.note_claimed(self._suspects_among(runs))
+            except BaseException:
                 self.doubt()
                 raise
             finally:
                 holder.expect(-limit)
                 self._claiming = False
-                self._take_held_back()
+                self._take_held_back({run.id for run in runs})
             if not runs:
                 # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
                 self._next_wake = holder.clock.now() + PAUSE
                 return
 
-    def _take_held_back(self) -> None:
+    def _suspects_among(self, claimed: Sequence[Run]) -> list[Driver]:
+        suspects = [run for run in claimed if is_isolated(run.suspicion)]
+        return [driver for run in suspects if (driver := self._holder.driver_of(run.key)) is not None]
+
+    def _take_held_back(self, claimed: Collection[str]) -> None:
         """Take up the runs that were started while a claim was under way, unless that was what gave them to us."""
         held_back, self._held_back = self._held_back, []
         for run, definition in held_back:
             self._holder.expect(-1)
-            if self._holder.driver_of(run.key) is None:
+            if run.id not in claimed and self._holder.driver_of(run.key) is None:
                 self._holder.take(run, definition, EMPTY)
 
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
@@ -230,23 +262,46 @@ class Claims:
                 log.error("run %r fails, because its journal cannot be read: %s", runs[0].id, error)
                 self._end_unread(runs[0], error)
                 return [None]
-            return [history for run in runs for history in await self._read_histories([run])]
+            return await self._read_alone(runs)
         except StoreError:
             # They are ours by now, and nobody else would take them up while we live.
             for run in runs:
-                self._holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: self._holder.nudge())
+                self._release(ReleaseRun(run.key, run.epoch))
             raise
+        except Exception as error:
+            if len(runs) > 1:
+                return await self._read_alone(runs)
+            log.exception("run %r is given back, because its journal could not be read", runs[0].id)
+            later = self._holder.clock.now() + UNREADABLE_PAUSE
+            self._release(ReleaseRun(runs[0].key, runs[0].epoch, later, encode_error(error)))
+            return [None]
+
+    async def _read_alone(self, runs: Sequence[Run]) -> list[History | None]:
+        return [history for run in runs for history in await self._read_histories([run])]
 
     def _end_unread(self, run: Run, error: StoreCorrupt | UndecryptableValue) -> None:
         holder, at = self._holder, self._holder.clock.now()
         ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
-        op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at)
+        op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at, heed_cancel=False)
         holder.writer.submit(op, partial(self._ended_unread, ended))
 
     def _ended_unread(self, ended: Run, answer: Answer | BaseException) -> None:
         if answer in (Verdict.DONE, Verdict.TOLD):
             self._holder.ended_unread(ended)
             self._holder.nudge()
+        elif isinstance(answer, BaseException):
+            self.doubt()
+
+    # Giving back
+
+    def _release(self, op: ReleaseRun) -> None:
+        self._holder.writer.submit(op, self.given_back)
+
+    def given_back(self, answer: Answer | BaseException) -> None:
+        """The store has been asked to give a run to another worker, or to this one again."""
+        if isinstance(answer, BaseException):
+            self.doubt()
+        self._holder.nudge()  # nobody tells of our own writes
 
     # Doubts
 
@@ -257,29 +312,39 @@ class Claims:
 
     def in_doubt(self) -> bool:
         """Whether it is time to look for what we may have been given."""
-        return bool(self._doubts) and min(self._doubts) <= self._holder.clock.monotonic()
+        return min((self._next_look, *self._doubts)) <= self._holder.clock.monotonic()
+
+    async def look_for_unheld(self) -> None:
+        """Look for them, if it is time to."""
+        if self.in_doubt():
+            await self.give_back_unheard()
 
     async def give_back_unheard(self) -> None:
         """Release the runs that the store gave us in an answer that never came."""
+        from holdfast.stores.sealing import beneath  # only here: most programs seal nothing
+
         holder = self._holder
         now, before, unsure = holder.clock.monotonic(), None, False
         while True:
+            known = {(driver.run.key, driver.run.epoch) for driver in holder.drivers()}
             held = RunFilter(states=(RunState.RUNNING,), owner=holder.worker)
-            page = await holder.store.list_runs(held, limit=UNHEARD_PAGE, before=before)
+            # As the rows are kept: nobody reads what is sealed in them, and it may be why they are here.
+            page = await beneath(holder.store).list_runs(held, limit=UNHEARD_PAGE, before=before)
             for run in page:
                 driver = holder.driver_of(run.key)
                 # A driver of an earlier epoch is only about to learn that its run ended, and somebody reopened it.
                 if driver is not None and driver.run.epoch == run.epoch:
                     continue
-                if self.starting[run.id]:
-                    unsure = True  # perhaps its answer is only on its way
+                if self.starting[run.id] or (run.key, run.epoch) in known:
+                    unsure = True  # perhaps the answer to its start is on its way, or it has left while we asked
                     continue
-                log.warning("run %r was given to this worker in an answer that got lost; it is given back", run.id)
-                holder.writer.submit(ReleaseRun(run.key, run.epoch), lambda _: holder.nudge())
+                log.warning("run %r is held by this worker, which does not work on it; it is given back", run.id)
+                self._release(ReleaseRun(run.key, run.epoch))
             if len(page) < UNHEARD_PAGE:
                 break
             before = page[-1].key
         self._doubts = [due for due in self._doubts if due > now] + [now + PAUSE] * unsure
+        self._next_look = now + LOOK_FOR_UNHELD
 
     # Signals and requests
 

@@ -1,4 +1,8 @@
-"""Time and chance as the engine sees them, so that tests can bring their own."""
+"""Time and chance as the engine sees them, so that tests can bring their own.
+
+What is due is decided by the store's clock: on a database server, by the server's (see ``stores.clocks``). Leases are
+measured by a clock that nobody sets, and that counts while the machine is suspended: others count that time as well.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from holdfast.stores.clocks import elapsed
+
 LONGEST_NAP = 30.0
-"""A timer looks at the wall clock at least this often, so that a clock that is set forward is noticed."""
+"""A timer looks at the clock at least this often, so that a clock that is set forward is noticed."""
 
 
 class Alarm(Protocol):
@@ -43,19 +49,22 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Real time. ``now`` is the store's clock (default: the machine's own)."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
 
     def now(self) -> float:
         """Seconds since 1970."""
-        return time.time()
+        return self._now()
 
     def monotonic(self) -> float:
         """Seconds on a clock that is never set."""
-        return time.monotonic()
+        return elapsed()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
         """Call back at ``when``, or after ``LONGEST_NAP`` if that is earlier."""
-        delay = min(max(0.0, when - time.time()), LONGEST_NAP)
+        delay = min(max(0.0, when - self._now()), LONGEST_NAP)
         return asyncio.get_running_loop().call_later(delay, callback)
 
     async def sleep(self, seconds: float) -> None:

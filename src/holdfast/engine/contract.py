@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.engine.hosting import StepEngine
@@ -15,6 +16,8 @@ class Engine(StepEngine, Protocol):
 
     worker: int
     """The number under which it is registered as a worker, where there are such numbers."""
+    on_stuck: Callable[[], None]
+    """Called in another thread when the event loop has been blocked for too long: see ``loop_watch``."""
 
     @property
     def news(self) -> News:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.codec import InputsCodec, ValueCodec, check_size
 from holdfast.core.execution import Execution
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import WorkflowSpec
@@ -36,7 +36,7 @@ class StepDefinition:
     parameters: tuple[str, ...]
     namespace: Mapping[str, object]
     """Where the classes of recorded exceptions are looked up, beside the modules that are loaded."""
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = NO_RETRIES
     timeout: float | None = None
     effect: Effect = Effect.IDEMPOTENT
     transaction: bool = False
@@ -124,7 +124,7 @@ class WorkflowDefinition:
     """What each of its runs may use, unless it is started with another budget."""
     is_agent: bool = False
     max_deliveries: int = MAX_DELIVERIES
-    """How often a run of it may take its worker down in a row, without a new record, before it is ``dead``."""
+    """Deaths of workers that held nothing but a run of it, without a new record, that make the run ``dead``."""
     version: str = ""
     """The version that its runs are started with."""
     serves: tuple[str, ...] = ()
@@ -154,6 +154,7 @@ class WorkflowDefinition:
         return WorkflowSpec(
             name=self.name,
             parameters=self.inputs.parameters,
+            inputs_schema=self.inputs.schema,
             id_template=self.id_template,
             queue=self.queue,
             queue_key=self.queue_key,

@@ -13,7 +13,13 @@ record. Being asked to pause, it starts nothing more, and parks when what is in 
 
 The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
 *finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
-(this worker stops, or the workflow was switched off) and *lost* (a write was fenced: somebody else holds the run).
+(this worker stops, the workflow was switched off, or the run's end could not be recorded) and *lost* (a write was
+fenced: somebody else holds the run).
+
+A write that is answered with an exception and not with a verdict was handed in several times (see ``writer``). For a
+record that means that it cannot be recorded, and the run fails. For the end of the run it means that nobody knows what
+the store has: the run is given back, and whoever claims it goes on from what is recorded. Dropping it from memory alone
+would leave it ``running`` under a worker that lives and does not work on it.
 """
 
 from __future__ import annotations
@@ -40,9 +46,10 @@ from holdfast.engine.in_flight import StepsInFlight
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.parking import park_of
 from holdfast.engine.recording import Recorder
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.contract import History, Request
 from holdfast.stores.operations import Answer, Cancel, FinishRun, ReleaseRun, Run, Verdict
+from holdfast.stores.rules import is_isolated
 
 log = logging.getLogger("holdfast.engine")
 
@@ -79,6 +86,10 @@ class Driver:
         self._timers = host.timers(self)
         self._to_start: list[Command] = []
         self._resuming = True
+        self._resume_after = -1
+        """``seq`` of the last record of what was due on resume."""
+        self._last_recorded = -1
+        """``seq`` of the last record that became durable here."""
         self._pumping = False
         self._mid_turn = False
         """The workflow has more to do than fits into one turn of the process's loop."""
@@ -88,7 +99,12 @@ class Driver:
         self._pausing = False
         self.standing = False
         """Its workflow was switched off: nothing more is begun here."""
-        self.parked_until: float | None = None
+        self.is_isolated = is_isolated(run.suspicion)
+        """Workers that held it died, and nothing new is recorded since."""
+        self.has_fault = False
+        """It cannot continue with this code, and the log says so."""
+        self.wakes_at: float | None = None
+        """When a parked run is to be taken up again."""
 
     # Coming into memory
 
@@ -121,12 +137,24 @@ class Driver:
         self.execution.start()
         self._pump()
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether the run's code is in memory."""
+        return hasattr(self, "execution")
+
     # Turning
 
     def _pump(self) -> None:
         """Deliver what is in the inbox, record by record, and act on what the workflow asks for."""
         if self._pumping or self.gone:
             return
+        try:
+            self._turn_and_act()
+        except Exception as error:  # a defect of ours: without this, the run would stand still in memory
+            log.exception("run %r could not be carried on", self.run.id)
+            self.fail(error)
+
+    def _turn_and_act(self) -> None:
         self._pumping = True
         self.host.turning(self.run.id)
         try:
@@ -150,9 +178,11 @@ class Driver:
                 return False
             if execution.fault is not None:
                 return True
+            if not inbox and execution.loop.replaying:
+                execution.go_live()
+            if execution.is_undoing_held and self._begin_undoing():
+                continue
             if not inbox:
-                if execution.loop.replaying:
-                    execution.go_live()
                 return True
             record, value = inbox.popleft()
             if execution.ending is not None:
@@ -160,6 +190,14 @@ class Driver:
             else:
                 execution.deliver(record, value)
         return False
+
+    def _begin_undoing(self) -> bool:
+        """Let the run undo what it has done, unless there is an outcome to come that must be undone first."""
+        if not self.execution.loop.replaying:
+            self._cancel_withdrawn()  # of those that are not on their way yet, nothing comes any more
+            self.steps.record_kept_outcomes()
+        upcoming = (record for record, _ in self._inbox)
+        return self.execution.begin_undoing(upcoming, expected=self.journal.expected)
 
     def _record_patches(self) -> None:
         """Record what the code has decided, now: no record may come before it that rests on it."""
@@ -172,13 +210,7 @@ class Driver:
     def _act(self) -> None:
         """The workflow is idle: carry out what it asked for."""
         execution = self.execution
-        for command in execution.take_withdrawn():
-            if (step := self.steps.begun.pop(command.position, None)) is not None:
-                step.cancel()
-            elif command.kind is Kind.CHILD:
-                self._children.withdrawn(command)
-            elif command.kind is Kind.APPROVAL:
-                self._questions.withdrawn(command)
+        self._cancel_withdrawn()
         self._log_stray_errors()
         if self._ending:
             return
@@ -188,18 +220,32 @@ class Driver:
         self._to_start += execution.take_issued()
         if self._resuming and self.run.epoch > 1:  # whoever had the run before may have told something of these
             self.told |= {one.position for one in execution.open.values() if one.kind in _TOLD}
-        if self._resuming and (self._heed_cancel() or (not self._is_halted and self._timers.record_due())):
+        if self._resuming and (self._heed_cancel() or (not self.is_halted and self._timers.record_due())):
+            self._resume_after = self.journal.next_seq - 1
             return  # what is due comes before what was in flight, or a paid call starts only to be cancelled
-        self._resuming = self._resuming and self._is_halted
-        if not self._is_halted:
+        if self._last_recorded < self._resume_after:
+            return  # not all of it is durable yet
+        self._resuming = self._resuming and self.is_halted
+        if not self.is_halted:
             self._answer_waits()
         self._start_commands()
         self._timers.set_alarm()
         self.rest()
 
+    def _cancel_withdrawn(self) -> None:
+        for command in self.execution.take_withdrawn():
+            if (step := self.steps.begun.pop(command.position, None)) is not None:
+                step.cancel()
+            elif command.kind is Kind.CHILD:
+                self._children.withdrawn(command)
+            elif command.kind is Kind.APPROVAL:
+                self._questions.withdrawn(command)
+
     def rest(self) -> None:
         """See whether there is anything left to do here for now."""
-        if self.execution.ending is not None:
+        if self.execution.is_undoing_held and not self.journal.expected:
+            self._pump()
+        elif self.execution.ending is not None:
             self._end()
         elif self.standing and self._is_still():
             self._give_back()
@@ -209,7 +255,7 @@ class Driver:
             self.host.run_idle(self)
 
     def _start_commands(self) -> None:
-        if self.host.draining or self._is_halted or not self.execution.patches.is_settled:
+        if self.host.draining or self.is_halted or not self.execution.patches.is_settled:
             return
         commands, self._to_start = self._to_start, []
         for command in commands:
@@ -235,6 +281,10 @@ class Driver:
 
     def recorded(self, record: Record, value: Any) -> None:
         """A record is durable: the workflow may see it."""
+        if self.is_isolated:
+            self.is_isolated = False
+            self.host.nudge()  # the worker waited for this before it takes other runs
+        self._last_recorded = record.seq
         self._inbox.append((record, value))
         self._pump()
 
@@ -254,16 +304,17 @@ class Driver:
                 self._heed_cancel()
         elif request.pause and self._is_here():
             self._pausing = True
+            self.steps.put_back_waiting()
             if not self.execution.loop.replaying:  # else as soon as it is where it was
                 self.rest()
 
     @property
     def takes_in(self) -> bool:
         """Whether what happens now is recorded now."""
-        return self._is_live() and not self._is_halted
+        return self._is_live() and not self.is_halted
 
     @property
-    def _is_halted(self) -> bool:
+    def is_halted(self) -> bool:
         """Whether nothing more is to be begun here, for now."""
         return self._pausing or self.standing
 
@@ -273,7 +324,7 @@ class Driver:
 
     def _is_here(self) -> bool:
         """Whether the run's code is in memory, and neither ends nor leaves."""
-        return hasattr(self, "execution") and not (self.parking or self._ending or self.gone)
+        return self.is_begun and not (self.parking or self._ending or self.gone)
 
     def _heed_cancel(self) -> bool:
         """Record that the run is to be cancelled, if somebody has asked for it; true when that is new."""
@@ -310,7 +361,7 @@ class Driver:
             self.gone
             or self.parking
             or self._ending
-            or self.steps.begun
+            or self.steps.at_work
             or self.journal.on_its_way
             or self._inbox
             or self._pumping
@@ -319,12 +370,25 @@ class Driver:
 
     def _is_idle(self) -> bool:
         """Whether the run waits for nothing but time, signals and other runs."""
-        return self._is_still() and not self._to_start and len(self.execution.open) == self.execution.waits
+        waits = self.execution.waits + len(self.steps.begun)  # of steps, for their next attempts
+        return self._is_still() and not self._to_start and len(self.execution.open) == waits
 
     def is_parkable(self, now: float) -> bool:
         """Whether it is worth while to take the run out of memory."""
-        due = self._timers.next_due()
+        due = self._next_due()
         return self._is_idle() and (due is None or due - now > PARK_AFTER)
+
+    def _next_due(self) -> float | None:
+        """When the run goes on by itself: the next timer, or the next attempt of a step."""
+        due = self._timers.next_due()
+        waiting = self.steps.waiting
+        if not waiting:
+            return due
+        return waiting[0][0] if due is None else min(due, waiting[0][0])
+
+    def put_back(self, command: Command) -> None:
+        """Begin a step again that has no outcome: as soon as anything is begun here."""
+        self._to_start.append(command)
 
     def park(self) -> None:
         """Leave memory until the next timer or signal, or the next end of another run; if paused, until resumed."""
@@ -336,19 +400,22 @@ class Driver:
             self.run,
             list(self.execution.open.values()),
             self._timers.next_due(),
+            self.steps.waiting,
             self.journal.next_seq,
             paused=self._pausing,
         )
-        self.host.writer.submit(op, self._parked)
+        self.steps.put_back_waiting()
+        self.host.writer.submit(op, partial(self._parked, None if self._pausing else op.wake_at))
 
-    def _parked(self, answer: Answer | BaseException) -> None:
+    def _parked(self, wakes_at: float | None, answer: Answer | BaseException) -> None:
         if self.gone:
             return
         if answer is Verdict.DONE:
-            self.parked_until = None if self._pausing else self._timers.next_due()
+            self.wakes_at = wakes_at
             self._leave(None)
-        elif answer is Verdict.REFUSED:
-            # There is something to do: what the run waits for has come, it was resumed, or it is to be cancelled.
+        elif answer is Verdict.REFUSED or isinstance(answer, BaseException):
+            # There is something to do: what the run waits for has come, it was resumed, or it is to be cancelled. Or
+            # the park could not be written: then it stays in memory. (If it was, the next write is fenced.)
             self.parking = self._pausing = False
             self._act()
             self.host.run_refused_park(self)
@@ -360,16 +427,18 @@ class Driver:
         ending = self.execution.ending
         assert ending is not None
         if not self.journal.on_its_way and not self._ending:
-            self._finish(end_of(ending, self.run.id), ending.rewind)
+            self.host.telling.tell_skipped(self)
+            self._finish(end_of(ending, self.run.id), ending.rewind, heed_cancel=not self._cancel_sent)
 
     def fail(self, error: BaseException) -> None:
         """The run cannot go on with this code: its journal stays as it is."""
         if not self._ending and not self.gone:
-            log.error("run %r of workflow %r cannot go on: %s", self.run.id, self.run.workflow, type(error).__name__)
-            self._finish(End(RunState.FAILED, None, encode_error(error)), heed_cancel=False)
+            self.has_fault, encoded = True, encode_error(error)
+            self.host.run_log.log_fault(self.run, encoded)
+            self._finish(End(RunState.FAILED, None, encoded), heed_cancel=False)
 
     def die(self, error: bytes) -> None:
-        """The run has taken its workers down too often: nobody takes it up any more, until a person says so."""
+        """The run's workers died too often: nobody executes it until a person retries it."""
         if not self._ending and not self.gone:
             self._finish(End(RunState.DEAD, None, error), heed_cancel=False)
 
@@ -394,6 +463,11 @@ class Driver:
             self._ending = False
             self._cancel_asked = True
             self._heed_cancel()
+        elif isinstance(answer, BaseException):
+            unknown = StoreUnavailable(f"the end of run {self.run.id!r} could not be recorded: {answer!r}")
+            log.error("%s; it is given back, and goes on from its journal", unknown)
+            # It counts as a delivery, so that steps are not run again and again if this never works.
+            self._give_back(encode_error(unknown))
         else:
             self.lose()
 
@@ -413,29 +487,26 @@ class Driver:
         if self.gone or self.standing:
             return
         self.standing = True
-        self.steps.leave_waiting()
-        if not hasattr(self, "execution"):
+        self.steps.put_back_waiting()
+        if not self.is_begun:
             self._give_back()
         elif not (self.parking or self._ending):
             self.rest()
 
     def go_on(self) -> None:
         """The workflow was switched on again, while something was in flight."""
-        # What was left to make no further attempt is begun by whoever takes the run up next.
-        if not self.steps.left_some:
-            self.standing = False
-            if self._is_live():
-                self._act()
+        self.standing = False
+        if self._is_live():
+            self._act()
 
-    def _give_back(self) -> None:
-        # It may be switched on by then, and nobody tells of our own writes: look again.
-        self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch), lambda _: self.host.nudge())
+    def _give_back(self, error: bytes | None = None) -> None:
+        self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch, error=error), self.host.given_back)
         self._leave(None)
 
     def abandon(self) -> None:
         """The event loop is gone: unwind the workflow's code, and touch nothing else."""
         self.gone = True
-        if hasattr(self, "execution"):
+        if self.is_begun:
             self.execution.leave()
 
     def vanish(self) -> None:
@@ -453,7 +524,7 @@ class Driver:
         self.gone = True
         self._timers.stop()
         self.steps.cancel()
-        if hasattr(self, "execution"):
+        if self.is_begun:
             self.execution.leave()
         self.host.run_over(self, ended)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.codec import describe_error, encode_error
+from holdfast.codec import describe_error, encode_error, message_of
 from holdfast.core.execution import Ending
 from holdfast.core.states import RunState
 from holdfast.errors import CompensationFailed
@@ -33,7 +33,9 @@ def _not_undone(ending: Ending, run_id: str) -> CompensationFailed:
     assert ending.not_undone is not None
     step, record = ending.not_undone
     why = describe_error(record.payload or b"null")
-    first = "was cancelled" if ending.is_cancelled else f"failed ({type(ending.error).__name__}: {ending.error})"
+    assert ending.error is not None
+    said = f"failed ({type(ending.error).__name__}: {message_of(ending.error)})"
+    first = "was cancelled" if ending.is_cancelled else said
     error = CompensationFailed(
         f"run {run_id!r} {first}, and step {step!r} could not be undone: its compensation {record.name!r} failed with "
         f"{why.type.rpartition('.')[2]}: {why.message}. What was recorded before {step!r} has not been undone either. "

@@ -24,25 +24,28 @@ from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
 from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Attempt
-from holdfast.engine import quiet
+from holdfast.core.tasks import keep_running
+from holdfast.engine import forked_child, quiet
 from holdfast.engine.announcing import Announcements
 from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.idle import IdleRuns
+from holdfast.engine.loop_watch import MAX_BLOCKED_S, LoopWatch
 from holdfast.engine.membership import Membership
 from holdfast.engine.patience import when_available
-from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse
+from holdfast.engine.pulse import INTERRUPT_AFTER, Pulse, Turn
 from holdfast.engine.steps import AroundStep, StepRun
 from holdfast.engine.telling import Teller
 from holdfast.engine.threads import Threads
 from holdfast.engine.ticking import Ticker
 from holdfast.engine.timing import Timers
 from holdfast.engine.writer import Done, Writer
-from holdfast.errors import RunNotFound, StoreError, UsageError, WorkflowNeverYields
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, StoreUnavailable, UsageError, WorkflowNeverYields
+from holdfast.run_log import RunLog
 from holdfast.stores.arrivals import Arrivals
-from holdfast.stores.contract import History, Store
+from holdfast.stores.contract import History, Reaped, Store
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
 
@@ -73,6 +76,7 @@ class JournalEngine:
         threads: int = 64,
         clock: Clock | None = None,
         interrupt_after: float = INTERRUPT_AFTER,
+        max_blocked_s: float = MAX_BLOCKED_S,
         max_value: int = LARGEST,
         pulse: type[Pulse] = Pulse,
         execution: Callable[..., Execution] = Execution,
@@ -80,12 +84,13 @@ class JournalEngine:
         schedules: bool = True,
     ) -> None:
         self.store = store
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock(store.now)
         self.draining = False
         self.max_value = max_value
         self.worker = 0
         self.execution = execution
         self.around_step = around_step
+        self.run_log = RunLog.of_store(store)
         self.telling = Teller(self)
         self.news = News()
         self.stragglers: set[asyncio.Task[Any]] = set()
@@ -98,6 +103,8 @@ class JournalEngine:
         self._definitions = definitions
         self._lease = lease
         self._interrupt_after = interrupt_after
+        self._max_blocked_s = max_blocked_s
+        self.on_stuck: Callable[[], None] = lambda: None
         self._concurrency = concurrency
         served = None if queues is None else tuple(queues)
         self._drivers: dict[int, Driver] = {}
@@ -119,6 +126,9 @@ class JournalEngine:
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
         self._hurried = False
         self._closed = False
+        self.refusal: StoreError | None = None
+        """Why this engine cannot use the store any more."""
+        self.on_refusal: Callable[[], object] = lambda: None
         self._chores: set[asyncio.Task[Any]] = set()
         self._make_pulse = pulse
         self._pulse: Pulse
@@ -141,19 +151,22 @@ class JournalEngine:
             lease=self._lease,
             renew=self.membership.renew,
             on_lost=self.membership.lost,
-            on_blocked=self._blocked,
+            interrupt=self._interrupt,
             interrupt_after=self._interrupt_after,
+            watch=LoopWatch(max_blocked_s=self._max_blocked_s, now=self.clock.monotonic),
+            on_stuck=lambda: self.on_stuck(),
             now=self.clock.monotonic,
         )
         self._pulse.start()  # at once: a store that is waited for below must not cost the lease
         try:
             await when_available(self._announcements.announce, self.clock)
             # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
-            await when_available(partial(self.store.reap, self.worker), self.clock)
+            await when_available(self._reap, self.clock)
         except BaseException:
             self._pulse.stop()
             await self.store.close()
             raise
+        forked_child.guard_loop(self.loop)
         self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
 
     async def close(self, grace: float = 0.0) -> None:
@@ -161,12 +174,19 @@ class JournalEngine:
         if self._closed:
             return
         self.draining = True
+        if self._watcher is None:  # never opened, or opening failed, and has cleaned up: that error must not be hidden
+            self._closed = True
+            self.threads.stop()
+            return
+        for driver in list(self._drivers.values()):
+            driver.steps.put_back_waiting()
         await self._wind_down(grace)
         self._closed = True
         self._idle.stop()
         try:
             await self._hand_over()
         finally:
+            forked_child.release_loop(self.loop)
             # Only now: a lease that passes while we hand over would make a death of it.
             self._pulse.stop()
         for error in await asyncio.gather(*(close() for close in self.closers), return_exceptions=True):
@@ -191,6 +211,8 @@ class JournalEngine:
             await asyncio.wait(self.stragglers, timeout=STRAGGLER_PATIENCE)
         self.writer.stop()
         self.threads.stop()
+        if self.refusal is not None:
+            return  # it takes nothing, and others take over when this process lets go of its lock
         try:
             await self.store.retire_worker(self.worker)
         except StoreError as error:
@@ -198,6 +220,7 @@ class JournalEngine:
 
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
+        forked_child.release_loop(self.loop)
         self._closed = True
         self.draining = True
         self._idle.stop()
@@ -238,8 +261,8 @@ class JournalEngine:
 
     async def _wind_down(self, grace: float) -> None:
         """Let what is in flight end, without starting anything new."""
-        until = self.clock.now() + grace
-        while not self._hurried and self.clock.now() < until:
+        until = self.clock.monotonic() + grace
+        while not self._hurried and self.clock.monotonic() < until:
             if not any(driver.in_flight for driver in self._drivers.values()):
                 return
             await self.clock.sleep(0.02)
@@ -248,6 +271,11 @@ class JournalEngine:
     def is_closed(self) -> bool:
         """Whether this engine has let go of its runs."""
         return self._closed
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has let go of its runs, or is about to: the end of ``asyncio.run`` cancels all tasks at once."""
+        return self._closed or (self._watcher is not None and self._watcher.cancelling() > 0)
 
     # What the runtime asks for
 
@@ -273,7 +301,7 @@ class JournalEngine:
         """Change a run from outside."""
         try:
             answer = await self.writer.perform(op)
-        except StoreError:
+        except Exception:
             self._claims.doubt()
             raise
         assert isinstance(answer, Verdict)
@@ -283,6 +311,8 @@ class JournalEngine:
 
     async def wait(self, run_id: str) -> Run:
         """The run's row, once it has ended, wherever that happens."""
+        if self.refusal is not None:
+            raise self.refusal
         future = self._arrivals.expect(run_id)
         try:
             if run_id not in self._by_id:
@@ -304,41 +334,64 @@ class JournalEngine:
             self.chore(self._look())
 
     async def _watch(self) -> None:
-        claims = self._claims
-        failing = False
-        changed = True
+        looking = keep_running(self._keep_looking, "looking for work", log, sleep=self.clock.sleep)
         try:
-            while True:
-                try:
-                    reaped = await self.store.reap(self.worker)
-                    is_due = claims.is_due() or claims.in_doubt() or self._ticker.is_due()
-                    if changed or self._look_again or reaped.workers or is_due or self._may_have_place():
-                        self._look_again = False
-                        try:
-                            await self._look()
-                        except BaseException:
-                            self._look_again = True  # until it has worked
-                            raise
-                    follows = bool(self.news) or bool(self._arrivals.awaited(except_for=self._by_id))
-                    longest = self._ticker.until_due(claims.until_due(REAP_EVERY))
-                    changed = await self.store.changed(longest, follows=follows)
-                    if changed:
-                        self._ticker.tell()
-                        self.news.tell_all()
-                    failing = False
-                except StoreError as error:
-                    if not failing:
-                        log.warning("the store cannot be read; trying again: %s", error)
-                    failing = True
-                    await self.clock.sleep(0.5)
-                except Exception:
-                    log.exception("looking for work failed; trying again")
-                    await self.clock.sleep(0.5)
+            # In a task of its own: a timeout that expires there must not look as if this task was cancelled
+            # (`is_stopping`).
+            await self.loop.create_task(looking)
         except asyncio.CancelledError:
             # `asyncio.run` cancels every task when its main coroutine has ended: the moment to leave in good order.
             if not self._closed:
                 await self.close()
             raise
+
+    async def _keep_looking(self) -> None:
+        claims = self._claims
+        failing = False
+        changed = True
+        while True:
+            try:
+                reaped = await self._reap()
+                is_due = claims.is_due() or claims.in_doubt() or self._ticker.is_due()
+                if changed or self._look_again or reaped.workers or is_due or self._may_have_place():
+                    self._look_again = False
+                    try:
+                        await self._look()
+                    except BaseException:
+                        self._look_again = True  # until it has worked
+                        raise
+                follows = bool(self.news) or bool(self._arrivals.awaited(except_for=self._by_id))
+                longest = self._ticker.until_due(claims.until_due(REAP_EVERY))
+                changed = await self.store.changed(longest, follows=follows)
+                if changed:
+                    self._ticker.tell()
+                    self.news.tell_all()
+                failing = False
+            except SchemaTooNew as error:
+                self._give_up(error)
+                return
+            except StoreError as error:
+                if not failing:
+                    log.warning("the store cannot be read; trying again: %s", error)
+                failing = True
+                await self.clock.sleep(0.5)
+
+    async def _reap(self) -> Reaped:
+        """Find workers that have died, and free their runs."""
+        reaped = await self.store.reap(self.worker, self.membership.window())
+        self.run_log.log_deaths(reaped)
+        return reaped
+
+    def _give_up(self, error: SchemaTooNew) -> None:
+        """A newer Holdfast has migrated the store: nothing can be recorded here any more, so nothing is begun."""
+        log.error("this worker drops its runs and stops: %s", error)
+        self.draining = True
+        self.refusal = error
+        for driver in list(self._drivers.values()):
+            driver.release()
+        self._arrivals.give_up(error)
+        self.news.tell_all(error)
+        self.on_refusal()
 
     def _may_have_place(self) -> bool:
         return self._some_left and self.clock.monotonic() - self._looked_at > LOOK_AFTER
@@ -350,21 +403,23 @@ class JournalEngine:
             self._looked_at = self.clock.monotonic()
             if self.draining:
                 return
-            await self._announcements.announce()
-            if self._claims.in_doubt():
-                await self._claims.give_back_unheard()
-            await self._claims.take_due()
-            await self._claims.fetch_news()
-            await self._check_arrivals()
-            if self._ticker.is_due():
-                await self._ticker.look()
-
-    async def _check_arrivals(self) -> None:
-        awaited = self._arrivals.awaited(except_for=self._by_id)
-        for at in range(0, len(awaited), 500):
-            for run in await self.store.get_many(awaited[at : at + 500]):
-                if run.state.is_terminal:
-                    self._arrivals.arrived(run)
+            failed: list[Exception] = []
+            for part in (
+                self._announcements.announce,
+                self._claims.look_for_unheld,
+                self._claims.take_due,
+                self._claims.fetch_news,
+                partial(self._arrivals.look, self.store, except_for=self._by_id),
+                self._ticker.look,
+            ):
+                try:
+                    await part()
+                except StoreUnavailable:
+                    raise  # the others would fail, too
+                except Exception as error:
+                    failed.append(error)  # it must not keep the others from being done
+            if failed:
+                raise failed[0]
 
     def serves(self, workflow: str, queue: str | None) -> bool:
         """Whether runs of this workflow are executed here, if they are in this queue (``None``: its own)."""
@@ -387,6 +442,11 @@ class JournalEngine:
         """Whether no run is in memory."""
         return not self._drivers
 
+    @property
+    def is_free(self) -> bool:
+        """Whether no run is in memory, and none is about to be."""
+        return not self._drivers and not self._coming
+
     def driver_of(self, key: int) -> Driver | None:
         """The driver of a run that is in memory."""
         return self._drivers.get(key)
@@ -402,6 +462,8 @@ class JournalEngine:
         known = self._drivers.get(run.key)
         if known is not None and known.run.epoch == run.epoch:
             return  # both a claim and a parent that starts it again have been given it
+        if run.deliveries:
+            self.run_log.log_takeover(run, recorded=len(history.records))
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
         self._by_id[run.id] = driver
@@ -430,7 +492,9 @@ class JournalEngine:
                 self._loaded.add(load)
             if definition.ready is not None:
                 await definition.ready(driver.run)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self.is_stopping:
+                raise
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
             return
@@ -478,9 +542,11 @@ class JournalEngine:
             del self._drivers[driver.run.key]
             del self._by_id[driver.run.id]
         if run is not None:
+            if not driver.has_fault:
+                self.run_log.log_end(run)
             self._arrivals.arrived(run)
-        elif driver.parked_until is not None:
-            self._claims.wake_at(driver.parked_until)
+        elif driver.wakes_at is not None:
+            self._claims.wake_at(driver.wakes_at)
         elif not driver.parking:
             self.nudge()  # it may have ended elsewhere, and somebody here may wait for that
         self._some_left = True
@@ -488,6 +554,10 @@ class JournalEngine:
             # There is room here, or a place in its queue, and nobody tells us of what we write ourselves.
             self._claims.starved = False
             self.nudge()
+
+    def given_back(self, answer: Answer | BaseException) -> None:
+        """The store has been asked to give a run to another worker, or to this one again."""
+        self._claims.given_back(answer)
 
     def run_refused_park(self, driver: Driver) -> None:
         """The store did not let the run leave memory: what it waits for may be there, unseen."""
@@ -518,14 +588,23 @@ class JournalEngine:
         self._nudged = False
         if not task.cancelled() and (error := task.exception()) is not None:
             self._look_again = True
-            log.warning("looking for work failed; it is tried again: %s", error)
+            is_known = isinstance(error, StoreError)
+            log.warning("looking for work failed; it is tried again: %s", error, exc_info=None if is_known else error)
 
     # What the pulse tells, from its thread
 
-    def _blocked(self, run_id: str, place: str) -> None:
-        driver = self._by_id.get(run_id)
-        if driver is not None:
-            driver.execution.loop.poison = WorkflowNeverYields(
-                f"run {run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
-                f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
-            )
+    def _interrupt(self, turn: Turn, place: str) -> bool:
+        """Fail a run whose code blocks the process; false if its turn has ended meanwhile."""
+        driver = self._by_id.get(turn.run_id)
+        if driver is None or not driver.is_begun:
+            return False
+        loop = driver.execution.loop
+        never_yields = WorkflowNeverYields(
+            f"run {turn.run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
+            f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
+        )
+
+        def poison() -> None:
+            loop.poison = loop.poison or never_yields
+
+        return loop.window.interrupt(self._pulse.loop_thread, lambda: self._pulse.turn is turn, poison)

@@ -15,6 +15,7 @@ from holdfast.engine.definitions import StepCall
 from holdfast.engine.membership import Membership
 from holdfast.engine.threads import Threads
 from holdfast.engine.writer import Done, Writer
+from holdfast.run_log import RunLog
 from holdfast.stores.contract import History, Store
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, Link, NewRun, Op, Run, Verdict
@@ -66,6 +67,8 @@ class Begun(Protocol):
     command: Command
     withdrawn: bool
     """Nobody wants its outcome any more."""
+    retry_at: float | None
+    """When its next attempt is made, while it waits for that; ``None``: it does not wait."""
 
     @property
     def call(self) -> StepCall:
@@ -75,11 +78,6 @@ class Begun(Protocol):
     @property
     def was_intended(self) -> bool:
         """Whether a ``once`` step was about to start before, and may have."""
-        ...
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether an attempt is being made, and not only waited for."""
         ...
 
     def launch(self) -> None:
@@ -94,6 +92,10 @@ class Begun(Protocol):
 
     def note_no_intent(self) -> Attempt:
         """What is written when it does not start after all."""
+        ...
+
+    def so_far(self) -> Attempt:
+        """What is known of it: the next attempt goes on from this."""
         ...
 
 
@@ -137,6 +139,9 @@ class Tells(Protocol):
     def tell_now(self, driver: Driver) -> None:
         """Hand in what has gathered of this run, without waiting."""
 
+    def tell_skipped(self, driver: Driver) -> None:
+        """The code of this run has ended: write which steps it has skipped."""
+
 
 class RunHost(Protocol):
     """What a driver needs of whoever holds its run."""
@@ -146,6 +151,7 @@ class RunHost(Protocol):
     draining: bool
     max_value: int
     """The largest value that is recorded, in bytes."""
+    run_log: RunLog
     execution: Callable[..., Execution]
     """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
 
@@ -190,6 +196,9 @@ class RunHost(Protocol):
     def run_over(self, driver: Driver, run: Run | None) -> None:
         """The driver is gone; ``run`` is the ended run, if it ended here."""
 
+    def given_back(self, answer: Answer | BaseException) -> None:
+        """The store has been asked to give a run to another worker, or to this one again."""
+
     def run_refused_park(self, driver: Driver) -> None:
         """The store did not let the run leave memory: there is something to do for it."""
 
@@ -215,6 +224,11 @@ class Host(RunHost, Protocol):
     """Steps that were cancelled and have not ended yet."""
     closers: list[Callable[[], Coroutine[Any, Any, None]]]
     """Close what steps have opened for those that come after them: called when the engine closes."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has let go of its runs, or is about to because its event loop ends."""
+        ...
 
     @property
     def writer(self) -> Writer:

@@ -1,8 +1,9 @@
 """Runs that wait for nothing but time and signals, and when they leave memory.
 
 A run is parked after a second of idleness: long enough that a quick answer finds it still there. One of a limited queue
-leaves at the next look, for it keeps others from its place. When many are idle, the oldest leave at once, so that a
-million waiting runs cost rows, not memory.
+leaves at the next look, for it keeps others from its place. An isolated one leaves at once, since its worker takes
+nothing else meanwhile. When many are idle, the oldest leave at once, so that a million waiting runs cost rows, not
+memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class IdleRuns:
         self._since[driver] = self._now()
         if len(self._since) > MANY:
             self.sweep(at_once=len(self._since) - MANY)
-        elif self._next_sweep is None:
+        if driver.is_isolated:
+            asyncio.get_running_loop().call_soon(self.sweep)
+        if self._next_sweep is None:
             self._next_sweep = asyncio.get_running_loop().call_later(SWEEP_EVERY, self._sweep_again)
 
     def remove(self, driver: Driver) -> None:
@@ -51,7 +54,8 @@ class IdleRuns:
         now = self._now()
         ripe: list[Driver] = []
         for driver, since in self._since.items():
-            is_ripe = driver.run.limited or now - since >= PARK_AFTER or len(ripe) < at_once
+            has_waited = not 0 <= now - since < PARK_AFTER  # a clock that was set back must not keep it here
+            is_ripe = driver.run.limited or driver.is_isolated or has_waited or len(ripe) < at_once
             if is_ripe and driver.is_parkable(now):
                 ripe.append(driver)
         for driver in ripe:
@@ -72,6 +76,8 @@ class IdleRuns:
 
     def _sweep_again(self) -> None:
         self._next_sweep = None
-        self.sweep()
-        if self._since:
-            self._next_sweep = asyncio.get_running_loop().call_later(SWEEP_EVERY, self._sweep_again)
+        try:
+            self.sweep()
+        finally:
+            if self._since:
+                self._next_sweep = asyncio.get_running_loop().call_later(SWEEP_EVERY, self._sweep_again)

@@ -1,7 +1,12 @@
 """The steps of a held run that have been begun and have no record yet.
 
 A ``once`` step may not begin before its intent is durable: whoever finds that intent, and no record, must not run the
-step again, but records that its outcome is unknown. Any other is launched at once.
+step again, but records that its outcome is unknown. While such a step waits for its next attempt (it failed in a way
+that says that nothing happened) it has no intent. Any other is launched at once.
+
+A step whose attempt has failed waits for its next one in memory. Such a wait is no reason to keep the run there: what
+is known of the step is noted, with the time of the attempt, so the run may be parked, paused or given back meanwhile.
+The step is then *put back*: its command is to be begun again, here or by another worker, and waits for the same time.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import encode_error, preview
 from holdfast.core.commands import Command
-from holdfast.core.records import Attempt
+from holdfast.core.records import Attempt, Kind
 from holdfast.core.states import Effect
 from holdfast.core.usage import Usage
 from holdfast.engine.hosting import Begun
@@ -29,33 +34,52 @@ class StepsInFlight:
         self.begun: dict[int, Begun] = {}
         """By position."""
         self.known: dict[int, Attempt] = {}
-        """What is left of an earlier holder's attempts, by position, until the step is begun here."""
-        self.left_some = False
-        """Some were left without an outcome: whoever takes the run up next begins them."""
+        """What is left of earlier attempts, by position, until the step is begun here (again)."""
         self._driver = driver
+
+    @property
+    def at_work(self) -> bool:
+        """Whether an attempt is being made, and not only waited for."""
+        return any(step.retry_at is None for step in self.begun.values())
+
+    @property
+    def waiting(self) -> list[tuple[float, str]]:
+        """When the next attempts are made, the earliest first, and of which steps."""
+        return sorted((step.retry_at, step.command.name) for step in self.begun.values() if step.retry_at is not None)
 
     def start(self, command: Command) -> None:
         """Begin a step."""
         step = self._driver.host.step_run(self._driver, command, self.known.pop(command.position, None))
-        if step.call.step.effect is not Effect.ONCE:
-            self.begun[command.position] = step
-            step.launch()
-        elif step.was_intended:
+        if step.was_intended:
             self._record_unknown(step)
+            return
+        self.begun[command.position] = step
+        if step.call.step.effect is not Effect.ONCE or step.retry_at is not None:
+            step.launch()
         else:
-            self.begun[command.position] = step
-            self._driver.journal.note(step.note_intent(), partial(self._intent_noted, step))
+            self.launch_once(step)
+
+    def launch_once(self, step: Begun) -> None:
+        """Launch an attempt of a ``once`` step, as soon as its intent is durable."""
+        self._driver.journal.note(step.note_intent(), partial(self._intent_noted, step))
 
     def _intent_noted(self, step: Begun) -> None:
         driver = self._driver
         if step.withdrawn:
             driver.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
-        elif driver.standing:
-            del self.begun[step.command.position]
-            self.left_some = True
-            driver.journal.note(step.note_no_intent())
+        elif driver.is_halted or driver.host.draining:
+            self.not_begun(step)
         else:
             step.launch()
+
+    def not_begun(self, step: Begun) -> None:
+        """A step does not begin after all, because nothing more is to be begun here for now."""
+        known = step.note_no_intent()
+        self._put_back(step, known)
+        if step.call.is_once:
+            self._driver.journal.note(known)  # the intent is durable
+        else:
+            self._driver.rest()
 
     def _record_unknown(self, step: Begun) -> None:
         command, call = step.command, step.call
@@ -104,18 +128,41 @@ class StepsInFlight:
             noted=noted,
         )
 
+    def record_kept_outcomes(self) -> None:
+        """Record what transactional steps of an earlier holder have done that the workflow then cancelled.
+
+        What they did was committed with their outcome, and only the record is missing: it has to be undone.
+        """
+        driver = self._driver
+        for position, known in list(self.known.items()):
+            if known.outcome is not None and driver.execution.may_have_to_undo(position, known.name):
+                del self.known[position]
+                driver.journal.record(
+                    Kind.STEP,
+                    position,
+                    known.name,
+                    payload=known.outcome,
+                    started_at=known.at,
+                    attempts=known.attempt,
+                    noted=True,
+                )
+
     def left(self, step: Begun) -> None:
-        """A step makes no further attempt here, and has no outcome."""
-        if not self._driver.gone and self.begun.pop(step.command.position, None) is not None:
-            self.left_some = True
+        """A step makes no further attempt for now, and has no outcome."""
+        if not self._driver.gone and step.command.position in self.begun:
+            self._put_back(step, step.so_far())
             self._driver.rest()
 
-    def leave_waiting(self) -> None:
-        """Let those that wait for their next attempt not make it: how often they were tried is noted."""
-        for step in [step for step in self.begun.values() if not step.is_at_work]:
-            del self.begun[step.command.position]
-            self.left_some = True
+    def put_back_waiting(self) -> None:
+        """Let those that wait for their next attempt not make it for now."""
+        for step in [step for step in self.begun.values() if step.retry_at is not None]:
+            self._put_back(step, step.so_far())
             step.cancel(lost=True)
+
+    def _put_back(self, step: Begun, known: Attempt) -> None:
+        del self.begun[step.command.position]
+        self.known[step.command.position] = known
+        self._driver.put_back(step.command)
 
     def cancel(self) -> None:
         """The run is not held here any more: nobody wants their outcomes."""

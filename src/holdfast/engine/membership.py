@@ -4,6 +4,9 @@ The lease is measured from the moment at which its renewal was asked for, so tha
 than the others do. Renewals are made by the pulse, in its own thread. One that finds the worker declared dead says so;
 what follows is done on the loop: every run is dropped, for others hold them by now, and the engine registers once more.
 Until then it takes up nothing, and from then on it is another worker, with another number.
+
+Renewals also show whether the store can be written. Only while they go through may this worker count the leases of
+others (``window``; see ``stores.leases``).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
 from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.leases import Contact, LeaseWindow
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -73,6 +77,8 @@ class Membership:
         """Until when (monotonic) nobody can have declared this worker dead, as far as it knows."""
         self._lost = 0
         """The worker that the last renewal found to be declared dead."""
+        # Renewals are a third of a lease apart. A gap of half a lease leaves others the rest of theirs to renew.
+        self._contact = Contact(member.store.now, member.clock.monotonic, max_gap=lease / 2)
 
     async def register(self) -> None:
         """Become a worker."""
@@ -81,6 +87,11 @@ class Membership:
         asked = member.clock.monotonic()
         member.worker = await member.store.register_worker(me, self._lease)
         self._trusted_until = asked + self._lease
+        self._contact.made(asked)
+
+    def window(self) -> LeaseWindow:
+        """The time in which the leases of other workers count."""
+        return self._contact.window()
 
     def holds_lease(self) -> bool:
         """Whether nobody else can hold this worker's runs yet. Called from any thread.
@@ -95,7 +106,12 @@ class Membership:
     def renew(self) -> bool:
         """Renew the lease; false when this worker was declared dead."""
         worker, asked = self._member.worker, self._member.clock.monotonic()
-        held = self._member.store.renew_lease(worker, self._lease)
+        try:
+            held = self._member.store.renew_lease(worker, self._lease)
+        except BaseException:
+            self._contact.lost()
+            raise
+        self._contact.made(asked)
         if held:
             self._trusted_until = asked + self._lease
         else:

@@ -1,18 +1,18 @@
 """The heartbeat: a thread that prolongs the worker's lease, and notices workflow code that blocks the process.
 
-It is a thread of its own because a tool that blocks the event loop must not cost the worker its lease. It does two
-things: every third of the lease it renews it, and every half second it looks whether one and the same turn of workflow
-code has occupied the loop since the last look.
+It is a thread of its own because a tool that blocks the event loop for a while must not cost the worker its lease. It
+does two things. Every third of the lease it renews it, unless the loop is stuck for good (``loop_watch``). Every half
+second it looks whether the loop answers, and whether one and the same turn of workflow code has occupied it since the
+last look.
 
 **Blocked workflow code.** A turn of a run takes microseconds; one that takes seconds is `time.sleep` or an endless
 loop in workflow code, and everything else in the process stands still. After ``WARN_AFTER`` seconds the place is
-logged. After ``INTERRUPT_AFTER`` an exception is raised in the blocked thread (CPython can do that between two
-bytecodes), so that the run fails with an error that names the line, and the worker lives on.
+logged. After ``INTERRUPT_AFTER`` an exception is raised in the workflow's code (``core.interruption``), so that the run
+fails with an error that names the line, and the worker lives on.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import sys
 import threading
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.core.where import user_frame
+from holdfast.engine.loop_watch import LoopWatch
 from holdfast.errors import StoreError
 
 log = logging.getLogger("holdfast.engine")
@@ -28,10 +29,6 @@ log = logging.getLogger("holdfast.engine")
 LOOK_EVERY = 0.5
 WARN_AFTER = 1.0
 INTERRUPT_AFTER = 10.0
-
-
-class Blocked(BaseException):
-    """Raised in workflow code that has kept the process for too long."""
 
 
 class Turn(NamedTuple):
@@ -50,20 +47,23 @@ class Pulse:
         lease: float,
         renew: Callable[[], bool],
         on_lost: Callable[[], None],
-        on_blocked: Callable[[str, str], None],
+        interrupt: Callable[[Turn, str], bool],
         interrupt_after: float = INTERRUPT_AFTER,
+        watch: LoopWatch | None = None,
+        on_stuck: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
+        self._watch = watch
+        self._on_stuck = on_stuck
         self._interval = lease / 3
         self._renew = renew
         self._on_lost = on_lost
-        self._on_blocked = on_blocked
+        self._interrupt = interrupt
         self._interrupt_after = interrupt_after
-        self._loop_thread = threading.get_ident()
+        self.loop_thread = threading.get_ident()
         self._stop = threading.Event()
-        self._guard = threading.Lock()
-        self._turn: Turn | None = None
+        self.turn: Turn | None = None
         self._interrupted: Turn | None = None
         self._warned: Turn | None = None
         self._failing = False
@@ -84,21 +84,11 @@ class Pulse:
 
     def turn_begins(self, run_id: str) -> None:
         """Workflow code starts to occupy the loop."""
-        self._turn = Turn(run_id, self._now())
+        self.turn = Turn(run_id, self._now())
 
     def turn_ends(self) -> None:
-        """It is done. An interruption that came too late to reach it is caught here."""
-        if self._interrupted is None:
-            self._turn = None
-            if self._interrupted is None:
-                return
-        try:
-            with self._guard:
-                self._turn = self._interrupted = None
-            for _ in range(100_000):
-                pass  # a pending interruption is raised at one of these bytecodes
-        except Blocked:
-            pass
+        """It is done."""
+        self.turn = None
 
     # In the thread
 
@@ -111,8 +101,13 @@ class Pulse:
         return max(0.01, min(LOOK_EVERY, self._next_renewal - self._now()))
 
     def beat(self) -> None:
-        """Look whether workflow code blocks the process, and renew the lease if it is time to."""
-        self._look()
+        """Look whether anything blocks the process, and renew the lease if it is time to."""
+        try:
+            self._look()
+            if self._is_stuck():
+                self._next_renewal = self._now() + min(LOOK_EVERY, self._interval)
+        except Exception:  # the stack of another thread is read while it changes; the lease is renewed all the same
+            log.exception("looking for what blocks this process failed")
         if self._now() < self._next_renewal:
             return
         self._next_renewal = self._now() + self._interval
@@ -122,14 +117,24 @@ class Pulse:
             self._failing = False
         except StoreError as error:
             if not self._failing:
-                log.warning("the lease could not be renewed; another worker may take over: %s", error)
+                log.warning("the lease could not be renewed; workers that reach the store may take over: %s", error)
             self._failing = True
             self._next_renewal = self._now() + min(1.0, self._interval)
         except Exception:
             log.exception("renewing the lease failed")
 
+    def _is_stuck(self) -> bool:
+        """Whether the loop has been blocked for so long that others are to take over."""
+        if self._watch is None:
+            return False
+        was_stuck = self._watch.is_stuck
+        self._watch.look(is_workflow=self.turn is not None)
+        if self._watch.is_stuck and not was_stuck:
+            self._on_stuck()
+        return self._watch.is_stuck
+
     def _look(self) -> None:
-        turn = self._turn
+        turn = self.turn
         if turn is None:
             return
         lasted = self._now() - turn.since
@@ -142,17 +147,9 @@ class Pulse:
                 lasted,
                 place or "in no Python code",
             )
-        if lasted > self._interrupt_after:
-            self._interrupt(turn)
-
-    def _interrupt(self, turn: Turn) -> None:
-        with self._guard:
-            if self._turn is not turn or self._interrupted is turn:
-                return
-            self._on_blocked(turn.run_id, self._place())
+        if lasted > self._interrupt_after and self._interrupted is not turn and self._interrupt(turn, self._place()):
             self._interrupted = turn
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._loop_thread), ctypes.py_object(Blocked))
 
     def _place(self) -> str:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-        return user_frame(frames.get(self._loop_thread))
+        return user_frame(frames.get(self.loop_thread))

@@ -10,15 +10,20 @@ import logging
 
 from holdfast.core.loop import running_loop
 
-_handle = logging.Logger.handle
-
-
-def _handle_unless_replaying(self: logging.Logger, record: logging.LogRecord) -> None:
-    loop = running_loop()
-    if loop is None or not loop.is_silent:
-        _handle(self, record)
+_is_installed = False
 
 
 def install() -> None:
-    """Wrap ``Logger.handle``; doing it twice changes nothing."""
-    logging.Logger.handle = _handle_unless_replaying
+    """Wrap ``Logger.handle``, once in a process: other libraries may wrap it too, before and after."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    handle = logging.Logger.handle
+
+    def handle_unless_replaying(self: logging.Logger, record: logging.LogRecord) -> None:
+        loop = running_loop()
+        if loop is None or not loop.is_silent:
+            handle(self, record)
+
+    logging.Logger.handle = handle_unless_replaying

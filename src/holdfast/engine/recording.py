@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,10 @@ class Recorder:
         self.next_seq = 0
         self.on_its_way = 0
         """Operations that have not been answered yet."""
+        self.expected: Counter[int] = Counter()
+        """Positions of commands whose outcomes are on their way to the store, or may be recorded later."""
         self._driver = driver
-        self._reset_deliveries = driver.run.deliveries > 0
+        self._reset_deliveries = driver.run.has_deaths
 
     def record(
         self,
@@ -68,31 +71,40 @@ class Recorder:
         told = position in self._driver.told and kind.has_position
         if told:
             self._driver.told.remove(position)
-        self._submit(AppendRecord(run.key, record, consume, noted, reset, used, memory, told, model), then)
+        op = AppendRecord(run.key, record, consume, noted, reset, used, memory, told, model)
+        self._submit(op, then, position if kind.has_position else None)
 
     def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
         run = self._driver.run
         self._submit(NoteAttempt(run.key, run.epoch, attempt), then)
 
-    def expect(self) -> None:
-        """Something else of this run is on its way to the store."""
+    def expect(self, position: int | None = None) -> None:
+        """Something else of this run is on its way to the store; or what comes of the command at this position."""
         self.on_its_way += 1
+        if position is not None:
+            self.expected[position] += 1
         self._driver.host.run_busy(self._driver)
 
-    def answered(self) -> None:
+    def answered(self, position: int | None = None) -> None:
         """It has been answered."""
         self.on_its_way -= 1
+        if position is not None:
+            self.expected[position] -= 1
+            if not self.expected[position]:
+                del self.expected[position]
         if news := self._driver.host.news:
             news.tell(self._driver.run.id)
 
-    def _submit(self, op: AppendRecord | NoteAttempt, then: Callable[[], None] | None) -> None:
-        self.expect()
-        self._driver.host.writer.submit(op, partial(self._committed, then))
+    def _submit(
+        self, op: AppendRecord | NoteAttempt, then: Callable[[], None] | None, position: int | None = None
+    ) -> None:
+        self.expect(position)
+        self._driver.host.writer.submit(op, partial(self._committed, then, position))
 
-    def _committed(self, then: Callable[[], None] | None, answer: Answer | BaseException) -> None:
+    def _committed(self, then: Callable[[], None] | None, position: int | None, answer: Answer | BaseException) -> None:
         driver = self._driver
-        self.answered()
+        self.answered(position)
         if driver.gone:
             return
         if isinstance(answer, BaseException):

@@ -10,31 +10,30 @@ from holdfast.errors import BudgetExceeded, FenceLost, ModelRefused
 from holdfast.stores.operations import ReserveUsage, Verdict
 
 if TYPE_CHECKING:
-    from holdfast.engine.driver import Driver
-    from holdfast.engine.hosting import Host
+    from holdfast.engine.steps import StepRun
 
 FIRST_LOOK = 0.05
 LONGEST_LOOK = 1.0
 """Seconds after which a step asks again that waits for the calls of others to end; twice as long each time."""
 
 
-async def reserve(host: Host, driver: Driver, position: int, step: str, expected: Usage) -> None:
+async def reserve(step: StepRun, expected: Usage) -> None:
     """Reserve with every budget of the run and of those above it; without any, nothing is asked."""
-    run = driver.run
+    run, host, name = step.run, step.host, step.step.name
     if not run.has_budget:
         return
     pause = FIRST_LOOK
     while True:
-        answer = await host.writer.perform(ReserveUsage(run.key, run.epoch, position, expected))
+        answer = await host.writer.perform(ReserveUsage(run.key, run.epoch, step.command.position, expected))
         if answer is Verdict.DONE:
             return
         if not isinstance(answer, Shortage):
-            raise FenceLost(f"run {run.id!r} is held by another worker now")
+            step.lose()
         if not answer.passing:
-            raise refusal(run.id, step, answer)
+            raise refusal(run.id, name, answer)
         await host.clock.sleep(pause)
-        if driver.standing:
-            raise FenceLost(f"run {run.id!r} stands still: its workflow was switched off while {step!r} waited")
+        if step.driver.standing:
+            raise FenceLost(f"run {run.id!r} stands still: its workflow was switched off while {name!r} waited")
         pause = min(LONGEST_LOOK, 2 * pause)
 
 

@@ -82,7 +82,7 @@ class Carrier(Protocol):
 class StepContext:
     """What a step may know of itself: see ``current_step()``."""
 
-    def __init__(self, carrier: Carrier, attempt: int, progress: Any) -> None:
+    def __init__(self, carrier: Carrier, attempt: int, progress: Any, failing_since: float | None = None) -> None:
         self.name = carrier.step.name
         self.run_id = carrier.run.id
         self.workflow = carrier.run.workflow
@@ -90,6 +90,8 @@ class StepContext:
         """1 for the first attempt; retries count on, also over a crash between two of them."""
         self.progress = progress
         """What an earlier attempt last passed to ``heartbeat``, or ``None``."""
+        self.failing_since = failing_since
+        """When the first attempt failed (seconds since 1970); ``None``: none has."""
         self._carrier = carrier
         self._connection: Any = None
 

@@ -7,6 +7,10 @@ transactional step is committed before, with what the step did: see ``transactin
 A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
 code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread
 cannot be stopped from outside; ``heartbeat`` raises in it, and its outcome is dropped.
+
+The step's code runs in the task that makes the attempts, so it can cancel that task, or leave a request to do so
+behind. Only a cancellation of ours (``is_called_off``) ends the step without an outcome. Any other is a failure of the
+attempt.
 """
 
 from __future__ import annotations
@@ -18,16 +22,16 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.codec import check_size, codec_for, describe_error, encode_error, preview
+from holdfast.codec import check_size, codec_for, describe_error, encode_error, message_of, preview
 from holdfast.core.commands import UNREAD, Command
 from holdfast.core.records import Attempt
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.states import Effect
+from holdfast.core.tasks import forget_cancel_requests
 from holdfast.core.usage import Usage
 from holdfast.engine import asking
-from holdfast.engine.attempting import call_plain, in_time
+from holdfast.engine.attempting import call_plain, cancelled_from_within, in_time
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.engine.reserving import reserve
 from holdfast.engine.step_context import StepContext, current
@@ -77,8 +81,13 @@ class StepRun:
             known = None  # left by a step that a retry has taken out of the run's past
         self.was_intended = known is not None and known.intent
         """Whether a ``once`` step was about to start before, and may have."""
-        self._attempt_number = known.attempt + 1 if known is not None and not known.intent else 1
+        self._attempt_number = 1
+        """That of the attempt under way, or, while the step waits for the next one, of the one before."""
+        if known is not None and not known.intent:
+            self._attempt_number = known.attempt + (known.retry_at is None)
         self._error = known.error if known is not None else ""
+        self.retry_at = known.retry_at if known is not None else None
+        self._failing_since = known.failing_since if known is not None else None
         self._progress: bytes | None = known.progress if known is not None else None
         self._known = known if known is not None and known.outcome is not None else None
         """Its outcome was committed with what it did, and is still to be recorded."""
@@ -86,6 +95,10 @@ class StepRun:
         """The same, of the attempt that has just been made: encoded, and decoded again."""
         self._interruptions = 0
         """Attempts that the database has ended, and that do not count."""
+        self.is_committing = False
+        """The transaction of the attempt is being committed: nothing stops that."""
+        self._is_expected = False
+        """It was withdrawn meanwhile, and if it was committed, that must be undone."""
         self._current: StepContext | None = None
         """What the attempt that is being made was told of itself."""
         self._beat_due = False
@@ -117,7 +130,7 @@ class StepRun:
 
     async def reserve(self, expected: Usage) -> None:
         """Ask for a piece of the run's budgets."""
-        await reserve(self.host, self.driver, self.command.position, self.step.name, expected)
+        await reserve(self, expected)
 
     async def previous_run(self) -> str:
         """The run before this one in its session."""
@@ -125,11 +138,11 @@ class StepRun:
 
     async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
         """Note that people are told of a question again."""
-        return await asking.remind(self.host, self.run, id, reminders, asked_of, expires_at)
+        return await asking.remind(self, id, reminders, asked_of, expires_at)
 
     async def withdraw_approval(self, id: str) -> bool:
         """Take a question back."""
-        return await asking.withdraw(self.host, self.run, id)
+        return await asking.withdraw(self, id)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """Another run's row and journal."""
@@ -139,12 +152,17 @@ class StepRun:
         """Change another run."""
         return await self.host.change(op)
 
+    def lose(self) -> NoReturn:
+        """The store says that another worker holds the run: stop all that is done for it here, and the step itself."""
+        self.driver.lose()
+        raise FenceLost(f"run {self.run.id!r} is held by another worker now; step {self.step.name!r} must stop")
+
     # Carrying it out
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether an attempt is being made, and not only waited for. Nobody may leave a ``once`` step in between."""
-        return self._current is not None or self.task is None or self.call.is_once
+    def is_called_off(self) -> bool:
+        """Whether Holdfast, and not the step itself, has cancelled it: nobody wants an outcome from here."""
+        return self.withdrawn or self.driver.gone or self.host.is_stopping
 
     def launch(self) -> None:
         """Start on the process's loop, in the caller's context."""
@@ -158,6 +176,10 @@ class StepRun:
         self._lost = lost
         self.withdrawn = True
         self.host.telling.forget(self._account)
+        if self.is_committing and self.call.is_undoable and not lost:
+            self._is_expected = True
+            self.driver.journal.expect(self.command.position)
+            return
         if self.task is not None and not self.task.done():
             # Its clean-up may take a while, and asyncio itself holds tasks only weakly.
             stragglers = self.host.stragglers
@@ -168,13 +190,26 @@ class StepRun:
     def note_intent(self) -> Attempt:
         """What is written before a ``once`` step starts."""
         self._noted = True
-        now = self.host.clock.now()
-        return Attempt(self.command.position, self._attempt_number, intent=True, at=now, name=self.call.step.name)
+        return self.so_far()._replace(attempt=self._attempt_number)
 
     def note_no_intent(self) -> Attempt:
         """What is written when it does not start after all: nobody need fear that it has."""
-        now = self.host.clock.now()
-        return Attempt(self.command.position, self._attempt_number - 1, at=now, name=self.call.step.name)
+        return self.so_far()._replace(intent=False)
+
+    def so_far(self) -> Attempt:
+        """What is known of the step: the next attempt goes on from this, whoever makes it."""
+        return Attempt(
+            self.command.position,
+            # The number of an attempt under way counts only once that has failed.
+            self._attempt_number - (self.retry_at is None),
+            intent=self.call.is_once and self.retry_at is None,
+            progress=self._progress,
+            error=self._error,
+            at=self.host.clock.now(),
+            name=self.call.step.name,
+            retry_at=self.retry_at,
+            failing_since=self._failing_since,
+        )
 
     def _record_known(self, known: Attempt) -> None:
         assert known.outcome is not None
@@ -197,20 +232,32 @@ class StepRun:
         started_at = self.host.clock.now()
         try:
             await self._make_attempts()
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             # A retry predicate, or the serializer of the value's own type: the user's code too can fail here. Without
-            # an outcome the run would wait for ever.
+            # an outcome the run would wait for ever. The last two would end the worker.
             self._settle(False, encode_error(error), UNREAD, started_at)
         finally:
             self.task = None  # its context leads back to here: nothing of the step would go before the collector comes
+            if self._is_expected:
+                self.driver.journal.answered(self.command.position)
+                if not self.driver.gone:
+                    self.driver.rest()
 
     async def _make_attempts(self) -> None:
         """Make attempts until one settles the step."""
         clock = self.host.clock
         retry = self.call.step.retry
+        if self.retry_at is not None:  # whoever had the run before has waited for a part of the time
+            await self._pause(self.retry_at - clock.now())
+            if self.call.is_once:
+                self.driver.steps.launch_once(self)
+                return
         while True:
-            while not self.host.membership.holds_lease():
-                await clock.sleep(LEASE_LOOK)
+            if not self.host.membership.holds_lease():
+                await self._wait_for_lease()
+            if self.driver.is_halted or self.host.draining:  # since this task was created
+                self.driver.steps.not_begun(self)
+                return
             started_at = clock.now()
             self.memory = self._kept = None
             interrupted = False
@@ -218,16 +265,18 @@ class StepRun:
             try:
                 value = await self._attempt()
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if self.withdrawn or (task is not None and task.cancelling()):
-                    return  # withdrawn by the workflow, or the process stops: there is no outcome
-                error: BaseException = StepFailed("the step cancelled itself (CancelledError)", self.call.step.name)
-            except FenceLost:
+                if self.is_called_off:
+                    return
+                error: BaseException = cancelled_from_within(self.step, self.run.id)
+            except FenceLost as lost:
+                if self.is_called_off:
+                    return
                 if self.driver.standing:
                     self.driver.steps.left(self)
-                return
+                    return
+                error = StepFailed(f"the step raised {lost!r}", self.step.name)  # and its run is held here
             except (SystemExit, KeyboardInterrupt) as stop:
-                error = StepFailed(f"the step raised {stop!r}", self.call.step.name)
+                error = StepFailed(f"the step raised {type(stop).__name__}: {message_of(stop)}", self.call.step.name)
             except Interrupted as raised:
                 error = raised.__cause__ or raised
                 interrupted = self._interruptions < MOST_INTERRUPTIONS
@@ -239,30 +288,65 @@ class StepRun:
             finally:
                 self._current = None
                 self.host.telling.forget(self._account)
+            await forget_cancel_requests()
             if self.withdrawn:
                 return
-            tried = self._attempt_number - self._interruptions
+            now = clock.now()
             if interrupted:
                 self._interruptions += 1
                 wait = RetryPolicy(backoff=INTERRUPTION_PAUSE).delay(self._interruptions, clock.draw())
-            elif retry.wants_retry(tried, error):
-                wait = retry.delay(tried, clock.draw(), error)
             else:
+                if self._failing_since is None:
+                    self._failing_since = now
+                tried = self._attempt_number - self._interruptions
+                wait = retry.next_wait(tried, error, clock.draw(), now - self._failing_since)
+            if wait is None:
                 self._report(None, error, started_at)
                 return
-            self._error = f"{type(error).__name__}: {describe_error(encode_error(error)).message}"[:500]
+            encoded = encode_error(error)
+            self._error = f"{type(error).__name__}: {describe_error(encoded).message}"[:500]
             del error
+            self.retry_at = now + wait
             self._note()
-            if self.driver.standing:
+            retries = None if retry.retries is None else retry.retries + self._interruptions
+            self.host.run_log.log_retry(self.run, self.step.name, self._attempt_number, retries, wait, encoded)
+            if self.driver.is_halted or self.host.draining:
                 self.driver.steps.left(self)
                 return
-            await clock.sleep(wait)
-            self._attempt_number += 1
+            await self._pause(wait)
+            if self.call.is_once:
+                self.driver.steps.launch_once(self)
+                return
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next attempt. A run that waits for nothing else leaves memory meanwhile: see ``in_flight``."""
+        await self._sleep(max(0.0, seconds))
+        self.retry_at = None
+        self._attempt_number += 1
+        self.host.run_busy(self.driver)
+
+    async def _wait_for_lease(self) -> None:
+        while not self.host.membership.holds_lease():
+            await self._sleep(LEASE_LOOK)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Let time pass. What the step's code has left running may cancel this task meanwhile: that ends nothing."""
+        clock = self.host.clock
+        until = clock.now() + seconds
+        while True:
+            try:
+                await clock.sleep(seconds)
+                return
+            except asyncio.CancelledError:
+                if self.is_called_off:
+                    raise
+                await forget_cancel_requests()
+                seconds = max(0.0, until - clock.now())
 
     async def _attempt(self) -> Any:
         step, args, kwargs = self.call
         progress = None if self._progress is None else _progress.decode(self._progress, "heartbeat progress")
-        self._current = StepContext(self, self._attempt_number, progress)
+        self._current = StepContext(self, self._attempt_number, progress, self._failing_since)
         current.set(self._current)
         around = self.host.around_step
         if step.is_async:
@@ -309,7 +393,7 @@ class StepRun:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
         attempt = self._current
-        call = partial(call_plain, self.call.step.function, args, kwargs)
+        call = partial(call_plain, self.call.step, args, kwargs)
         return await self.host.threads.run(lambda: context.run(self._call_if_held, attempt, call))
 
     def _call_if_held(self, attempt: StepContext | None, call: Callable[[], Any]) -> Any:
@@ -327,7 +411,10 @@ class StepRun:
         step = self.call.step
         if self._kept is not None:
             payload, decoded = self._kept
-            self._settle(True, payload, decoded, started_at)
+            if self._is_expected and not self.driver.gone:
+                self._record_withdrawn(payload, started_at)
+            else:
+                self._settle(True, payload, decoded, started_at)
             return
         if error is None:
             used = None if step.used is None else step.used(value)
@@ -342,7 +429,22 @@ class StepRun:
             return
         self._settle(False, encode_error(error), UNREAD, started_at)
 
+    def _record_withdrawn(self, payload: bytes, started_at: float) -> None:
+        command = self.command
+        self.driver.journal.record(
+            command.kind,
+            command.position,
+            command.name,
+            payload=payload,
+            started_at=started_at,
+            attempts=self._attempt_number,
+            preview=self._preview(),
+            noted=True,
+        )
+
     def _settle(self, ok: bool, payload: bytes, value: Any, started_at: float, told: Used | None = None) -> None:
+        if not (ok or self.withdrawn or self.driver.gone):
+            self.host.run_log.log_step_failure(self.run, self.step.name, self._attempt_number, payload)
         used, model = (None, "") if told is None else told
         if self.driver.run.has_budget:
             seconds = max(0.0, self.host.clock.now() - started_at)
@@ -418,7 +520,7 @@ class StepRun:
         self._last_beat = self._loop.time()
         # Between two attempts all is noted already, and that the first of them is over.
         if self._current is not None and self.task is not None and not self.task.done():
-            self._note(self._attempt_number - 1)
+            self._note()
 
     async def keep(self, context: StepContext, progress: Any) -> None:
         """A heartbeat that is waited for. Losing the run meanwhile cancels the step, and so the wait."""
@@ -432,21 +534,10 @@ class StepRun:
                 durable.set_result(None)
             self.driver.rest()
 
-        self._note(self._attempt_number - 1, tell)
+        self._note(tell)
         await durable
 
-    def _note(self, attempt: int | None = None, then: Callable[[], None] | None = None) -> None:
+    def _note(self, then: Callable[[], None] | None = None) -> None:
         """Keep what is known of this step, in the background: nothing waits for it, unless ``then`` is to be told."""
         self._noted = True
-        self.driver.note(
-            Attempt(
-                self.command.position,
-                self._attempt_number if attempt is None else attempt,
-                intent=self.call.step.effect is Effect.ONCE,
-                progress=self._progress,
-                error=self._error,
-                at=self.host.clock.now(),
-                name=self.call.step.name,
-            ),
-            then,
-        )
+        self.driver.note(self.so_far(), then)

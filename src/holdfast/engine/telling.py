@@ -27,7 +27,7 @@ from holdfast.codec import preview
 from holdfast.core.commands import Command
 from holdfast.engine.clock import Alarm
 from holdfast.engine.definitions import StepCall
-from holdfast.stores.notices import BEGUN, TEXT
+from holdfast.stores.notices import BEGUN, SKIPPED, TEXT
 from holdfast.stores.operations import Answer, Notice, TellNotices, Verdict
 
 if TYPE_CHECKING:
@@ -148,6 +148,17 @@ class Teller:
         self._waiting.clear()
         self.rest()
 
+    def tell_skipped(self, driver: Driver) -> None:
+        """Write which steps of a class workflow its run has skipped, in the transaction that ends the run."""
+        now, run = self._host.clock.now(), driver.run
+        notices = tuple(
+            Notice(-1, str(run.epoch), number, SKIPPED, _json({"name": name, "position": position}), now)
+            for number, (name, position) in sorted(driver.execution.skipped.items())
+        )
+        if notices:
+            self._unanswered += 1
+            self._host.writer.submit(TellNotices(run.key, run.epoch, notices), partial(self._answered, driver))
+
     def _wait_with(self, account: Account) -> None:
         self._waiting[account] = None
         if self._alarm is None:
@@ -173,8 +184,12 @@ class Teller:
         for account in accounts:
             if account.driver.gone or not account.is_heard:
                 del self._waiting[account]
-            if not account.driver.gone and (notices := account.take(now)):
-                by_run.setdefault(account.driver, []).extend(notices)
+            try:
+                if not account.driver.gone and (notices := account.take(now)):
+                    by_run.setdefault(account.driver, []).extend(notices)
+            except Exception:  # of the user's values, perhaps: nothing is told of this step, and all of the others
+                log.exception("what a step of run %r is doing could not be told", account.driver.run.id)
+                self.forget(account)
         for driver, notices in by_run.items():
             run = driver.run
             self._unanswered += 1

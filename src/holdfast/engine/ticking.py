@@ -130,6 +130,8 @@ class Ticker:
 
     async def look(self) -> None:
         """Start what is due."""
+        if not self.is_due():
+            return
         store = self._host.store
         if self._is_stale():
             await self._read()

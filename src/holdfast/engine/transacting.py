@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import check_size
 from holdfast.core.records import Attempt
+from holdfast.core.tasks import forget_cancel_requests
 from holdfast.engine.writer import FIRST_PAUSE, LONGEST_PAUSE
-from holdfast.errors import FenceLost, StepTimedOut, StoreError, StoreUnavailable
+from holdfast.errors import StepTimedOut, StoreError, StoreUnavailable
 from holdfast.stores.operations import Verdict
 from holdfast.stores.transactions import StepTransaction
 
@@ -48,8 +49,8 @@ async def in_transaction(
         what = f"the output of step {context.name!r}"
         payload, decoded = run.call.step.output.record(value, what)
         check_size(payload, what, run.host.max_value)
-        task = asyncio.current_task()
-        if run.withdrawn or run.driver.gone or (task is not None and task.cancelling()):
+        await forget_cancel_requests()
+        if run.is_called_off:
             raise asyncio.CancelledError
     except (asyncio.CancelledError, StepTimedOut):
         # A plain function may still be at work in its thread.
@@ -84,7 +85,7 @@ async def _begun(run: StepRun, number: int) -> StepTransaction:
             await host.clock.sleep(pause)
             continue
         if transaction is None:
-            _lose(run)
+            run.lose()
         return transaction
 
 
@@ -94,9 +95,20 @@ async def _committed(run: StepRun, context: StepContext, transaction: StepTransa
     committing = host.loop.create_task(_commit(run, transaction, payload))
     host.stragglers.add(committing)
     committing.add_done_callback(host.stragglers.discard)
-    verdict = await asyncio.shield(committing)
+    run.is_committing = True
+    try:
+        while not committing.done():
+            try:
+                await asyncio.shield(committing)
+            except asyncio.CancelledError:
+                if run.is_called_off:
+                    raise
+                await forget_cancel_requests()  # it may be committed: what the step left behind does not stop that
+    finally:
+        run.is_committing = False
+    verdict = committing.result()
     if verdict is Verdict.FENCED:
-        _lose(run)
+        run.lose()
     if verdict is not Verdict.DONE:
         raise Interrupted from StoreUnavailable(
             f"the database has ended the transaction of step {context.name!r} of run {run.driver.run.id!r} when it was "
@@ -110,7 +122,8 @@ async def _commit(run: StepRun, transaction: StepTransaction, payload: bytes) ->
         try:
             return await transaction.commit(payload)
         except StoreError as error:
-            if run.withdrawn or run.driver.gone:
+            if run.driver.gone or (run.withdrawn and not run.call.is_undoable):
+                await transaction.roll_back()  # it may not even have been tried, and be open
                 return Verdict.FENCED  # nobody waits for the outcome; whoever takes the run up finds it
             if not pause:
                 log.warning(
@@ -119,8 +132,3 @@ async def _commit(run: StepRun, transaction: StepTransaction, payload: bytes) ->
                 )  # fmt: skip
             pause = min(LONGEST_PAUSE, pause * 2 or FIRST_PAUSE)
             await run.host.clock.sleep(pause)
-
-
-def _lose(run: StepRun) -> NoReturn:
-    run.driver.lose()
-    raise FenceLost(f"run {run.driver.run.id!r} is held by another worker now; step {run.call.step.name!r} must stop")

@@ -8,22 +8,32 @@ told at once, with a typed error. A run in progress must not lose its place: its
 queue, and the same batch is handed in again with growing pauses until the store takes it (repeating a commit is
 harmless, see the store contract). Nothing else of that run happens meanwhile, because the workflow only goes on when
 its outcome is durable. So a full disk stops progress, and progress resumes when there is room.
+
+**When a commit fails in a way that no store should** (anything but a ``StoreError``), its outcome is unknown, and one
+operation may be the reason. The operations of the batch are committed one by one. One that fails alone is *deferred*,
+with all later operations of the same run, which must not overtake it; other runs go on. It is handed in again with
+growing pauses: the store then answers what the case is. After ``MAX_TRIES`` its caller is told the error, which means
+that it cannot be recorded; so are the callers of what follows a record, for a journal has no gaps. A ``CodecError``
+says so at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 from holdfast.engine.clock import Clock
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import CodecError, StoreError, StoreUnavailable
 from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     Answer,
+    AppendRecord,
+    AwaitRun,
     CancelRun,
     ForkRun,
     Op,
@@ -41,6 +51,9 @@ Done = Callable[[Answer | BaseException], None]
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+
+MAX_TRIES = 10
+"""Tries of an operation that fails alone, in an unknown way. With the pauses between them they take about 11 s."""
 
 _ASKED_BY_PEOPLE = (
     *(StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun, AnswerApproval),
@@ -60,6 +73,18 @@ def asked_by_people(op: Op) -> bool:
     return isinstance(op, _ASKED_BY_PEOPLE)
 
 
+def run_of(op: Op) -> int | str | None:
+    """The key of the held run that hands this operation in; ``None`` for what people ask for.
+
+    A run that cancels one that it has started does not say who it is: then it is the id of the other.
+    """
+    if asked_by_people(op):
+        return None
+    if isinstance(op, StartRun | AwaitRun):
+        return op.link.parent if op.link is not None else None
+    return op.run_id if isinstance(op, CancelRun) else getattr(op, "key", None)
+
+
 class Writer:
     """The one place through which an engine writes journals."""
 
@@ -71,6 +96,13 @@ class Writer:
         self._pump: asyncio.Task[None] | None = None
         self._pause = 0.0
         self._asked = asyncio.Event()
+        self._deferred: dict[int | str, list[tuple[Op, Done]]] = {}
+        """By run, in order: operations that wait for the next try of the first of them."""
+        self._tries: Counter[int | str] = Counter()
+        """By run: how often the operation that is deferred has failed."""
+        self._waits: set[asyncio.Task[None]] = set()
+        self._unrecordable: dict[int | str, Exception] = {}
+        """By run: why a record of the batch at hand could not be recorded."""
 
     def submit(self, op: Op, done: Done) -> None:
         """Commit ``op`` with whatever else is ready; ``done`` gets the store's answer, or why there is none."""
@@ -100,7 +132,9 @@ class Writer:
         return await future
 
     async def flush(self) -> None:
-        """Wait until everything submitted so far has been answered (or the store has failed once more)."""
+        """Wait until everything submitted so far has been answered, or has failed once more."""
+        for key in list(self._deferred):
+            self._hand_in_again(key)
         while (self._queue or self._is_pumping) and not self._pause:
             pump = self._pump if self._is_pumping else self._begin()
             assert pump is not None
@@ -109,18 +143,19 @@ class Writer:
     def stop(self) -> list[asyncio.Task[None]]:
         """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals).
 
-        Returns the writer's own task, if there is one.
+        Returns the writer's own tasks.
         """
         self._queue.clear()
-        if self._pump is None:
-            return []
-        self._pump.cancel()
-        return [self._pump]
+        self._deferred.clear()
+        tasks = [*self._waits] if self._pump is None else [self._pump, *self._waits]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is on its way to the store."""
-        return bool(self._queue) or self._is_pumping
+        return bool(self._queue or self._deferred) or self._is_pumping
 
     @property
     def _is_pumping(self) -> bool:
@@ -137,11 +172,15 @@ class Writer:
     async def _drain(self) -> None:
         while self._queue:
             batch, self._queue = self._queue, []
-            await self._commit(batch)
+            self._unrecordable.clear()
+            if batch := self._let_through(batch):
+                await self._commit(batch)
 
     async def _commit(self, batch: list[tuple[Op, Done]]) -> None:
         try:
             answers = await self._store.commit([op for op, _ in batch])
+            if len(answers) != len(batch):
+                raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
             # `asyncio.run` cancels every task at its end, and `close` then flushes: this is handed in once more.
             self._queue[:0] = [one for one in batch if not _tell_if_unrepeatable(*one)]
@@ -155,7 +194,9 @@ class Writer:
         if self._pause:
             log.warning("the store takes writes again; runs go on")
             self._pause = 0.0
-        for (_, done), answer in zip(batch, answers, strict=True):
+        for (op, done), answer in zip(batch, answers, strict=True):
+            if self._tries and (key := run_of(op)) is not None:
+                self._tries.pop(key, None)
             _tell(done, answer)
 
     async def _hold(self, batch: list[tuple[Op, Done]], error: StoreError) -> None:
@@ -187,21 +228,89 @@ class Writer:
                 end.cancel()
 
     async def _isolate(self, batch: list[tuple[Op, Done]], error: Exception) -> None:
-        """An operation broke the commit in a way that no store should: find out which, and let the others through."""
+        """The commit failed in a way that no store should: find the operations that fail alone."""
         if len(batch) == 1:
-            log.exception("operation %s could not be committed", type(batch[0][0]).__name__)
-            _tell(batch[0][1], error)
+            self._defer(batch[0], error)
             return
         for at, one in enumerate(batch, 1):
+            if not self._let_through([one]):
+                continue
             try:
                 await self._commit([one])
             except asyncio.CancelledError:
-                behind = 1 if self._queue[:1] == [one] else 0  # it may have been put back to be handed in again
-                self._queue[behind:behind] = batch[at:]
+                self._queue_behind(one, batch[at:])  # it may have been put back to be handed in again
                 raise
-            if self._queue[:1] == [one]:  # the store is gone as well: what comes after it must not overtake it
-                self._queue[1:1] = batch[at:]
+            if one in self._queue:  # the store is gone as well: what comes after it must not overtake it
+                self._queue_behind(one, batch[at:])
                 return
+
+    def _queue_behind(self, one: tuple[Op, Done], rest: list[tuple[Op, Done]]) -> None:
+        """Hand in the rest of a batch again, after this operation if that is to be handed in again."""
+        # It need not be the first: what was deferred comes to the front, too.
+        behind = self._queue.index(one) + 1 if one in self._queue else 0
+        self._queue[behind:behind] = self._let_through(rest)
+
+    # Operations whose commit failed alone, in an unknown way
+
+    def _defer(self, one: tuple[Op, Done], error: Exception) -> None:
+        what, key = type(one[0]).__name__, run_of(one[0])
+        if key is None:
+            _tell(one[1], error)
+            return
+        self._tries[key] += 1
+        if self._tries[key] >= MAX_TRIES or isinstance(error, CodecError):
+            log.error("%s could not be committed", what, exc_info=error)
+            self._tell_unrecordable(one, key, error)
+            return
+        if self._tries[key] == 1:
+            log.warning("%s could not be committed; trying again: %r", what, error)
+        self._deferred[key] = [one]
+        task = self._loop.create_task(self._wait_for_next_try(key))
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
+
+    def _tell_unrecordable(self, one: tuple[Op, Done], key: int | str, error: Exception) -> None:
+        op, done = one
+        del self._tries[key]
+        if isinstance(op, AppendRecord):
+            self._unrecordable[key] = error
+            self._queue = self._let_through(self._queue)
+        _tell(done, error)
+
+    def _let_through(self, batch: list[tuple[Op, Done]]) -> list[tuple[Op, Done]]:
+        """Those that follow neither an operation that is deferred nor a record that could not be recorded."""
+        if not (self._deferred or self._unrecordable):
+            return batch
+        free: list[tuple[Op, Done]] = []
+        refused: list[tuple[Done, Exception]] = []
+        for op, done in batch:
+            key = self._starter_of(op) or run_of(op)
+            if key in self._deferred:
+                self._deferred[key].append((op, done))
+            elif key in self._unrecordable:
+                refused.append((done, self._unrecordable[key]))
+            else:
+                free.append((op, done))
+        for done, error in refused:
+            self._loop.call_soon(_tell, done, error)  # not now: whoever is told hands in something more
+        return free
+
+    def _starter_of(self, cancel: Op) -> int | str | None:
+        """The run that has not yet been able to start the one that it cancels."""
+        if isinstance(cancel, CancelRun) and cancel.seed is not None:
+            for key, waiting in self._deferred.items():
+                if any(isinstance(op, StartRun) and op.run.id == cancel.run_id for op, _ in waiting):
+                    return key
+        return None
+
+    async def _wait_for_next_try(self, key: int | str) -> None:
+        await self._clock.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._tries[key] - 1)))
+        self._hand_in_again(key)
+
+    def _hand_in_again(self, key: int | str) -> None:
+        self._queue[:0] = self._deferred.pop(key, ())
+        if self._queue and not self._is_pumping:
+            self._begin()
 
 
 def _tell_if_unrepeatable(op: Op, done: Done) -> bool:

@@ -16,10 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Final, Self, Union, cast, get_args, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
-from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,8 +28,6 @@ from holdfast.server.scopes import Scope
 
 Handler = Callable[..., Awaitable[Any]]
 
-JSON_DEPTH = 64
-"""So deep may values be nested."""
 _MOST_FAULTS = 1000
 
 
@@ -79,6 +76,8 @@ class Endpoint:
     """Headers of the request that it reads: see ``headers``."""
     group: str = ""
     """Under which it stands in the OpenAPI document."""
+    location: str | None = None
+    """The path of what a 201 has created, with ``{id}`` in place of its id."""
 
     @property
     def name(self) -> str:
@@ -120,6 +119,7 @@ class Api:
         audited: bool | None = None,
         more: Mapping[int, str] | None = None,
         headers: tuple[str, ...] = (),
+        location: str | None = None,
     ) -> Callable[[Handler], Handler]:
         """Declare an endpoint. What changes something is audited unless it says otherwise."""
 
@@ -142,6 +142,7 @@ class Api:
                     more=more or {},
                     headers=headers,
                     group=self._group or handler.__module__.rpartition(".")[2],
+                    location=location,
                 )
             )
             return handler
@@ -149,13 +150,18 @@ class Api:
         return declare
 
 
+class Prepared(Response):
+    """An answer whose bytes are there already: the same data, without making them anew."""
+
+
 def _without_response(returns: Any) -> tuple[Any, bool]:
-    """What an endpoint returns that is data, and whether it may also return a response of its own."""
+    """What an endpoint returns that is data, and whether it may also return a stream."""
     kinds = get_args(returns) if isinstance(returns, UnionType) else (returns,)
     data = [kind for kind in kinds if not (inspect.isclass(kind) and issubclass(kind, Response))]
     if len(data) == len(kinds):
         return returns, False
-    return (Union[tuple(data)] if data else type(None)), True  # noqa: UP007
+    streams = any(kind is not Prepared for kind in kinds if kind not in data)
+    return (Union[tuple(data)] if data else type(None)), streams  # noqa: UP007
 
 
 # Routing
@@ -214,15 +220,33 @@ def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
 # What comes in and goes out
 
 
-async def arguments_of(endpoint: Endpoint, request: Request, path: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that an endpoint takes, beside the call. Raises ``Problem``."""
+def arguments_of(endpoint: Endpoint, request: Request, path: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments that an endpoint takes, beside the call and the body. Raises ``Problem``."""
     check_headers(endpoint.headers, request.headers)
     arguments: dict[str, Any] = dict(path)
     if endpoint.query is not None:
         arguments["query"] = _checked(endpoint.query, _query(endpoint.query, request), "query")
-    if endpoint.body is not None:
-        arguments["body"] = _parsed(endpoint.body, await request.body(), request.headers.get("content-type", ""))
     return arguments
+
+
+def body_of(model: type[BaseModel], data: bytearray, media_type: str) -> BaseModel:
+    """The body that was read from a request. Raises ``Problem``."""
+    is_empty = not data.strip()
+    if not is_empty and media_type.partition(";")[0].strip().lower() != "application/json":
+        raise Problem(
+            415, "not-json", "The body must be JSON", "Send it with the header Content-Type: application/json."
+        )
+    try:
+        if is_empty:
+            return model.model_validate({})
+        if _ENDLESS.search(data):
+            raise ValueError("a number has more digits than can be told")
+        # JSON has numbers and texts of its own: a text that looks like a number is none.
+        return model.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        raise _invalid(error, "body") from None
+    except ValueError as error:
+        raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
 def answer_of(endpoint: Endpoint, value: Any, status: int | None = None) -> Response:
@@ -231,7 +255,10 @@ def answer_of(endpoint: Endpoint, value: Any, status: int | None = None) -> Resp
         return value
     if endpoint.answer is None or (value is None and status == 204):
         return Response(status_code=status or endpoint.status)
-    return Json(endpoint.answer.dump_python(value, mode="json"), status or endpoint.status)
+    response = Json(endpoint.answer.dump_python(value, mode="json"), status or endpoint.status)
+    if endpoint.location is not None and response.status_code == 201:
+        response.headers["Location"] = endpoint.location.format(id=quote(cast("Any", value).id, safe=""))
+    return response
 
 
 def _query(model: type[BaseModel], request: Request) -> dict[str, Any]:
@@ -243,29 +270,6 @@ def _query(model: type[BaseModel], request: Request) -> dict[str, Any]:
 
 def _is_list(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) in (list, tuple)
-
-
-def _parsed(model: type[BaseModel], data: bytes, media_type: str) -> BaseModel:
-    is_empty = not data.strip()
-    if not is_empty and media_type.partition(";")[0].strip().lower() != "application/json":
-        raise Problem(
-            415, "not-json", "The body must be JSON", "Send it with the header Content-Type: application/json."
-        )
-    if is_too_deep(data):
-        raise Problem(422, "too-deep", "The body is nested too deeply", f"At most {JSON_DEPTH} levels are taken.")
-    try:
-        if is_empty:
-            return model.model_validate({})
-        if _ENDLESS.search(data):
-            raise ValueError("a number has more digits than can be told")
-        if _NOT_FINITE.search(data):
-            from_json(data, allow_inf_nan=False)
-        # JSON has numbers and texts of its own: a text that looks like a number is none.
-        return model.model_validate_json(data, strict=True)
-    except ValidationError as error:
-        raise _invalid(error, "body") from None
-    except ValueError as error:
-        raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
 def _checked(model: type[BaseModel], values: Mapping[str, Any], where: str) -> BaseModel:
@@ -287,27 +291,5 @@ def _invalid(error: ValidationError, where: str) -> Problem:
     return Problem(422, "bad-input", "The values do not fit", detail, faults=faults[:50])
 
 
-def is_too_deep(data: bytes, most: int = JSON_DEPTH) -> bool:
-    """Whether JSON is nested deeper than ``most`` levels, without reading it.
-
-    Only brackets outside of strings are looked at. Each pass takes the innermost pairs away, that is, one level. It is
-    all done by whole passes over the bytes: what has millions of brackets, or a string of many megabytes, must not
-    hold up everybody else. What is left because it has no counterpart is no JSON, which the parser will say.
-    """
-    left = _STRING.sub(b"", data).translate(_ONE_KIND, _NO_BRACKETS)
-    for _ in range(most):
-        fewer = left.replace(b"[]", b"")
-        if len(fewer) == len(left):
-            return left.count(b"[") > most
-        left = fewer
-    return bool(left)
-
-
 _ENDLESS: Final = re.compile(rb'"\$int"\s*:\s*"-?[0-9a-fA-F]{3500}')
 """A tagged number that Python would not write in decimal any more; plain ones of that length it does not read."""
-_NOT_FINITE: Final = re.compile(rb"NaN|Infinity")
-"""Numbers that JSON does not have, and that some write all the same."""
-# Possessive, since a repeat that could go back would remember every character of a long string.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS: Final = bytes(sorted(set(range(256)) - set(b"[]{}")))

@@ -16,41 +16,45 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # patterns of others: see ``client.json_schemas``
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.client.large_work import LargeWork
 from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError
-from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of
+from holdfast.server.admission import Admission, payer_of
+from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of, body_of
 from holdfast.server.auditing import Auditor, target_of
-from holdfast.server.calls import Call, not_allowed
+from holdfast.server.beside import meanwhile
+from holdfast.server.bodies import BodyBudget, BodyRoom
+from holdfast.server.calls import Call
 from holdfast.server.changes import Changes
 from holdfast.server.dashboard import page_for
 from holdfast.server.days import StartedByDay
 from holdfast.server.delivering.deliveries import HeldNow
 from holdfast.server.delivering.desk import Desks
 from holdfast.server.delivering.listeners import Listeners
-from holdfast.server.guard import ANY_HOST, LOCAL_HOSTS, Guard, check_site, name_in
-from holdfast.server.keys import Caller, Keys
+from holdfast.server.guard import Guard, check_site
+from holdfast.server.keys import TRUSTED_FOR, Caller, Keys
 from holdfast.server.problems import Problem, problem_of, server_fault
-from holdfast.server.rates import Rates
-from holdfast.server.remotes import is_local, network_of, remote_of
+from holdfast.server.remotes import LOCAL_HOSTS, is_local
+from holdfast.server.request_ids import SCOPE as REQUEST_ID
+from holdfast.server.scopes import Scope as Access
 from holdfast.server.switches import Switches
-from holdfast.server.tenants import Tenant, Tenants
+from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.targets import Resolver
-from holdfast.stores.auditing import NewAudit
 from holdfast.stores.urls import open_store
 
 log = logging.getLogger("holdfast.server")
 
 LOOK_AGAIN = 10.0
 """Seconds after which it is looked up again whether the key of a stream is still valid."""
-AUTHENTICATE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class Settings:
     """Bytes of a request's body."""
     rate: float = 500.0
     """Requests a second of one key; twice as many at once."""
+    max_requests: int = 1000
+    """Requests of one key that are being answered at the same time, long polls included."""
+    max_streams: int = 256
+    """Streams of events that one key has open at the same time."""
     keep_audit: float = 90 * 86400.0
     """Seconds after which entries of the audit log are deleted."""
     allow_webhooks_to: tuple[str, ...] = ()
@@ -92,7 +100,15 @@ class Platform:
         self.listeners = Listeners(tenants)
         self.desks = Desks()
         self.held = HeldNow()
+        self.large_work = LargeWork()
+        self.bodies = BodyBudget(settings.max_body)
         self._auditors: dict[str, Auditor] = {}
+
+    async def caller_of(self, request: Request) -> Caller | None:
+        """Who sends a request, if its key is valid now (see ``keys.TRUSTED_FOR``)."""
+        token = _token_of(request)
+        needs_none = token is None and not await self.keys.is_needed() and is_local(request)
+        return await self.keys.caller(token, is_local=needs_none)
 
     async def auditor(self, namespace: str) -> Auditor:
         """Whoever writes the audit log of a namespace."""
@@ -114,10 +130,8 @@ class App:
         self.platform = platform
         self._routes = Routes(endpoints)
         self._helpers = helpers
+        self._admission = Admission(platform)
         settings = platform.settings
-        self._rates = Rates(settings.rate, 2 * settings.rate, settings.now)
-        self._strangers = Rates(1.0, 20.0, settings.now)
-        """By network address, of those whose key is not known."""
         self._guarded: ASGIApp = Guard(self._http, hosts=settings.hosts, max_body=settings.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,6 +163,8 @@ class App:
             await self.platform.tenants.tenant(self.platform.tenants.namespace)
             for helper in self._helpers:
                 await stack.enter_async_context(asynccontextmanager(helper)(self.platform))
+            stack.push_async_callback(self._admission.denials.flush)
+            await stack.enter_async_context(meanwhile(self._admission.denials.flush_regularly()))
             stack.callback(self.platform.closing.set)
             yield
 
@@ -157,32 +173,37 @@ class App:
         response = page_for(request.method, scope["path"], request.headers) or await self._answered(request)
         if response is None:
             return
-        if isinstance(response, StreamingResponse):
-            response.body_iterator = self._until_closing(request, response.body_iterator)
-        await response(scope, receive, send)
+        if not isinstance(response, StreamingResponse):
+            await response(scope, receive, send)
+            return
+        response.body_iterator = self._until_closing(request, response.body_iterator)
+        with self._admission.streams.held(scope[_PAYER]):
+            await response(scope, receive, send)
 
     async def _answered(self, request: Request) -> Response | None:
         try:
             return await self._answer(request)
         except Problem as problem:
-            return problem.response()
+            return problem.response(request.scope[REQUEST_ID])
         except HoldfastError as error:
             problem = problem_of(error)
             if problem is None:
                 return self._fault(request, error)
+            request_id = request.scope[REQUEST_ID]
             if problem.status >= 500:
-                log.warning("%s %r: %s", request.method, request.url.path, error)
-            return problem.response()
+                log.warning("%s %r (request %s): %s", request.method, request.url.path, request_id, error)
+            return problem.response(request_id)
         except ClientDisconnect:
             return None
         except Exception as error:
             return self._fault(request, error)
 
     def _fault(self, request: Request, error: Exception) -> Response:
-        number = secrets.token_hex(4)
+        number, request_id = secrets.token_hex(4), request.scope[REQUEST_ID]
         # The path is quoted: it may hold line ends, and must not look like another entry.
-        log.error("fault %s: %s %r", number, request.method, request.url.path, exc_info=error)
-        return server_fault(number).response()
+        said = "fault %s: %s %r (request %s)"
+        log.error(said, number, request.method, request.url.path, request_id, exc_info=error)
+        return server_fault(number).response(request_id)
 
     async def _until_closing(self, request: Request, parts: AsyncIterable[Any]) -> AsyncGenerator[Any]:
         """A stream, that ends when the server is about to stop, or fails: its reader comes back.
@@ -201,10 +222,9 @@ class App:
                 await asyncio.wait([following, closing], timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 if closing.done() and not following.done():
                     return
-                if loop.time() >= look_at:
-                    if await self._shown(request) is None:
-                        return
-                    look_at = loop.time() + LOOK_AGAIN
+                if await self.platform.caller_of(request) is None:
+                    return
+                look_at = loop.time() + LOOK_AGAIN
                 if not following.done():
                     continue
                 part, following = following.result(), None
@@ -227,76 +247,46 @@ class App:
         endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
         if endpoint.changes:
             check_site(request.headers, may_be_linked=False)
-        caller, tenant = await self._admit(endpoint, path, request)
-        call = Call(request, self.platform, caller, tenant)
-        arguments = await arguments_of(endpoint, request, path)
+        caller, tenant = await self._admission.admit(endpoint, path, request)
+        call, payer = Call(request, self.platform, caller, tenant), payer_of(caller)
+        with self._admission.requests.held(payer), self.platform.bodies.room(payer) as room:
+            response = await self._carry_out(endpoint, path, call, room)
+        if request.method == "HEAD":
+            return await _without_body(response)
+        if isinstance(response, StreamingResponse):
+            self._admission.streams.check(payer)
+            request.scope[_PAYER] = payer
+        return response
+
+    async def _carry_out(self, endpoint: Endpoint, path: dict[str, str], call: Call, room: BodyRoom) -> Response:
+        arguments = arguments_of(endpoint, call.request, path)
+        if (model := endpoint.body) is not None:
+            data = await room.read_json(call.request)
+            media_type = call.request.headers.get("content-type", "")
+            arguments["body"] = await call.off_loop(len(data), lambda: body_of(model, data, media_type))
         if endpoint.audited:
-            await self._note(endpoint, caller, target_of(path, arguments.get("body")), "allowed")
+            target = target_of(path, arguments.get("body"))
+            auditor = await self.platform.auditor(call.caller.namespace)
+            await auditor.note(self._admission.audit_entry(endpoint, call.caller, target, "allowed"))
+        admitted_at = asyncio.get_running_loop().time()
         try:
-            response = answer_of(endpoint, await endpoint.handler(call, **arguments), call.status)
+            value = await endpoint.handler(call, **arguments)
+            waited = asyncio.get_running_loop().time() - admitted_at
+            if endpoint.scope is not None and not endpoint.changes and waited > TRUSTED_FOR:
+                await call.check_key()
+        except HoldfastError as error:
+            if not call.caller.may(Access.READ) and (problem := problem_of(error, may_read=False)) is not None:
+                raise problem from error
+            raise
         finally:
             if endpoint.changes:
-                self.platform.changes.stir(tenant)
-        return await _without_body(response) if request.method == "HEAD" else response
-
-    async def _admit(self, endpoint: Endpoint, path: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
-        remote = remote_of(request)
-        if endpoint.scope is None:
-            self._rates.take(network_of(remote))
-            caller = Caller("", "", self.platform.tenants.namespace, (), remote)
-            return caller, await self.platform.tenants.tenant(caller.namespace)
-        found = await self._caller(request, remote)
-        caller = replace(found, remote=remote)
-        self._rates.take(caller.key or network_of(remote))
-        address = path[endpoint.path_names[0]] if endpoint.on_address else None
-        if not caller.may(endpoint.scope, address):
-            if endpoint.audited:
-                await self._note(endpoint, caller, target_of(path, None), "denied")
-            raise not_allowed(f"listen:{address}" if address is not None else endpoint.scope)
-        return caller, await self.platform.tenants.tenant(caller.namespace)
-
-    async def _note(self, endpoint: Endpoint, caller: Caller, target: str, outcome: str) -> None:
-        auditor = await self.platform.auditor(caller.namespace)
-        await auditor.note(
-            NewAudit(
-                at=self.platform.settings.now(),
-                who=caller.key,
-                name=caller.name,
-                action=endpoint.name,
-                target=target,
-                outcome=outcome,
-                remote=caller.remote,
-            )
-        )
-
-    def _is_local(self, request: Request) -> bool:
-        """Whether it comes from this machine; and if any name will do, whether it is for this machine's own."""
-        is_expected = ANY_HOST not in self.platform.settings.hosts
-        return is_local(request) and (is_expected or name_in(request.headers["host"]) in LOCAL_HOSTS)
-
-    async def _shown(self, request: Request) -> Caller | None:
-        """Who shows the key of a request, if that is valid."""
-        return await self.platform.keys.caller(_token_of(request), is_local=self._is_local(request))
-
-    async def _caller(self, request: Request, remote: str) -> Caller:
-        given = _token_of(request)
-        if self.platform.keys.needs_looking_up(given):
-            # So guessing costs the store little. Keys that were seen here are not concerned: whoever shares an address
-            # with somebody who guesses is still served.
-            self._strangers.check(network_of(remote))
-        caller = await self._shown(request)
-        if caller is not None:
-            return caller
-        self._strangers.take(network_of(remote))
-        if given is None:
-            detail = "Send a key as the header Authorization: Bearer hf_…; `holdfast keys create` makes one."
-        else:
-            detail = "The key is not known here, was revoked, or has expired."
-            log.warning("%s %r from %s was refused: the key is not valid", request.method, request.url.path, remote)
-        raise Problem(401, "no-valid-key", "A valid API key is needed", detail, headers=AUTHENTICATE)
+                self.platform.changes.stir(call.tenant)
+        return await call.off_loop(0, lambda: answer_of(endpoint, value, call.status))
 
 
 _END = object()
+_PAYER = "holdfast.payer"
+"""Where it is kept in the scope of a request for whom a stream counts."""
 
 
 def _token_of(request: Request) -> str | None:

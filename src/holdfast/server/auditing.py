@@ -1,19 +1,25 @@
 """The audit log: what was asked for is noted before it is carried out, and what was refused as well.
 
 Requests that come in at the same time share a commit, so that the log costs a busy server little. What cannot be noted
-is not carried out.
+is not carried out. A key can send denied requests as often as its rate allows, so these are counted once there are many
+(``Denials``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
+from holdfast.server.beside import tried
 from holdfast.stores.auditing import NewAudit
 from holdfast.stores.contract import Store
 
 LONGEST_TARGET = 400
+WINDOW = 60.0
+IN_FULL = 10
+"""Denied requests of one caller in a window that get an entry each."""
 _SAYING = ("workflow", "name", "id")
 """What in a body says what a request is about."""
 
@@ -48,6 +54,61 @@ class Auditor:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waited has heard of it; nobody else needs to
+
+
+class Denials:
+    """Notes denied requests, without letting one caller fill the log.
+
+    In every window of ``WINDOW`` seconds, the first ``IN_FULL`` denied requests of a caller get an entry each. The
+    others are counted, and get one entry for each action when the window ends.
+    """
+
+    def __init__(self, auditor: Callable[[str], Awaitable[Auditor]]) -> None:
+        self._auditor = auditor
+        self._windows: dict[tuple[str, str], _Window] = {}
+        """By namespace, and key or network address."""
+
+    async def note(self, namespace: str, entry: NewAudit) -> None:
+        """Note a denied request, or count it. Raises what the store raises."""
+        whose = (namespace, entry.who or entry.remote)
+        window = self._windows.get(whose)
+        if window is None or not 0 <= entry.at - window.since < WINDOW:
+            await self._end(whose)
+            window = self._windows.setdefault(whose, _Window(entry.at))
+        if window.noted < IN_FULL:
+            window.noted += 1
+            await (await self._auditor(namespace)).note(entry)
+            return
+        _, count = window.more.get(entry.action, (entry, 0))
+        window.more[entry.action] = (entry, count + 1)
+
+    async def flush(self) -> None:
+        """Note what was counted. Failures are logged."""
+        for whose in list(self._windows):
+            await tried(self._end(whose), "denied requests could not be noted")
+
+    async def flush_regularly(self) -> NoReturn:
+        """Note what was counted at the end of every window."""
+        while True:
+            await asyncio.sleep(WINDOW)
+            await self.flush()
+
+    async def _end(self, whose: tuple[str, str]) -> None:
+        window = self._windows.pop(whose, None)
+        if window is None or not window.more:
+            return
+        auditor = await self._auditor(whose[0])
+        for last, count in window.more.values():
+            target = f"{count} more requests, the last for {last.target}"[:LONGEST_TARGET]
+            await auditor.note(replace(last, target=target))
+
+
+@dataclass(slots=True)
+class _Window:
+    since: float
+    noted: int = 0
+    more: dict[str, tuple[NewAudit, int]] = field(default_factory=dict[str, tuple[NewAudit, int]])
+    """By action: the last request, and the count."""
 
 
 def target_of(path: Mapping[str, str], body: Any) -> str:

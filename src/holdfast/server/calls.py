@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
 from holdfast.client.client import Client
+from holdfast.client.large_work import LARGE, off_loop
 from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
+from holdfast.codec import Encoded, codec_for
 from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.keys import Caller
+from holdfast.server.keys import Caller, no_valid_key
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
 from holdfast.server.tenants import Tenant
@@ -21,8 +24,11 @@ from holdfast.stores.contract import Store, WorkflowSpec
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
 
+T = TypeVar("T")
+
 LONGEST_WAIT = 60.0
 """Seconds that a long poll may ask for."""
+_values = codec_for(Any)
 
 
 @dataclass(slots=True)
@@ -35,6 +41,10 @@ class Call:
     tenant: Tenant
     status: int | None = None
     """The status of the answer, if it is not the usual one."""
+    is_own: bool = False
+    """The server calls for itself, and has no key."""
+    size: int = 0
+    """Bytes of values that the call handles: those of its body, and those it reads."""
 
     @property
     def client(self) -> Client:
@@ -60,12 +70,41 @@ class Call:
         """A value that the caller has sent."""
         return from_wire(data, what) if self.is_tagged else data
 
+    async def take(self, data: Any, what: str = "the value") -> Any:
+        """A value from the body, ready to be stored; encoded in advance if the body is large."""
+        if self.size <= LARGE:
+            return self.taken(data, what)
+        return await self.off_loop(0, lambda: Encoded(_values.encode(self.taken(data, what), what)))
+
+    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """Run work on the body and on ``size`` more bytes of values, in a thread if they are large.
+
+        These bytes count toward the size of the call from then on.
+        """
+        self.size += size
+        return await self.large_work(self.size, work)
+
+    async def large_work(self, size: int, work: Callable[[], T]) -> T:
+        """Run work on values of ``size`` bytes, in a thread if they are large.
+
+        Each namespace uses one thread at a time, so that none can occupy all threads.
+        """
+        if size <= LARGE:
+            return work()
+        async with self.platform.large_work.turn(self.caller.namespace):
+            return await off_loop(size, work)
+
     def nudge(self, spec: WorkflowSpec) -> None:
         """A run was started here: if it is one of an address, whoever listens is told at once."""
         if spec.by_delivery:
             self.platform.desks.of(self.tenant).nudge(spec.name)
 
     # Who may do what
+
+    async def check_key(self) -> None:
+        """Refuse a caller whose key was revoked, or has expired, since the request came in."""
+        if await self.platform.caller_of(self.request) is None:
+            raise no_valid_key()
 
     def need_to_listen(self, address: str) -> None:
         """Refuse whoever may not take deliveries of this address."""
@@ -81,11 +120,15 @@ class Call:
     # Idempotency
 
     def derived_id(self, what: str) -> str | None:
-        """An id that follows from the Idempotency-Key; other callers and other operations have others."""
+        """An id derived from the Idempotency-Key, distinct for each operation.
+
+        Its scope is the namespace and not the API key, so that a request repeated with a rotated key is still the same
+        request.
+        """
         given = self.request.headers.get(IDEMPOTENCY_KEY)
         if given is None:
             return None
-        mixed = "\0".join((self.caller.key, what, given)).encode()
+        mixed = "\0".join((what, given)).encode()
         return f"{what}-{base64.b32encode(hashlib.sha256(mixed).digest()[:15]).decode().lower()}"
 
 

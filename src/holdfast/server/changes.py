@@ -18,7 +18,8 @@ from pydantic import BaseModel, Field
 from holdfast.client.health import MOST_ENDED
 from holdfast.client.stalls import is_alive
 from holdfast.core.states import RunState
-from holdfast.errors import StoreUnavailable
+from holdfast.core.tasks import keep_running
+from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.server.tenants import Tenant
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.contract import Store
@@ -48,7 +49,7 @@ class Overview(BaseModel):
         Field(description=f"By state; those that have ended are counted up to {MOST_ENDED:,} for each workflow."),
     ]
     approvals: Annotated[int, Field(description=f"Questions that wait for an answer; counted up to {MOST_APPROVALS}.")]
-    dead: Annotated[int, Field(description="Runs that took their workers down too often.")]
+    dead: Annotated[int, Field(description="Runs whose workers died too often.")]
     workers: Annotated[int, Field(description="Live ones.")]
     off: Annotated[list[str], Field(description="Agents and workflows that were switched off.")]
 
@@ -111,7 +112,8 @@ class _Watched:
         loop = asyncio.get_running_loop()
         self._next: asyncio.Future[None] = loop.create_future()
         """Done when there is something to tell, or never will be again."""
-        self._task = loop.create_task(self._watch())
+        what = f"namespace {tenant.namespace!r}: looking for changes"
+        self._task = loop.create_task(keep_running(self._watch, what, log, ends_with=UsageError))
         self._task.add_done_callback(self._ended)
 
     @property
@@ -155,7 +157,5 @@ class _Watched:
             told, self._next = self._next, asyncio.get_running_loop().create_future()
             told.set_result(None)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, _: asyncio.Task[None]) -> None:
         self._next.set_result(None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("changes in namespace %r are not told any more: %s", self._tenant.namespace, error)

@@ -23,10 +23,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.server.problems import Problem
+from holdfast.server.remotes import name_in
+from holdfast.server.request_ids import REQUEST_ID, request_id_of
+from holdfast.server.request_ids import SCOPE as REQUEST_ID_SCOPE
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
+ANSWER_HEADERS = "holdfast.answer_headers"
+"""Where headers are kept in the scope of a request that its answer will have, whatever that is."""
 BODY_SECONDS = 30.0
 """A body must be there by then."""
 
@@ -51,12 +55,16 @@ class Guard:
         """One HTTP request."""
         headers = Headers(scope=scope)
         body = _Limited(receive, self._max_body)
+        request_id = request_id_of(headers)
+        told: dict[str, str] = {REQUEST_ID: request_id}
+        scope = {**scope, REQUEST_ID_SCOPE: request_id, ANSWER_HEADERS: told}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 body.is_answered = True
                 there = {name.lower() for name, _ in message.get("headers", ())}
                 more = [(name, value) for name, value in _ON_ANSWERS.items() if name not in there]
+                more += [(name.lower().encode(), value.encode()) for name, value in told.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
@@ -65,7 +73,7 @@ class Guard:
             check_site(headers, may_be_linked=scope["method"] in SAFE)
             self._check_length(headers)
         except Problem as problem:
-            await problem.response()(scope, receive, answer)
+            await problem.response(request_id)(scope, receive, answer)
             return
         await self._app(scope, body, answer)
 
@@ -92,13 +100,6 @@ class Guard:
 def too_large(most: int) -> Problem:
     """The problem of a body that is too large."""
     return Problem(413, "too-large", "The body is too large", f"At most {most:,} bytes are taken.")
-
-
-def name_in(host: str) -> str:
-    """The name in a ``Host`` header, without the port."""
-    host = host.strip().lower()
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() else host
 
 
 def check_site(headers: Headers, *, may_be_linked: bool) -> None:

@@ -3,12 +3,13 @@
 ``client.keys`` tells what is kept of a key; secrets are compared in constant time. A key is bound to a namespace: that
 is where a caller's requests go, whatever they say.
 
-As long as no key was ever made, there is nobody to tell apart: a server then serves whoever is on this machine, and
-nobody else. From the first key on, every request needs one, also when all keys have been revoked since.
+As long as no key was ever made, a server serves programs of the same user on this machine (see ``remotes``), and nobody
+else. From the first key on, every request needs one, also when all keys have been revoked since.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 from collections import OrderedDict
@@ -17,12 +18,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.client.keys import KIND, Key, hash_of, key_in
+from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope, allows
 from holdfast.stores.contract import Store
+from holdfast.stores.documents import Document
 
 TRUSTED_FOR = 2.0
 """Seconds for which a key that was looked up need not be looked up again; so long may a revoked one still work."""
 MOST_TRUSTED = 10_000
+
+AUTHENTICATE = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 
 _TOKEN = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
@@ -42,6 +47,11 @@ class Caller:
     def may(self, wanted: Scope, address: str | None = None) -> bool:
         """Whether the caller is allowed that; to listen, on which address (``None``: on any)."""
         return allows(self.scopes, wanted, address)
+
+
+def no_valid_key(detail: str = "The key is not known here, was revoked, or has expired.") -> Problem:
+    """The problem of a request without a valid key."""
+    return Problem(401, "no-valid-key", "A valid API key is needed", detail, headers=AUTHENTICATE)
 
 
 def local_caller(namespace: str) -> Caller:
@@ -68,6 +78,9 @@ class Keys:
         """By id: when it was looked up, the key, and the hash of its secret."""
         self._looked_for_any_at: float | None = None
         self._is_any = False
+        self._wanted: dict[str, asyncio.Future[Document | None]] = {}
+        """By id: keys that the next read of the store looks for."""
+        self._reading: asyncio.Task[None] | None = None
 
     async def is_needed(self) -> bool:
         """Whether a key was ever made."""
@@ -93,11 +106,6 @@ class Keys:
         key = found[0]
         return Caller(key.id, key.name, key.namespace, key.scopes)
 
-    def needs_looking_up(self, token: str | None) -> bool:
-        """Whether the store must be asked for a key that nobody has shown here yet."""
-        parts = _TOKEN.fullmatch(token or "")
-        return self._is_any and parts is not None and parts[1] not in self._known
-
     def forget(self, id: str) -> None:
         """A key was made or changed: look it up anew."""
         self._known.pop(id, None)
@@ -109,17 +117,40 @@ class Keys:
             self._known.move_to_end(id)
             return known[1], known[2]
         now = self._clock()  # before it is read: what is changed meanwhile counts from now on
-        found = await (await self._home.home()).documents(KIND, [id])
-        if not found:
+        found = await self._read(id)
+        if found is None:
             self._known.pop(id, None)
             return None
-        key, kept = key_in(found[0]), found[0].content()
+        key, kept = key_in(found), found.content()
         hashed = bytes.fromhex(kept["hash"])
         self._known[id] = (now, key, hashed)
         self._known.move_to_end(id)
         if len(self._known) > MOST_TRUSTED:
             self._known.popitem(last=False)
         return key, hashed
+
+    async def _read(self, id: str) -> Document | None:
+        """The document of a key. Whatever is asked for during one read is read together by the next one."""
+        future = self._wanted.get(id)
+        if future is None:
+            future = self._wanted[id] = asyncio.get_running_loop().create_future()
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_wanted())
+        return await asyncio.shield(future)
+
+    async def _read_wanted(self) -> None:
+        while self._wanted:
+            wanted, self._wanted = self._wanted, {}
+            try:
+                found = await (await self._home.home()).documents(KIND, list(wanted))
+            except Exception as error:
+                for future in wanted.values():
+                    future.set_exception(error)
+                    future.exception()  # whoever asked may have gone
+                continue
+            by_id = {one.name: one for one in found}
+            for id, future in wanted.items():
+                future.set_result(by_id.get(id))
 
     def _is_fresh(self, at: float | None) -> bool:
         # A clock that was set back makes nothing last longer.

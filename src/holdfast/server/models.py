@@ -22,6 +22,7 @@ from holdfast.core.usage import Budget, Usage
 from holdfast.server.api import Body
 from holdfast.server.calls import LONGEST_WAIT, Call
 from holdfast.server.problems import Problem
+from holdfast.server.scopes import Scope
 
 T = TypeVar("T")
 
@@ -145,18 +146,21 @@ class RunInfo(run_info.RunInfo):
 
     @classmethod
     def told(cls, call: Call, info: run_info.RunInfo) -> RunInfo:
-        """As the caller wants its values."""
+        """As the caller wants its values. A key that may not read learns which run it is, and its state."""
+        if not call.caller.may(Scope.READ):
+            info = _without_contents(info)
         known: dict[str, Any] = {one.name: getattr(info, one.name) for one in fields(info)}
         known |= {"inputs": call.out(info.inputs), "output": call.out(info.output)}
         known["usage"] = None if info.usage is None else Spent.of(info.usage)
         return cls(**known)
 
 
-class Failure(BaseModel):
-    """An exception, as it was recorded."""
-
-    type: str
-    message: str
+def _without_contents(info: run_info.RunInfo) -> run_info.RunInfo:
+    """What ``submit`` alone learns of a run that it started or joined, which may be another caller's."""
+    return replace(
+        info, queue_key="", finished_at=None, inputs=None, output=None, error=None, waits_for="", tags=(), wake_at=None,
+        paused_at=None, parent=None, forked_from=None, stalled=None, hindrance=None, usage=None,
+    )  # fmt: skip
 
 
 # Where to go on
@@ -252,7 +256,12 @@ class OptionsBody(Body):
     tags: Tags = ()
     budget: BudgetBody | None = None
     max_deliveries: Annotated[
-        int | None, Field(ge=1, le=10**6, description="So many workers may it take down in a row.")
+        int | None,
+        Field(
+            ge=1,
+            le=10**6,
+            description="Deaths of workers that held nothing but this run, without a new record, that make it dead.",
+        ),
     ] = None
     version: Annotated[Text | None, Field(description="Of the workflow; the newest that is served unless given.")] = (
         None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -45,6 +46,7 @@ _PROBLEM: Final = {
         "title": {"type": "string", "description": "The kind in words."},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What happened, and what to do about it."},
+        "request_id": {"type": "string", "description": "The id of the request, as in its header `X-Request-Id`."},
         "run_id": {"type": "string", "description": "The run that it is about."},
         "approval_id": {"type": "string", "description": "The question that it is about."},
         "faults": {
@@ -88,6 +90,24 @@ _PROBLEMS: Final = {
 }
 
 
+_ANSWER_HEADERS: Final = {
+    "X-Request-Id": {
+        "description": "The id of the request: the one that it gave itself, or a new one.",
+        "schema": {"type": "string"},
+    },
+    "RateLimit-Policy": {
+        "description": "How many requests the key may make (`q`) in how many seconds (`w`).",
+        "schema": {"type": "string", "examples": ['"default";q=1000;w=2']},
+    },
+    "RateLimit": {
+        "description": "How many requests are left (`r`), and in how many seconds all are there again (`t`).",
+        "schema": {"type": "string", "examples": ['"default";r=998;t=1']},
+    },
+    "Location": {"description": "The path of what was created.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds to wait before the next try.", "schema": {"type": "integer"}},
+}
+
+
 def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     """The whole document."""
     schemas, shared = _schemas(endpoints)
@@ -95,19 +115,23 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     for one in endpoints:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schemas, shared)
     _tell_fields(shared, endpoints)
+    _drop_defaults(shared, _reachable((schemas[one.name, "body"] for one in endpoints if one.body), shared))
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
             "version": version,
-            "description": "Runs of workflows and agents that survive crashes, over HTTP.",
+            "description": "Runs of workflows and agents that survive crashes, over HTTP.\n\nA request may name "
+            "itself in the header `X-Request-Id`; every answer has that header, and every problem a `request_id`.",
         },
+        "servers": [{"url": "/", "description": "The server that has told this document."}],
         "security": [{"key": []}],
         "tags": _tags(endpoints),
         "paths": paths,
         "components": {
             "schemas": {**shared, "Problem": _PROBLEM},
             "parameters": {name: _header(name) for name in HEADERS},
+            "headers": _ANSWER_HEADERS,
             "responses": {_problem_name(status): _problem(words) for status, words in _PROBLEMS.items()},
             "securitySchemes": {
                 "key": {
@@ -232,10 +256,12 @@ def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
 
 def _responses(one: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {str(one.status): _answer(one, schemas, "The answer.")}
+    if one.location is not None:
+        answers["201"]["headers"] |= _headers("Location")
     for status, words in one.more.items():
         is_answer = 200 <= status < 300
         told = _answer(one, schemas, words) if is_answer else _problem(words)
-        answers[str(status)] = {"description": words} if status == 204 else told
+        answers[str(status)] = {"description": words} if status in (204, 304) else told
     problems = ["401", "403", "429"] if one.scope is not None else []
     if one.path_names:
         problems.append("404")
@@ -254,16 +280,60 @@ def _answer(one: Endpoint, schemas: Mapping[tuple[str, str], Any], words: str) -
         content["application/json"] = {"schema": schemas[one.name, "answer"]}
     if one.streams:
         content[STREAM_TYPE] = {"schema": _EVENT}
-    return {"description": words, "content": content} if content else {"description": "Done."}
+    told: dict[str, Any] = {"description": words, "content": content} if content else {"description": "Done."}
+    return told | {"headers": _headers("X-Request-Id", "RateLimit-Policy", "RateLimit")}
 
 
 def _problem(words: str) -> dict[str, Any]:
     schema = {"$ref": _REF.format(model="Problem")}
-    return {"description": words, "content": {PROBLEM_TYPE: {"schema": schema}}}
+    headers = _headers("X-Request-Id", "RateLimit-Policy", "RateLimit", "Retry-After")
+    return {"description": words, "content": {PROBLEM_TYPE: {"schema": schema}}, "headers": headers}
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _problem_name(status: str) -> str:
     return "Problem" if status == "default" else f"Problem{status}"
+
+
+# What requests may leave out
+
+
+def _reachable(schemas: Iterable[Any], shared: Mapping[str, Any]) -> set[str]:
+    """The names of the shared schemas that these are made of."""
+    found: set[str] = set()
+    waiting: list[Any] = list(schemas)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += cast("list[Any]", one)
+        elif isinstance(one, dict):
+            part = cast("dict[str, Any]", one)
+            reference = part.get("$ref")
+            name = reference.rpartition("/")[2] if isinstance(reference, str) else ""
+            if name in shared and name not in found:
+                found.add(name)
+                waiting.append(shared[name])
+            waiting += part.values()
+    return found
+
+
+def _drop_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Say in words what fields of requests are if they are left out.
+
+    Programs that make types of the document take a field with a ``default`` for one that is always there, and demand it
+    of callers.
+    """
+    for name in names:
+        for field in shared[name].get("properties", {}).values():
+            if "default" not in field:
+                continue
+            default = field.pop("default")
+            if default not in (None, "", [], {}):
+                words = f"{field.get('description', '')} Default: {json.dumps(default)}."
+                field["description"] = words.strip()
 
 
 # Words for fields

@@ -67,7 +67,8 @@ async def _keep(store: Store, info: PolicyInfo) -> None:
     if not await note_breach(store, breach, info.name, 0):
         return
     if on_breach in ("pause", "kill"):
-        await store.switch_off(info.name)
+        reason = f"it reached its limit of {_limit_in_words(info)} for {info.day}"
+        await store.switch_off(info.name, "policy", reason, temporary=on_breach == "pause")
     entry = NewAudit(now, "", "policy", f"policy_{on_breach}", info.name, "allowed", "")
     await store.note_audit([entry])
     log.warning(

@@ -61,9 +61,10 @@ class Problem(Exception):
         detail = {"detail": self.detail} if self.detail else {}
         return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.more}
 
-    def response(self) -> Json:
-        """The answer."""
-        return Json(self.as_json(), self.status, headers=self.headers, media_type=MEDIA_TYPE)
+    def response(self, request_id: str = "") -> Json:
+        """The answer to a request."""
+        named = {"request_id": request_id} if request_id else {}
+        return Json(self.as_json() | named, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
@@ -95,8 +96,21 @@ _ABOUT = ("run_id", "approval_id", "state", "error", "needs_run_again")
 _STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|temporal|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
 
 
-def problem_of(error: errors.HoldfastError) -> Problem | None:
-    """An error of Holdfast's as a problem; ``None``: it is a fault of the server's."""
+_REVEALING = (
+    errors.RunConflict,
+    errors.RunUnsuccessful,
+    errors.UnknownQueue,
+    errors.UnknownSchedule,
+    errors.UnknownWorkflow,
+)
+"""Errors whose words describe other callers' runs, or list what there is."""
+
+
+def problem_of(error: errors.HoldfastError, *, may_read: bool = True) -> Problem | None:
+    """An error of Holdfast's as a problem; ``None``: it is a fault of the server's.
+
+    A caller that may not read gets only the kind of an error that describes other callers' runs.
+    """
     for kind in type(error).__mro__:
         if kind in _KINDS:
             status, name, title = _KINDS[kind]
@@ -104,6 +118,12 @@ def problem_of(error: errors.HoldfastError) -> Problem | None:
             # What a store says of itself, and where it is, is for those who run it.
             detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
             more = {about: getattr(error, about, None) or None for about in _ABOUT}
+            if isinstance(error, errors.RunUnsuccessful) and error.error:
+                type_, _, message = error.error.partition(": ")
+                more["error"] = {"type": type_, "message": message}
+            if not may_read and isinstance(error, _REVEALING):
+                detail = "A key with the scope 'read' is told more."
+                more["error"] = None
             if isinstance(error, errors.InputError):  # what they are about has come in the body
                 faults = [{**fault, "where": f"body.{fault['where']}"} for fault in error.faults]
                 more["faults"] = faults or None

@@ -1,9 +1,11 @@
-"""How many requests a caller may make: so many a second, with a burst, counted in this process alone."""
+"""How many requests a caller may make: so many a second, with a burst, and so many at once, in this process alone."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from math import ceil
 
 from holdfast.server.problems import Problem
 
@@ -39,6 +41,47 @@ class Rates:
             self._left.popitem(last=False)
         if left < 1:
             raise too_many((1 - left) / self._per_second)
+
+    def headers(self, caller: str) -> dict[str, str]:
+        """Response headers with the limit and what is left of it (draft-ietf-httpapi-ratelimit-headers)."""
+        left, _ = self._left.get(caller, (self._burst, 0.0))
+        window, reset = ceil(self._burst / self._per_second), ceil((self._burst - left) / self._per_second)
+        return {
+            "RateLimit-Policy": f'"default";q={max(1, int(self._burst))};w={max(1, window)}',
+            "RateLimit": f'"default";r={max(0, int(left))};t={reset}',
+        }
+
+
+class AtOnce:
+    """Limits how many requests or streams each caller has open."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most = most
+        self._what = what
+        self._open: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """Raise ``Problem`` if one more would exceed the limit."""
+        if self._open[caller] >= self._most:
+            raise Problem(
+                429,
+                "too-many-at-once",
+                f"Too many {self._what} are open",
+                f"This key may have {self._most:,} {self._what} at once: close some, or use more keys.",
+                headers={"Retry-After": "1"},
+            )
+
+    @contextmanager
+    def held(self, caller: str) -> Generator[None]:
+        """Count one more until the end of the block. Raises ``Problem`` if it exceeds the limit."""
+        self.check(caller)
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
 
 def too_many(wait: float) -> Problem:

@@ -1,13 +1,36 @@
-"""Where requests come from, by their network addresses."""
+"""Where requests come from, by their network addresses.
+
+**Local requests.** As long as there are no keys, programs of the same user on this machine have full access. A proxy on
+this machine forwards requests of others, who must not have it, and may not say so: nginx with a bare ``proxy_pass
+http://127.0.0.1:7100`` adds no header and even replaces ``Host``. So a request counts as local only if:
+
+- it comes from a loopback address, and is for a loopback name;
+- it has none of the headers that proxies add, and is not HTTP/1.0, which old proxies use and other programs do not;
+- ``Origin`` and ``Referer``, if a browser sends them, name this server;
+- on Linux, where the system tells it, the connection belongs to the user that the server runs as, or to root. A proxy
+  usually runs as its own user.
+
+A proxy of the same user that leaves no trace cannot be recognized, so the docs ask for a key before a proxy.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers of those who pass requests on."""
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_FORWARDED = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-host")
+"""Headers of those who pass requests on; and all that begin with ``x-forwarded-``."""
+OWNERS = "holdfast.owners"
+"""Where the state of a request caches the owner of its connection: looking it up takes a few milliseconds."""
+End = tuple[str, int | None]
 
 
 def remote_of(request: Request) -> str:
@@ -16,8 +39,79 @@ def remote_of(request: Request) -> str:
 
 
 def is_local(request: Request) -> bool:
-    """Whether it comes from this machine, and was not passed on by somebody here for somebody else."""
-    return is_loopback(remote_of(request)) and not any(name in request.headers for name in _FORWARDED)
+    """Whether a program of the same user on this machine sent it directly, as far as the server can tell."""
+    return (
+        is_loopback(remote_of(request))
+        and _is_local_name(name_in(request.headers.get("host", "")))
+        and not any(name in _FORWARDED or name.startswith("x-forwarded-") for name in request.headers)
+        and request.scope.get("http_version") != "1.0"
+        and all(_is_from_here(request, header) for header in ("origin", "referer"))
+        and _owner(request.scope) in _TRUSTED_USERS
+    )
+
+
+def _is_from_here(request: Request, header: str) -> bool:
+    host = request.headers.get("host", "").strip().lower()
+    try:
+        return all(urlsplit(one).netloc.lower() == host for one in request.headers.getlist(header))
+    except ValueError:
+        return False
+
+
+def _is_local_name(host: str) -> bool:
+    return host in LOCAL_HOSTS or is_loopback(host.strip("[]"))
+
+
+def name_in(host: str) -> str:
+    """The name in a ``Host`` header, without the port."""
+    host = host.strip().lower()
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+# Whose a connection is
+
+
+def _owner(scope: Mapping[str, Any]) -> int | None:
+    """The user id that owns the client's end of the connection; ``None`` if it is unknown."""
+    known: dict[Any, int | None] = scope.get("state", {}).get(OWNERS, {})
+    ends = (scope.get("client"), scope.get("server"))
+    if ends not in known:
+        known[ends] = None if None in ends else _listed_owner(*cast("tuple[End, End]", ends))
+    return known[ends]
+
+
+def _listed_owner(client: End, server: End) -> int | None:
+    for table, as_ipv6 in ((Path("/proc/net/tcp"), False), (Path("/proc/net/tcp6"), True)):
+        near, far = _as_listed(*client, as_ipv6), _as_listed(*server, as_ipv6)
+        if near is None or far is None:
+            continue
+        try:
+            text = table.read_text()
+        except OSError:
+            return None
+        place = text.find(f": {near} {far} ")
+        if place >= 0:
+            return int(text[place : text.find("\n", place)].split()[7])
+    return None
+
+
+def _as_listed(address: str, port: int | None, as_ipv6: bool) -> str | None:
+    """An end of a connection as the system lists it; with ``as_ipv6``, an IPv4 address as a mapped IPv6 address."""
+    found = _plain(address)
+    if found is None or port is None or (found.version == 6 and not as_ipv6):
+        return None
+    form = ipaddress.IPv6Address(f"::ffff:{found}") if as_ipv6 and found.version == 4 else found
+    return f"{_words(form.packed)}:{port:04X}"
+
+
+def _words(packed: bytes) -> str:
+    """Words of four bytes, each in the order of this machine's numbers."""
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+_TRUSTED_USERS = (None, 0, os.geteuid() if hasattr(os, "geteuid") else None)
 
 
 def is_loopback(address: str) -> bool:

@@ -31,12 +31,11 @@ try:
     import uvicorn
 
     from holdfast.server.app import App, Settings, create_app
-    from holdfast.server.connections import Connection
-    from holdfast.server.guard import LOCAL_HOSTS
-    from holdfast.server.remotes import is_loopback
+    from holdfast.server.connections import MAX_HEAD, Connection, ConnectionState
+    from holdfast.server.remotes import LOCAL_HOSTS, is_loopback
 except ModuleNotFoundError as error:
     raise UsageError(
-        f"a server needs packages that are not installed here ({error}): pip install 'holdfast[server]'"
+        f"a server needs packages that are not installed here ({error}): pip install 'holdfast-agents[server]'"
     ) from None
 
 HOST = "127.0.0.1"
@@ -44,7 +43,6 @@ PORT = 7100
 GRACE = 10.0
 """Seconds that requests in flight get to end."""
 MOST_CONNECTIONS = 4096
-_LARGEST_HEAD = 32 * 1024
 _IDLE_SECONDS = 15
 """So long is a connection kept for another request."""
 _SPARE_FILES = 64
@@ -139,13 +137,14 @@ class Server(uvicorn.Server):
                 proxy_headers=bool(trust_proxy),
                 forwarded_allow_ips=list(trust_proxy),
                 limit_concurrency=connections,
-                h11_max_incomplete_event_size=_LARGEST_HEAD,
+                h11_max_incomplete_event_size=MAX_HEAD,
                 timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=max(1, round(grace)),
                 ssl_certfile=tls_cert,
                 ssl_keyfile=None if tls_key is None else str(tls_key),
             )
         )
+        self.server_state = ConnectionState()
         self._app = app
         self._on_started = on_started
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -239,7 +238,7 @@ def _told(app: App, sockets: Collection[socket.socket], is_open: bool, *, tls: b
     of = tenants.url if tenants.namespace == DEFAULT_NAMESPACE else f"namespace {tenants.namespace} in {tenants.url}"
     lines = [f"holdfast serves {of} on {shown} (pid {os.getpid()})"]
     if is_open:
-        lines.append("no API key was made yet: whoever is on this machine may do everything (`holdfast keys create`)")
+        lines.append("there is no API key yet: programs of this user may do everything (`holdfast keys create`)")
     else:
         lines.append("every request needs an API key; see `holdfast keys list`")
     if not tls and not all(is_loopback(place) for place, _ in places):

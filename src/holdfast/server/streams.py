@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from holdfast.client.large_work import off_loop
 from holdfast.server.problems import to_text
 
 MEDIA_TYPE = "text/event-stream"
@@ -28,6 +29,8 @@ class Sent:
     event: str = ""
     id: str = ""
     """What a reader hands in as ``Last-Event-ID`` to go on behind it."""
+    size: int = 0
+    """Bytes of the values in it."""
 
     def encoded(self) -> bytes:
         """As it is sent."""
@@ -55,7 +58,7 @@ async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
             event, following = following.result(), None
             if event is None:
                 return
-            yield event.encoded()
+            yield await off_loop(event.size, event.encoded)
     finally:
         if following is not None:
             following.cancel()

@@ -170,6 +170,9 @@ class ApprovalFilter(NamedTuple):
     only_closed: bool = False
     """Only those that take no answer any more, the one that was asked last first; ``only_open`` is then without
     meaning."""
+    after: tuple[float, str] | None = None
+    """Only those that are listed after the one with this id, which was asked at this time, whatever became of it
+    since. If it is gone, or was asked again, those that were asked at the same time may be listed once more."""
 
     def matches(self, approval: Approval) -> bool:
         """Whether this one is among them."""
@@ -186,7 +189,15 @@ class ApprovalFilter(NamedTuple):
         return not is_open if self.only_closed else is_open or not self.only_open
 
 
-def in_order(found: Iterable[Approval], where: ApprovalFilter) -> list[Approval]:
-    """As they are listed: by when they were asked, and as they stand if that was at the same time."""
-    listed = sorted(found, key=lambda one: one.asked_at)
-    return listed[::-1] if where.only_closed else listed
+def listed(approvals: Iterable[Approval], where: ApprovalFilter, limit: int) -> list[Approval]:
+    """The approvals that match, ordered by when they were asked; those asked at the same time, as they stand."""
+    ordered = sorted(approvals, key=lambda one: one.asked_at)
+    if where.only_closed:
+        ordered.reverse()
+    if where.after is not None:
+        at, id = where.after
+        place = next((n for n, one in enumerate(ordered, 1) if (one.asked_at, one.id) == (at, id)), None)
+        if place is None:
+            place = sum(one.asked_at > at if where.only_closed else one.asked_at < at for one in ordered)
+        ordered = ordered[place:]
+    return [one for one in ordered if where.matches(one)][:limit]

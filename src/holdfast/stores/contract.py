@@ -18,12 +18,14 @@ run of its own.)
 
 **Death.** A worker that starts registers itself. Its runs can be taken when the store knows that it is dead: at once
 where the kernel can tell (a file lock that the process held is free), else when its lease has passed. ``reap`` then
-puts its runs back to ``pending`` and counts one delivery for each; the count returns to 0 with the run's next record.
-A worker that retires in good order gives its runs back without counting.
+puts its runs back to ``pending``. If it held a single run, that counts as one delivery of it. If it held several,
+nobody can tell which of them killed it, and all are suspected: see ``rules``. Both are 0 again with the run's next
+record. A worker that retires in good order gives its runs back without counting. A lease
+counts only in the time in which whoever calls ``reap`` knows that it could have been renewed: see ``leases``.
 
 **Workers by lease.** A process elsewhere, that asks a server for work over HTTP, is a worker of which only the lease
 tells whether it lives. Servers renew it when they hear of the process (``keep_worker``), and only servers declare it
-dead: when all of them were down for a while, nobody could renew, and that is no reason to take its work away.
+dead, by the same rule: while all of them were down, nobody could renew.
 
 **Runs by delivery.** A run that is not executed by an engine: its holder is handed what is recorded, and records what
 comes next as it likes. There is no code to be cancelled or to notice a deadline, so such a run is cancelled at once,
@@ -99,6 +101,7 @@ from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.auditing import Audit, NewAudit
 from holdfast.stores.documents import Document
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
@@ -167,12 +170,14 @@ class WorkflowSpec:
     is_agent: bool = False
     """Its steps are chosen by a model, and its result is an ``AgentResult``."""
     max_deliveries: int = MAX_DELIVERIES
-    """How often its runs may take a worker down in a row: see ``Run.max_deliveries``."""
+    """Deaths that make a run of it ``dead``: see ``NewRun.max_deliveries``."""
     version: str = ""
     queue_key: str | None = None
     """A template for the key that its runs have in its queue: see ``queues``."""
     by_delivery: bool = False
     """It has no code, and its runs are by delivery: it is an address (see ``client.addresses``)."""
+    inputs_schema: str = ""
+    """A JSON schema of its inputs, as text; ``""``: none was announced, and the names are all that is checked."""
     serves: tuple[str, ...] = field(default=(), compare=False)
     """Other versions whose runs the same code executes; they are kept with the worker only."""
     announced_at: float = field(default=0.0, compare=False)
@@ -229,6 +234,15 @@ class Request(NamedTuple):
     pause: bool
 
 
+class SwitchedOff(NamedTuple):
+    """Since when a workflow is switched off, who did that, and why."""
+
+    since: float
+    by: str
+    reason: str
+    is_temporary: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Which runs to list; every field that is given must match."""
@@ -265,6 +279,8 @@ class Store(ABC):
     """As people may see it: without a password."""
     namespace: str = DEFAULT_NAMESPACE
     """Whose data this is: nothing that is said here reaches what other namespaces of the same database hold."""
+    is_encrypted: bool = False
+    """Whether what users' code hands in is encrypted before it is written."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -330,11 +346,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         """Declare workers dead whose process is gone or whose lease has passed (never ``me``), and free their runs.
 
-        Workers by lease are left alone unless ``by_lease`` says since when there is a server that could renew their
-        leases: they count from then, or from their last renewal, whichever is later.
+        ``window`` is the time in which leases count (default: all of the time up to now). Workers by lease are left
+        alone unless ``by_lease`` is true.
         """
 
     @abstractmethod
@@ -352,11 +368,19 @@ class Store(ABC):
 
     @abstractmethod
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
         ``workflows`` are served names: only runs of the versions that they name are taken (see ``serving``).
+        Isolated runs (see ``rules``) come first if they have been due for ``suspects_after`` seconds: if there is one,
+        the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them.
         Runs that are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of
         their own (see ``queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
         """
@@ -387,16 +411,21 @@ class Store(ABC):
     # The switch
 
     @abstractmethod
-    async def switch_off(self, workflow: str) -> bool:
-        """Start and claim no more runs of this workflow. False: it was off already."""
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+        """Start and claim no more runs of this workflow. False: it was off already.
+
+        A temporary switch is one that a policy turns on again by itself. A lasting one takes its place (true), and is
+        not replaced by a temporary one: what a person has disabled stays disabled.
+        """
 
     @abstractmethod
-    async def switch_on(self, workflow: str) -> bool:
-        """Start and claim runs of this workflow again. False: it was on already."""
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        """Start and claim runs of this workflow again. False: it was on already, or is off for good and
+        ``only_temporary`` was asked for."""
 
     @abstractmethod
-    async def switched_off(self) -> Mapping[str, float]:
-        """The workflows that are switched off, and since when."""
+    async def switched_off(self) -> Mapping[str, SwitchedOff]:
+        """The workflows that are switched off."""
 
     # Reading
 
@@ -406,7 +435,10 @@ class Store(ABC):
 
     @abstractmethod
     async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
-        """The rows of those of these runs that exist, in any order."""
+        """The rows of those of these runs that exist, in any order.
+
+        One whose row cannot be read is left out, and named in a warning of the log; ``get`` raises.
+        """
 
     @abstractmethod
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
@@ -428,6 +460,10 @@ class Store(ABC):
     @abstractmethod
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         """What these runs have used, and their budgets; those that have neither are left out."""
+
+    async def listed_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        """The same for runs of a list, where it may be a moment behind; budgets may be left out."""
+        return await self.usages(run_ids)
 
     @abstractmethod
     async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
@@ -549,7 +585,10 @@ class Store(ABC):
 
     @abstractmethod
     async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
-        """All schedules, or those of these names, in the order of their names."""
+        """All schedules, or those of these names, in the order of their names.
+
+        One that cannot be read is left out, and named in a warning of the log.
+        """
 
     @abstractmethod
     async def settle_schedule(
@@ -631,7 +670,8 @@ class Store(ABC):
     async def sweep(self, limit: int = 2000) -> Swept:
         """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
 
-        Also the rows of workers by lease that were live before the oldest run by delivery was created, and are no more.
+        Also the rows of workers that are not live any more and that no run can name, because they were gone before the
+        oldest one was created; of workers by lease, the oldest run by delivery.
         """
 
     # Archives

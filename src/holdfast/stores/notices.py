@@ -42,7 +42,12 @@ number the epoch; its data is JSON that servers make and read."""
 RETURNED = "returned"
 """The same for one that its holder has given back."""
 
-STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED, DELIVERED, RETURNED})
+SKIPPED = "skipped"
+"""The kind of the notice that a class workflow has ended without running a step, at position -1. Its part is the epoch
+(a retry may run the step after all), its number the step's; its data is ``{"name", "position"}``, the position of the
+next command."""
+
+STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED, DELIVERED, RETURNED, SKIPPED})
 """The kinds of notices that stay. Those that stores leave themselves have the part ``""``, in which nobody else tells
 anything."""
 

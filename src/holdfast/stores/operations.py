@@ -71,7 +71,7 @@ class NewRun:
     """Higher goes first."""
     deadline: float | None = None
     max_deliveries: int = MAX_DELIVERIES
-    """Deaths of its worker in a row, without a new record, that make it ``dead``."""
+    """Deaths of workers that held nothing but this run, without a new record in between, that make it ``dead``."""
     tags: tuple[str, ...] = ()
     generated_id: bool = False
     """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
@@ -159,6 +159,13 @@ class Run:
     limited: bool = False
     """Its queue has limits, and lets it be taken or not: see ``queues``."""
     by_delivery: bool = False
+    suspicion: int = 0
+    """Rises with every death of its worker and is 0 again with its next record: see ``rules.raise_suspicion``."""
+
+    @property
+    def has_deaths(self) -> bool:
+        """Whether a worker that held it has died since its last record."""
+        return self.deliveries > 0 or self.suspicion > 0
 
 
 class Link(NamedTuple):
@@ -221,7 +228,7 @@ class AppendRecord(NamedTuple):
     clear_attempt: bool = False
     """There may be an attempt row for this position; delete it."""
     reset_deliveries: bool = False
-    """The first record since the run was taken over: set its delivery count back to 0."""
+    """The first record since the run was taken over: set its delivery count and its suspicion back to 0."""
     used: Usage | None = None
     """What the step has used. It is added to the usage of the run and of every run above it, and whatever was reserved
     for this position is given back."""
@@ -288,6 +295,9 @@ class ReserveUsage(NamedTuple):
 class FinishRun(NamedTuple):
     """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false.
 
+    Fenced when a cancel is ``RECORDED`` that the holder did not know of: the request may reach the store late, after it
+    was repeated, refused for the cancel, and that was recorded.
+
     Answered with ``TOLD``, also when it is repeated, if that may have woken another run: nobody hears from the store
     what they wrote themselves.
     """
@@ -301,7 +311,8 @@ class FinishRun(NamedTuple):
     rewind: Rewind | None = None
     """What a retry of it takes back."""
     heed_cancel: bool = True
-    """False for a run that cannot go on with the code at hand, and so cannot be cancelled by it either."""
+    """The holder knows of no cancel. False once one is recorded, and for a run that cannot go on with the code at hand,
+    and so cannot be cancelled by it either."""
 
 
 class ParkRun(NamedTuple):
@@ -310,7 +321,10 @@ class ParkRun(NamedTuple):
     Refused when an unconsumed signal with one of the names in ``signals``, the end of a run for one of the positions in
     ``awaited``, or an answer to one of the questions in ``answers``, is there, or when a cancel is ``ASKED``. Fenced
     when the run has gone on since: a park may reach the store late, after it was repeated, refused for a signal, and
-    that signal consumed.
+    that signal consumed. A run that parks has not killed its worker, so its suspicion is 0 again.
+
+    A run may park with something in its mailbox that its code does not wait for. Other code might, so it becomes
+    claimable once more when its holder is gone: retired or dead. (Not a run by delivery: its holders come and go.)
     """
 
     key: int
@@ -410,10 +424,11 @@ class ReopenRun(NamedTuple):
 
     Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
     stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and its
-    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox; outcomes of transactional
-    steps that have no record yet, and were begun because of what is removed, are forgotten. ``UNDONE`` when the
-    ``rewind`` says so. ``REFUSED`` when its ``once`` says that a ``once`` step would run a second time, unless
-    ``run_again``. Without a ``rewind`` nothing is removed.
+    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox. The attempts of steps that
+    were begun because of what is removed are forgotten, with their progress and the outcomes of transactional ones: a
+    step that comes to such a position is another call. Only the intents of ``once`` steps stay, so that a retry runs
+    none of them a second time. ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a
+    ``once`` step would run a second time, unless ``run_again``. Without a ``rewind`` nothing is removed.
 
     The runs that it had started (their ``parent`` is this one), and whose end is in its journal no more or not yet: one
     that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited again; if

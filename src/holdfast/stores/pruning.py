@@ -47,14 +47,40 @@ class Why(StrEnum):
     UNREADABLE = "its row, or that of a relative, cannot be read"
 
 
+@dataclass(slots=True)
+class Findings:
+    """What pruning has found out on its way, so that no piece of the work does it again."""
+
+    last: int = 0
+    """The highest key that matters, once that is known: all runs behind it are too young."""
+    newest: Mapping[str, int] | None = None
+    """The lowest key that is kept of each workflow, once that is known."""
+    decided: dict[int, tuple[str, Why | None]] = field(default_factory=dict[int, "tuple[str, Why | None]"])
+    """By their keys, the ids of relatives of runs in earlier pieces, and why they stay; ``None``: they would go.
+
+    A family is the same whichever of its members leads to it, and a large one is met in many pieces.
+    """
+
+    def note(self, family: Family, why: Why | None) -> None:
+        """Remember what was decided about a family."""
+        if len(family.members) > 1:
+            self.decided.update({member.key: (member.id, why) for member in family.members})
+
+    def split(self, keys: Iterable[int]) -> tuple[list[int], dict[str, Why]]:
+        """The runs about which nothing is decided yet; of the others, those that stay."""
+        new = [key for key in keys if key not in self.decided]
+        known = [self.decided[key] for key in keys if key in self.decided]
+        return new, {run_id: why for run_id, why in known if why is not None}
+
+
 class Place(NamedTuple):
     """How far one has come: through the workflows, the states of each, and the keys of each of those."""
 
     workflow: str = ""
     state: str = ""
     key: int = 0
-    last: int = 0
-    """The highest key that matters, once that is known: all runs behind it are too young."""
+    findings: Findings | None = None
+    """Handed on from piece to piece."""
 
 
 START = Place()
@@ -220,12 +246,3 @@ def why_kept(
         if member.key >= newest.get(member.workflow, member.key + 1):
             return Why.NEWEST
     return None
-
-
-def first_place(family: Family, what: Pruning) -> Place:
-    """Where one meets a family for the first time, walking through all that might be deleted."""
-    return min(
-        Place(member.workflow, member.state, member.key)
-        for member in family.members
-        if member.state in what.states and what.workflow in (None, member.workflow)
-    )

@@ -28,12 +28,13 @@ nothing. Whoever gives up a place (a run ends, parks, is released, or its worker
 change.
 
 **Deduplication.** A start can have a ``dedup`` key. While there is an unfinished run with this key in the same queue,
-the start joins that one, whatever its own inputs and id are (unless it is repeated, and has started a run itself: then
-it is answered with that). (A start whose answer got lost, and that is repeated after that run has ended, starts a run
-of its own.) With ``put_off_most`` it *debounces*: until the run that it has started has begun, each further such start
-with the key, for the same workflow, puts its own inputs, version and deadline into that run, and puts it off to its own
-time, at most so many seconds after the run was created. Once it has begun, it has its key no more: the next start
-begins a new one. A run that has ended has none either, also after a retry.
+the start joins that one, whatever its own inputs and id are, unless there is a run under its own id: then the start is
+a repeat, and that run is the answer, whether or not it has ended. So a start that is repeated under one id starts at
+most one run. (A start that joined another run and is repeated after that run has ended starts one.) With
+``put_off_most`` it *debounces*: until the run that it has started has begun, each further such start with the key, for
+the same workflow, puts its own inputs, version and deadline into that run, and puts it off to its own time, at most so
+many seconds after the run was created. Once it has begun, it has its key no more: the next start begins a new one. A
+run that has ended has none either, also after a retry.
 """
 
 from __future__ import annotations

@@ -1,14 +1,21 @@
 """What every store decides alike: the fence, harmless repeats, requests, links, budgets, and what a death leaves.
 
 A store reads a row and asks here what the contract says about it, so that the stores cannot drift apart.
+
+**Suspects.** When a worker dies that held several runs, nobody can tell which of them killed it. So that death is not
+counted against any of them; it raises the *suspicion* of each that has recorded nothing since. After the first death
+the runs are claimed at once and all together, as if nothing had happened: most deaths are deploys and machines that
+fail. After the next one they are *isolated*: a claim takes only a group of them, then a smaller one, and in the end one
+alone. A death counts only if the worker held a single run; ``max_deliveries`` of these make the run dead. Any record
+makes a run unsuspicious again, so the innocent ones leave the groups one by one and the run that kills remains.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
@@ -17,9 +24,6 @@ from holdfast.errors import BudgetExceeded, StepOutcomeUnknown, WorkflowSwitched
 from holdfast.stores import notices
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, ReopenRun, Run, Verdict
-
-if TYPE_CHECKING:
-    from holdfast.stores.contract import Worker
 
 REOPENABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
 
@@ -88,6 +92,11 @@ def new_row(
 def first_wake(run: NewRun, now: float) -> float:
     """The ``wake_at`` of a run that is created ``pending``: a start time in the past means now."""
     return max(run.available_at, min(run.created_at, now))
+
+
+def inputs_may_differ(new: NewRun) -> bool:
+    """Whether a run found under the id of ``new`` may have other inputs: a debounced start can have replaced them."""
+    return new.put_off_most is not None
 
 
 def put_off_until(new: NewRun, created_at: float, now: float) -> float:
@@ -317,6 +326,20 @@ LISTENERS_KEPT = 24 * 3600.0
 """Seconds for which a worker by lease that has left or is dead is known at least."""
 
 
+WORKERS_KEPT = 24 * 3600.0
+"""Seconds for which any other worker that has left or is dead is known at least, and by which it must have been gone
+before the oldest run was created: clocks differ, and a worker writes until somebody declares it dead."""
+
+
+def workers_kept_from(oldest: float | None, now: float) -> float:
+    """Workers whose lease ended before this time are forgotten, once they are live no more.
+
+    ``oldest`` is when the oldest run was created. Nothing that is still there was started or recorded by a worker that
+    was gone before that, so no report can name it.
+    """
+    return (now if oldest is None else min(now, oldest)) - WORKERS_KEPT
+
+
 def listeners_kept_from(oldest: float | None, now: float) -> float:
     """Workers by lease whose lease ended before this time are forgotten, once they are live no more.
 
@@ -326,16 +349,109 @@ def listeners_kept_from(oldest: float | None, now: float) -> float:
     return min(now - LISTENERS_KEPT, now if oldest is None else oldest)
 
 
-def lease_has_passed(worker: Worker, now: float, by_lease: float | None) -> bool:
-    """Whether a worker counts as dead by its lease; ``by_lease`` as in ``Store.reap``."""
-    if not worker.by_lease:
-        return worker.lease_until < now
-    return by_lease is not None and max(worker.beat_at, by_lease) + worker.lease_until - worker.beat_at < now
-
-
 def may_be_delivered_again(deliveries: int, most: int) -> bool:
     """Whether a run that has failed with its holder so often before may be taken up once more."""
     return deliveries + 1 < most
+
+
+# Suspects
+
+ISOLATED = 2
+"""The suspicion from which on a run is isolated."""
+ALONE = 4
+"""The suspicion from which on a run is claimed alone."""
+_GROUPS = {2: 50, 3: 10}
+WAIT_LEASES = 3
+"""Leases for which a worker that holds other runs leaves isolated ones to workers that hold none."""
+_ISOLATION_LEASES = 6
+_MAX_DOUBLINGS = 6
+"""With a lease of 10 seconds, that is isolation for about an hour."""
+
+
+class Aftermath(NamedTuple):
+    """What the death of its worker makes of a run."""
+
+    deliveries: int
+    suspicion: int
+    is_dead: bool = False
+
+
+class Suspicious(Protocol):
+    """A run that may be suspected."""
+
+    @property
+    def key(self) -> int:
+        """Its key."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        ...
+
+    @property
+    def suspicion(self) -> int:
+        """How much it is suspected."""
+        ...
+
+
+S = TypeVar("S", bound=Suspicious)
+
+
+def is_isolated(suspicion: int) -> bool:
+    """Whether a run is claimed apart from those that are not suspected."""
+    return suspicion >= ISOLATED
+
+
+def group_size(suspicion: int) -> int:
+    """How many isolated runs a worker may claim together."""
+    return _GROUPS.get(suspicion, 1)
+
+
+def isolation_leases(suspicion: int) -> int:
+    """Leases for which a worker takes nothing else while an isolated run has not recorded anything."""
+    return _ISOLATION_LEASES * 2 ** min(_MAX_DOUBLINGS, max(0, suspicion - ALONE))
+
+
+def raise_suspicion(suspicion: int, held: int) -> int:
+    """The suspicion of a run whose worker died while it held so many runs, this one included.
+
+    A group that is not much smaller than what the worker held would tell nobody anything: it is skipped.
+    """
+    raised = suspicion + 1
+    while is_isolated(raised) and group_size(raised) > 1 and 2 * group_size(raised) > held:
+        raised += 1
+    return raised
+
+
+def after_death(deliveries: int, most: int, suspicion: int, held: int) -> Aftermath:
+    """What the death of its worker, which held so many runs, makes of one of them."""
+    raised = raise_suspicion(suspicion, held)
+    if held > 1:
+        return Aftermath(deliveries, raised)
+    return Aftermath(deliveries + 1, raised, not may_be_delivered_again(deliveries, most))
+
+
+def _suspect_order(run: Suspicious) -> tuple[int, int, int]:
+    order = (-run.priority, run.key)
+    return (-run.suspicion, *order) if run.suspicion % 2 == 0 else (-run.suspicion, -order[0], -order[1])
+
+
+def choose_suspects(due: Iterable[S], limit: int, take_place: Callable[[S], bool]) -> list[S]:
+    """The isolated runs that a claim takes: a group with the highest suspicion that there is.
+
+    ``take_place`` takes a place for a run in its queue, if there is one. Every other suspicion reverses the order. Of
+    runs that a worker tried one after another until it died, the last one is the most likely to have killed it; if it
+    came last again, behind a run in a very long step, it would never be tried alone.
+    """
+    chosen: list[S] = []
+    for run in sorted(due, key=_suspect_order):
+        first = chosen[0].suspicion if chosen else run.suspicion
+        if run.suspicion != first or len(chosen) == min(limit, group_size(first)):
+            break
+        if take_place(run):
+            chosen.append(run)
+    return chosen
 
 
 # Errors that are recorded, and how they are searched
@@ -363,17 +479,26 @@ def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
     return [found[position] for position in sorted(found)]
 
 
-def death_error(run_id: str, deliveries: int, worker: str, told: Iterable[Notice] = ()) -> bytes:
-    """The encoded error of a run that took its worker down too often; ``told`` is what was told of its steps."""
+ONLY_RUN = "this was the only run it held"
+
+
+def death_error(
+    run_id: str, deliveries: int, worker: str = "", told: Iterable[Notice] = (), *, alone: str = ONLY_RUN
+) -> bytes:
+    """The encoded error of a run whose worker died too often.
+
+    ``told`` is what was told of its steps, ``alone`` is why these deaths count against this run.
+    """
     doing = in_flight(told)
     steps = ", ".join(f"step {step['position'] + 1} ({step['name']}, attempt {step['attempt']})" for step in doing[:3])
     more = f" and {len(doing) - 3} more" if len(doing) > 3 else ""
     what = f"In flight: {steps}{more}. Look at what that" if doing else "Look at what its next step"
-    times = "once" if deliveries == 1 else f"{deliveries} times in a row"
+    times = "once" if deliveries == 1 else f"{deliveries} times"
+    last = f" (last worker {worker})" if worker else ""
     message = (
-        f"run {run_id!r} took its worker down {times} without recording anything new (last worker {worker}). "
-        f"{what} does to the process (memory, a crash in native code, os._exit), "
-        f"then let it go on with: holdfast retry {run_id}"
+        f"the worker of run {run_id!r} died {times} while {alone}, with nothing new recorded in between"
+        f"{last}. {what} does to the process (memory, a crash in native code, os._exit, a blocked "
+        f"event loop), then let it go on with: holdfast retry {run_id}"
     )
     attributes = {"run_id": run_id, "state": "dead", "error": ""}
     return _encoded("RunDead", message, attributes, worker=worker, in_flight=doing)

@@ -41,14 +41,15 @@ class StepTransaction(ABC):
         ``DONE``; or ``FENCED``: the run is not held any more, and nothing was committed; or ``REFUSED``: nothing was
         committed, nor will it ever be, because of the database and not because of what the step did.
 
-        Raises ``StoreUnavailable`` when it is not known whether it was committed: call it again to find out. Raises
-        ``UsageError``, or the database's own error, when the database does not commit what the step did (say, because
-        of a constraint); then nothing was committed.
+        Raises ``StoreUnavailable`` when it is not known whether it was committed: call it again to find out, or roll
+        it back. Raises ``UsageError``, or the database's own error, when the database does not commit what the step did
+        (say, because of a constraint), and ``CodecError`` when the outcome can never be kept; then nothing was
+        committed, and the transaction is over.
         """
 
     @abstractmethod
     async def roll_back(self) -> None:
-        """Undo all of it. Nobody uses the connection any more."""
+        """Undo all of it, unless it is over. Nobody uses the connection any more."""
 
     @abstractmethod
     async def abandon(self) -> None:

@@ -152,7 +152,8 @@ def _temporal(url: str, clock: Callable[[], float] | None, encryption: Encryptio
         if (missing.name or "").partition(".")[0] != "temporalio":
             raise
         raise UsageError(
-            f'{target.url} needs Temporal\'s own package, which is not installed: pip install "holdfast[temporal]"'
+            f"{target.url} needs Temporal's own package, which is not installed: "
+            'pip install "holdfast-agents[temporal]"'
         ) from None
     return TemporalStore(target, clock=clock or time.time, encryption=encryption)
 

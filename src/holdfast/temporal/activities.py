@@ -28,6 +28,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, HoldfastError, NonDeterminismError, ValueTooLarge
+from holdfast.run_log import RunLog
 from holdfast.stores.rules import death_error
 from holdfast.stores.temporal import naming
 from holdfast.stores.temporal.payloads import data_of, raw
@@ -45,6 +46,9 @@ BEATS = 5
 MISSES = 6
 """How often, over half a minute, workers may look for what a step is before it has failed."""
 
+DECLINED_FOR_S = 1.0
+"""The delay before Temporal offers a declined step again. A worker whose event loop is blocked declines steps."""
+
 CLEAN_UP = 10.0
 """Seconds that a step that was stopped gets to clean up."""
 
@@ -59,6 +63,8 @@ class Activities:
         recall: finds commands of runs that are not in memory.
         client: the way to Temporal.
         find_run: looks for a run, or waits for its end.
+        is_stuck: whether the program's loop has been blocked for too long. Then nobody tells Temporal that steps are at
+            work, and it hands them to other workers.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Activities:
         recall: Recall,
         client: Client,
         find_run: Callable[[AwaitedRun], Coroutine[Any, Any, Found | None]],
+        is_stuck: Callable[[], bool],
     ) -> None:
         self._site = site
         self._house = house
@@ -76,6 +83,7 @@ class Activities:
         self._recall = recall
         self._client = client
         self._find_run = find_run
+        self.is_stuck = is_stuck
         self._handing_over: list[Callable[[], None]] = []
         self._waiting: set[asyncio.Task[Found | None]] = set()
         self._is_leaving = False
@@ -125,6 +133,9 @@ class Activities:
         position = naming.position_of(info.activity_id)
         past = Past.of(info.heartbeat_details[0] if info.heartbeat_details else None).beginning(info.attempt)
         at_work = _AtWork(self, info, past)
+        is_once = info.retry_policy is not None and info.retry_policy.maximum_attempts == 1
+        if self.is_stuck() and not is_once:
+            raise at_work.declined()
         beating = asyncio.create_task(at_work.beat())
         try:
             try:
@@ -135,8 +146,11 @@ class Activities:
             except (HoldfastError, RPCError) as error:
                 raise at_work.missed(error) from None
             if past.deaths >= begun.run.max_deliveries:
-                payload = death_error(begun.run.id, past.deaths, f"in step {begun.command.name!r}")
+                in_flight = f"step {begun.command.name!r} was in flight"
+                payload = death_error(begun.run.id, past.deaths, alone=in_flight)
                 raise _failure(Outcome(payload), RunState.DEAD)
+            if past.deaths:
+                self.run_log.log_takeover(begun.run, step=begun.command.name)
             self._site.begin(info.workflow_run_id, position, at_work.unwanted)
             return await at_work.make(begun, self._house, self._loop)
         finally:
@@ -163,6 +177,11 @@ class Activities:
         """Have Temporal keep what is known of the attempts so far, now."""
         with suppress(AsyncActivityCancelledError):  # the SDK is told that as well, and stops it
             await self._client.get_async_activity_handle(task_token=info.task_token).heartbeat(past.kept())
+
+    @property
+    def run_log(self) -> RunLog:
+        """What logs the fate of steps."""
+        return self._site.run_log
 
     def beat_every(self) -> float:
         """Seconds between two heartbeats."""
@@ -213,7 +232,8 @@ class _AtWork:
         """Tell Temporal again and again that somebody is at work. A short step need not: that it began is known."""
         while True:
             await asyncio.sleep(self._activities.beat_every())
-            self._beat_now()
+            if not self._activities.is_stuck():
+                self._beat_now()
 
     def _beat_now(self) -> None:
         activity.heartbeat((self._past if self._attempt is None else self._attempt.past).kept())
@@ -302,6 +322,12 @@ class _AtWork:
             next_retry_delay=timedelta(seconds=2 ** (missed - 1)),
         )
 
+    def declined(self) -> ApplicationError:
+        """The program's loop is blocked, perhaps by this very step: another worker is to make the attempt."""
+        self._past = replace(self._past, handed=self._past.handed + 1)
+        self._beat_now()  # the failure carries the last heartbeat
+        return _handed_over(after=DECLINED_FOR_S)
+
     async def _give_back(self, attempt: StepAttempt) -> None:
         """Nobody carries the step out any more. If that cannot be told, others find out (see ``budgets``)."""
         assert self._loop is not None
@@ -328,17 +354,20 @@ class _AtWork:
     def _failed(self, attempt: StepAttempt, outcome: Outcome, error: BaseException) -> ApplicationError:
         """Whether another attempt is made, and when, is decided by the step's own policy."""
         retry: RetryPolicy = attempt.step.retry
-        tried = attempt.number
+        tried, now = attempt.number, attempt.engine.clock.now()
+        since = now if attempt.past.failing_since is None else attempt.past.failing_since
         try:
-            is_wanted = retry.wants_retry(tried, error)
-            delay = retry.delay(tried, random.random(), error) if is_wanted else None
-        except Exception as raised:  # the user's own predicate
-            return _failure(Outcome(encode_error(raised)), RunState.FAILED)
+            delay = retry.next_wait(tried, error, random.random(), now - since)
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # the user's own predicate
+            delay, outcome = None, Outcome(encode_error(raised))
+        run_log, run, step = self._activities.run_log, attempt.run, attempt.step.name
         if delay is None:
+            run_log.log_step_failure(run, step, tried, outcome.payload)
             return _failure(outcome, RunState.FAILED)
+        run_log.log_retry(run, step, tried, retry.retries, delay, outcome.payload)
         told = describe_error(outcome.payload)
         words = f"{told.type.rpartition('.')[2]}: {told.message}"[:500]
-        attempt.past = replace(attempt.past, failures=tried, error=words)
+        attempt.past = replace(attempt.past, failures=tried, error=words, failing_since=since)
         self._beat_now()  # what was told last goes with the failure
         return _failure(outcome, RunState.FAILED, again_after=delay)
 
@@ -347,12 +376,12 @@ def _told(outcome: Outcome) -> RawValue:
     return raw(outcome.payload, {"usage": outcome.usage} if outcome.usage else None)
 
 
-def _handed_over() -> ApplicationError:
+def _handed_over(after: float = 0.001) -> ApplicationError:
     return ApplicationError(
         "not by this worker any more",
         type=naming.HANDED_OVER,
         category=ApplicationErrorCategory.BENIGN,
-        next_retry_delay=timedelta(milliseconds=1),
+        next_retry_delay=timedelta(seconds=after),
     )
 
 

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from temporalio.client import Client
 
-from holdfast.codec import check_size, codec_for, encode_error
+from holdfast.codec import check_size, codec_for, encode_error, message_of
 from holdfast.core.chance import Chance
+from holdfast.core.tasks import forget_cancel_requests
 from holdfast.core.usage import Usage
-from holdfast.engine.attempting import call_plain, in_time
+from holdfast.engine.attempting import call_plain, cancelled_from_within, in_time
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.engine.hosting import StepEngine
 from holdfast.engine.step_context import StepContext, current
@@ -59,11 +60,16 @@ class Past:
     """What the step last handed to ``heartbeat``, encoded."""
     error: str = ""
     """Why the last attempt failed, for people to read."""
+    failing_since: float | None = None
+    """When the first attempt failed."""
 
     @classmethod
     def of(cls, details: Any) -> Past:
         """As it was kept; whatever it is not is left out."""
-        return cls(**cast(dict[str, Any], details)) if isinstance(details, dict) else cls()
+        if not isinstance(details, dict):
+            return cls()
+        known = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in cast(dict[str, Any], details).items() if name in known})
 
     def kept(self) -> dict[str, Any]:
         """To be kept."""
@@ -101,6 +107,11 @@ class StepHouse(StepEngine, Protocol):
     @property
     def threads(self) -> Threads:
         """Where plain functions run."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it lets go of its runs, or is about to."""
         ...
 
     async def previous_run(self, run: Run) -> str:
@@ -167,20 +178,22 @@ class StepAttempt:
         try:
             value = await self._attempt()
         except asyncio.CancelledError:
-            if self.stopped is not None:
+            if self.stopped is not None or self._house.is_stopping:
                 raise
-            error: BaseException = StepFailed("the step cancelled itself (CancelledError)", self.step.name)
+            error: BaseException = cancelled_from_within(self.step, self.run.id)
         except FenceLost as lost:
-            self.stopped = self.stopped or lost
-            raise asyncio.CancelledError from lost
+            if self.stopped is not None:
+                raise asyncio.CancelledError from lost
+            error = StepFailed(f"the step raised {lost!r}", self.step.name)
         except (SystemExit, KeyboardInterrupt) as stop:
-            error = StepFailed(f"the step raised {stop!r}", self.step.name)
+            error = StepFailed(f"the step raised {type(stop).__name__}: {message_of(stop)}", self.step.name)
         except BaseException as raised:
             error = raised
         else:
             try:
+                await forget_cancel_requests()
                 return await self._report(value)
-            except Exception as refused:
+            except (Exception, SystemExit, KeyboardInterrupt) as refused:
                 error = refused
         finally:
             self._is_over = True
@@ -190,7 +203,7 @@ class StepAttempt:
         step, args, kwargs = self._call
         encoded = self.past.progress
         progress = None if encoded is None else _progress.decode(encoded.encode(), "heartbeat progress")
-        current.set(StepContext(self, self.number, progress))
+        current.set(StepContext(self, self.number, progress, self.past.failing_since))
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
         else:
@@ -200,7 +213,7 @@ class StepAttempt:
 
     async def _call_in_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        call = partial(call_plain, self.step.function, args, kwargs)
+        call = partial(call_plain, self.step, args, kwargs)
         return await self._house.threads.run(lambda: context.run(self._call_if_wanted, call))
 
     def _call_if_wanted(self, call: Callable[[], Any]) -> Any:

@@ -14,14 +14,17 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.codec import LARGEST
+from holdfast.codec.encryption import VARIABLE
 from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
-from holdfast.engine import quiet
+from holdfast.engine import forked_child, quiet
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.loop_watch import MAX_BLOCKED_S, LoopWatch
 from holdfast.engine.patience import when_available
 from holdfast.engine.threads import Threads
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.run_log import RunLog
 from holdfast.stores.contract import History
 from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, NewRun, Op, ReopenRun, Run, StartRun, Verdict
@@ -62,6 +65,7 @@ class TemporalEngine:
         queues: Collection[str] | None = None,
         limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
+        max_blocked_s: float = MAX_BLOCKED_S,
         max_value: int = LARGEST,
         continue_after: int | None = None,
         encryption: Encryption | None = None,
@@ -71,6 +75,9 @@ class TemporalEngine:
         self.clock = SystemClock()
         self.max_value = largest(max_value, apart=bool(target.payloads))
         self.news = News()
+        self.on_stuck: Callable[[], None] = lambda: None
+        self._max_blocked_s = max_blocked_s
+        self._loop_watch: LoopWatch
         self.closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.threads = Threads(threads)
         self.loop: asyncio.AbstractEventLoop
@@ -83,7 +90,8 @@ class TemporalEngine:
             max_value=max_value,
             continue_after=continue_after,
         )
-        self.site = Site(definitions, settings, self._serve_too, self._refuse_limits)
+        run_log = RunLog(is_encrypted=encryption is not None or bool(os.environ.get(VARIABLE)))
+        self.site = Site(definitions, settings, self._serve_too, self._refuse_limits, run_log)
         self._workers = WorkerThread(self.site, self._connect, self._activities, concurrency)
         self._inside: TemporalStore | None = None
         """The store, as the workers' thread has it."""
@@ -101,6 +109,7 @@ class TemporalEngine:
         """Connect, and begin to take runs."""
         quiet.install()
         self.loop = asyncio.get_running_loop()
+        self._loop_watch = LoopWatch(max_blocked_s=self._max_blocked_s)
         await when_available(self.store.open, self.clock)
         try:
             await self._workers.start()
@@ -109,6 +118,7 @@ class TemporalEngine:
             await self._workers.stop(0.0, lambda: True)
             await self.store.close()
             raise
+        forked_child.guard_loop(self.loop)
         self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
 
     async def _connect(self) -> Client:
@@ -120,16 +130,30 @@ class TemporalEngine:
 
     def _activities(self, client: Client) -> Activities:
         self.recall = Recall(self.site, _Histories(client))
-        return Activities(self.site, self, self.loop, self.recall, client, self._find_run)
+        return Activities(self.site, self, self.loop, self.recall, client, self._find_run, self._is_stuck)
+
+    def _is_stuck(self) -> bool:
+        """In the workers' thread, at every heartbeat: whether the program's loop has been blocked for too long."""
+        was_stuck = self._loop_watch.is_stuck
+        self._loop_watch.look()
+        if self._loop_watch.is_stuck and not was_stuck:
+            self.on_stuck()
+        return self._loop_watch.is_stuck
 
     async def close(self, grace: float = 0.0) -> None:
         """Stop: steps at work get ``grace`` seconds to end; then Temporal gives them to other workers."""
         if self._closed:
             return
         self._closed = True
-        if self._watcher is not None and self._watcher is not asyncio.current_task():
+        if self._watcher is None:  # never opened, or opening failed, and has cleaned up: that error must not be hidden
+            self.threads.stop()
+            return
+        if self._watcher is not asyncio.current_task():
             self._watcher.cancel()
-        await self._workers.stop(grace, lambda: self._hurried)
+        try:
+            await self._workers.stop(grace, lambda: self._hurried)
+        finally:
+            forked_child.release_loop(self.loop)
         if self._inside is not None:
             self._inside.abandon()  # its loop has ended with the workers
         self.recall.close()
@@ -142,6 +166,7 @@ class TemporalEngine:
 
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it."""
+        forked_child.release_loop(self.loop)
         self._closed = True
         self._workers.abandon()
         self.threads.stop()
@@ -155,6 +180,11 @@ class TemporalEngine:
     def is_closed(self) -> bool:
         """Whether this engine has let go of its runs."""
         return self._closed
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it lets go of its runs, or is about to: the end of ``asyncio.run`` cancels all tasks at once."""
+        return self._closed or (self._watcher is not None and self._watcher.cancelling() > 0)
 
     async def _watch(self) -> None:
         try:

@@ -25,7 +25,8 @@ class FedStep:
 
     was_intended = False
     """Temporal keeps what was begun: a ``once`` step is never begun twice."""
-    is_at_work = True
+    retry_at: float | None = None
+    """Temporal waits for its next attempt, not the run."""
 
     def __init__(self, feed: Feed, driver: Driver, command: Command) -> None:
         self.command = command
@@ -58,7 +59,7 @@ class FedStep:
         if lost:
             return
         if self.is_awaited_withdrawn:
-            self._driver.journal.expect()
+            self._driver.journal.expect(self.command.position)
         if self._feed.activities.drop(self.command.position):
             never = StepEnded(self.command.position, Ended(How.CANCELLED, b"null"))
             self._feed.later(self._feed.tell, self._feed.clock.now(), [never])
@@ -78,12 +79,14 @@ class FedStep:
         """The same."""
         return Attempt(self.command.position, 0)
 
+    so_far = note_no_intent
+
     def ended(self, told: StepEnded) -> None:
         """It has an outcome."""
         ended = told.ended
         if self.withdrawn:
             if self.is_awaited_withdrawn:
-                self._driver.journal.answered()
+                self._driver.journal.answered(self.command.position)
                 if ended.how is How.COMPLETED:
                     self._record_hole(told)
                 elif not self._driver.gone:
@@ -115,7 +118,7 @@ class FedStep:
 
     def _died_too_often(self) -> bytes:
         run = self._driver.run
-        return death_error(run.id, run.max_deliveries, f"in step {self.command.name!r}")
+        return death_error(run.id, run.max_deliveries, alone=f"step {self.command.name!r} was in flight")
 
 
 class FedTimers:

@@ -25,10 +25,12 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.writer import Done
 from holdfast.errors import ValueTooLarge
+from holdfast.run_log import RunLog
 from holdfast.stores.approvals import AskApproval, WithdrawApproval, answer_name
 from holdfast.stores.contract import History, Request
 from holdfast.stores.news import News
 from holdfast.stores.operations import (
+    Answer,
     AppendRecord,
     AwaitRun,
     CancelRun,
@@ -73,6 +75,8 @@ class Feed(ABC):
     """A run that is fed. It is its driver's host, and its writer."""
 
     worker = 0
+    run_log = RunLog(is_encrypted=True)
+    """It says little: whoever reads a history is told there what has happened. A live execution has its engine's."""
     execution: Callable[..., Execution] = Execution
 
     def __init__(
@@ -191,6 +195,10 @@ class Feed(ABC):
 
     def run_over(self, driver: Driver, run: Run | None) -> None:
         """Nothing: what ends is told by ``over``."""
+        return
+
+    def given_back(self, answer: Answer | BaseException) -> None:
+        """Temporal gives its runs to workers by itself."""
         return
 
     def run_refused_park(self, driver: Driver) -> None:

@@ -15,7 +15,7 @@ import json
 import zlib
 from asyncio import events
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -52,7 +52,7 @@ from holdfast.stores.temporal.happenings import (
     in_order,
     rung,
 )
-from holdfast.stores.temporal.heads import APART, HEAD, QUESTIONS, budgets_in, head_of, run_of
+from holdfast.stores.temporal.heads import APART, HEAD, QUESTIONS, SHOWS_USED, USED, budgets_in, head_of, run_of
 from holdfast.stores.temporal.outcomes import usage_in
 from holdfast.stores.temporal.payloads import data_of, note_of, raw
 from holdfast.temporal.awaited import AwaitedRun
@@ -98,6 +98,7 @@ class HeldRun(Feed):
             started_at=info.workflow_start_time.timestamp(),
         )
         super().__init__(run, definition, brought, site.settings.max_value, apart=bool(self._head.get(APART)))
+        self.run_log = site.run_log
         self._home = asyncio.get_running_loop()
         self._plan = plan_of(self._records)
         self._used = Usage(**self._head.get("used", {}))
@@ -115,6 +116,8 @@ class HeldRun(Feed):
         self._early: list[Sequence[Happening]] = []
         """What came before the code could begin."""
         self._activities: dict[int, workflow.ActivityHandle[Any]] = {}
+        self._awaits: set[int] = set()
+        """Positions of the activities that only wait for other runs."""
         self._timer_tasks: dict[int | None, asyncio.Task[None]] = {}
         self._handles: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
         self._unwanted: set[str] = set()
@@ -192,12 +195,19 @@ class HeldRun(Feed):
         return await answer
 
     def status(self) -> dict[str, Any]:
-        """What the run is doing, for people."""
-        execution = self.driver.execution
-        waits = [f"{command.kind.label} {command.name}" for command in execution.open.values()]
-        if execution.loop.timers:
-            waits.append("a timer")
-        state = "paused" if self._pause_asked else "waiting" if not self._activities else "running"
+        """What the run is doing, for people: its state as elsewhere, or ``paused`` or ``continued``."""
+        if self._end is not None or self._continuing:
+            state = "continued" if self._end is None else self._end.state.value
+            return {"state": state, "waits_for": [], "questions": []}
+        waits: list[str] = []
+        state = "pending"
+        if self.driver.is_begun:
+            execution = self.driver.execution
+            waits += [f"{command.kind.label} {command.name}" for command in execution.open.values()]
+            waits += ["a timer"] if execution.loop.timers else []
+            state = "running" if self._activities.keys() - self._awaits else "waiting"
+        if self._pause_asked:
+            state = "paused"
         return {"state": state, "waits_for": waits, "questions": [one["text"] for one in self._asked.values()]}
 
     def plan(self) -> list[Any]:
@@ -267,6 +277,8 @@ class HeldRun(Feed):
 
     def over(self, end: FinishRun) -> None:
         """The run has ended."""
+        if not (self.driver.has_fault or workflow.unsafe.is_replaying()):
+            self.run_log.log_end(replace(self.driver.run, state=end.state, error=end.error))
         self._end = end
         self._over.set()
 
@@ -319,6 +331,8 @@ class HeldRun(Feed):
         self, handle: workflow.ActivityHandle[Any], position: int, shown: str = "", *, waits: bool = False
     ) -> None:
         self._activities[position] = handle
+        if waits:
+            self._awaits.add(position)
         handle.add_done_callback(partial(self._activity_ended, position, shown, waits))
 
     def _activity_ended(self, position: int, shown: str, waits: bool, task: asyncio.Task[Any]) -> None:
@@ -327,7 +341,14 @@ class HeldRun(Feed):
         ended = StepEnded(position, _ended(task), preview=shown, usage=_usage(task), is_await=waits)
         if ended.usage:
             self._used += usage_in(ended.usage)
+            self._show_used()
         self._arrive(ended)
+
+    def _show_used(self) -> None:
+        """Let lists see, in the memo, what the run has used."""
+        if self._head.get(SHOWS_USED):
+            self._memo[USED] = asdict(self._used)
+            workflow.upsert_memo({USED: self._memo[USED]})
 
     def cancel_step(self, step: FedStep) -> None:
         """Nobody wants its outcome any more."""

@@ -16,6 +16,7 @@ from holdfast.codec import LARGEST
 from holdfast.core.commands import Command
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
+from holdfast.run_log import RunLog
 from holdfast.stores.operations import Run
 from holdfast.stores.serving import served_name
 from holdfast.stores.temporal.heads import Owner
@@ -51,6 +52,7 @@ class Site:
     """A run was started in this task queue; called from any thread."""
     refuse_limits: Callable[[str, str], None] = lambda _, __: None
     """Raises ``UsageError`` if a queue has limits, which nobody would keep; the second text says what is in it."""
+    run_log: RunLog = field(default_factory=lambda: RunLog(is_encrypted=True))
     _open: dict[str, dict[int, Open]] = field(default_factory=dict[str, dict[int, Open]])
     _at_work: dict[tuple[str, int], Callable[[], None]] = field(
         default_factory=dict[tuple[str, int], Callable[[], None]]

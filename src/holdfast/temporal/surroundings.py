@@ -24,6 +24,9 @@ class Untold:
     def tell_now(self, driver: Driver) -> None:
         """There is nothing to tell."""
 
+    def tell_skipped(self, driver: Driver) -> None:
+        """A history has no place for it."""
+
 
 class TemporalPatches(Patches):
     """Which way a run takes is what Temporal says; it marks that in the history."""

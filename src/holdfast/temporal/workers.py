@@ -78,13 +78,11 @@ class WorkerThread:
         await asyncio.wrap_future(begun)
 
     def _live(self, begun: Future[None]) -> None:
-        loop = self._loop = asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(self._begin(begun))
+        with asyncio.Runner() as runner:  # which cancels what is left in the end, such as waits for other runs
+            self._loop = runner.get_loop()
+            runner.run(self._begin(begun))
             if begun.exception() is None:
-                loop.run_forever()
-        finally:
-            loop.close()
+                self._loop.run_forever()
 
     async def _begin(self, begun: Future[None]) -> None:
         try:
@@ -119,7 +117,7 @@ class WorkerThread:
     def serve_soon(self, task_queue: str) -> None:
         """The same, without waiting for it; called from any thread."""
         if task_queue not in self._workers and self._loop is not None and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._serve([task_queue]), self._loop)
+            self._loop.call_soon_threadsafe(self._serve_again, task_queue, (RunWorkflow,))
 
     async def _serve(self, task_queues: list[str], workflows: Sequence[type] = (RunWorkflow,)) -> None:
         assert self._client is not None

@@ -36,6 +36,6 @@ class StoreReach:
         """The store, open."""
         return self._store
 
-    def now(self) -> float:
-        """The time of the change."""
+    async def now(self) -> float:
+        """The store's time, for a change that is made now."""
         return self._now()

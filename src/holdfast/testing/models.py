@@ -3,6 +3,9 @@
 Which turn of the script is next is told by the conversation alone: as many answers of a model as it holds, so many
 turns are over; where it was compacted, the summary tells for how many answers it stands. So the script goes on where it
 was in another process and after a crash, and one model may serve any number of conversations at once.
+
+The ``@llm_step``s of a run share the script: each takes the next turn, in the order in which the workflow calls them. A
+function that is the last turn answers all further ones.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
+from holdfast.agents.models.choosing import earlier, instead
 from holdfast.agents.models.prices import CHARACTERS_A_TOKEN
 from holdfast.agents.models.summaries import answers_in, is_request, kept_in
 from holdfast.errors import UsageError
@@ -164,14 +168,15 @@ class ScriptedModel(Model[None]):
     ) -> ModelResponse:
         """Take the next turn of the script."""
         _, offered = self.prepare_request(model_settings, model_request_parameters)
-        number = 0 if is_request(messages) else 1 + answers_in(messages)
+        number, before = (0, 0) if is_request(messages) else (1 + answers_in(messages), self._earlier())
+        number += before
         self.calls.append(_asked(number, messages, offered))
-        if number > len(self.script):
+        if number > len(self.script) and not (before and callable(self.script[-1])):
             raise UsageError(
                 f"the scripted model {self._name!r} was asked for turn {number} of a conversation, and its script has "
                 f"{len(self.script)}. The newest message: {_in_words(messages[-1])}"
             )
-        turn = self.script[number - 1] if number else self._summary
+        turn = self.script[min(number, len(self.script)) - 1] if number else self._summary
         if callable(turn):
             turn = await _decide(turn, messages, offered)
         if isinstance(turn, BaseException):
@@ -194,6 +199,15 @@ class ScriptedModel(Model[None]):
         """The same, word by word."""
         response = await self.request(messages, model_settings, model_request_parameters)
         yield _Spoken(model_request_parameters, response, self._pause)
+
+    def _earlier(self) -> int:
+        """How many turns of the script earlier ``@llm_step``s of the run have taken."""
+        before = earlier.get()
+        if before is None:
+            return 0
+        if instead.get() is self:
+            return before.of_run
+        return before.of_model if before.model is self else 0
 
     def _tokens(self, messages: Sequence[ModelMessage], response: ModelResponse) -> tuple[int, int]:
         if callable(self._usage):

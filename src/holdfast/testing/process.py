@@ -8,6 +8,7 @@ store is reached through ``MortalStore``, every attempt of a step passes ``_arou
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from holdfast.engine.definitions import StepDefinition
 from holdfast.engine.engine import JournalEngine
 from holdfast.engine.steps import StepRun
 from holdfast.errors import UsageError
+from holdfast.run_log import RunLog
 from holdfast.stores.approvals import ApprovalState, Question
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
@@ -142,6 +144,8 @@ class Process:
             around_step=self._around,
             schedules=False,  # a test starts what it wants to see
         )
+        # Failures are what such tests are about, and a check of all crashes has hundreds of deaths.
+        self.engine.run_log = RunLog(is_encrypted=False, max_level=logging.DEBUG)
 
     async def __aenter__(self) -> Process:
         await self.engine.open()

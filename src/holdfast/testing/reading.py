@@ -10,6 +10,7 @@ from holdfast.authoring.classes.graph import fan_outs_of
 from holdfast.authoring.registry import definition_of
 from holdfast.client.approvals import ApprovalInfo
 from holdfast.client.outcome import unsuccessful
+from holdfast.client.recorded_reply import reply_of
 from holdfast.codec import decode_error, describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
@@ -96,6 +97,7 @@ def _steps(trace: RunTrace, records: Mapping[int, Record], definition: WorkflowD
         if record is not None and (record.kind, record.name) != (command.kind, command.name):
             record = None  # it is another step's: the code has changed, and the run has failed by that
         output, error = _outcome(last, record) if record is not None else (None, None)
+        reply = None if record is None else reply_of(record)
         steps.append(
             StepResult(
                 number=number_of(command),
@@ -109,6 +111,7 @@ def _steps(trace: RunTrace, records: Mapping[int, Record], definition: WorkflowD
                 undoes=number_of(last.issued[last.undoes[position]]) if position in last.undoes else None,
                 was_undone=position in undone,
                 was_repeated=isinstance(output, Unfit) or isinstance(error, BudgetExceeded),
+                usage=None if reply is None else reply.usage,
             )
         )
     return Steps(steps, {} if numbers else others, declared, fan_outs)

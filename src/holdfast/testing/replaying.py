@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from os import PathLike
 from typing import Any, Literal
 
@@ -191,7 +192,9 @@ def _deliver_all(execution: TracedExecution, journal: Journal) -> int:
     """Hand every record to the code, as the engine's driver does; returns how many of them it took."""
     taken = 0
     _turn(execution)
-    for record in journal.records:
+    for at, record in enumerate(journal.records):
+        if execution.begin_undoing(islice(journal.records, at, None)):
+            _turn(execution)
         if execution.fault is not None:
             break
         if execution.ending is not None:
@@ -199,6 +202,8 @@ def _deliver_all(execution: TracedExecution, journal: Journal) -> int:
         else:
             execution.deliver(record)
         taken += execution.fault is None
+        _turn(execution)
+    if execution.begin_undoing():
         _turn(execution)
     return taken
 

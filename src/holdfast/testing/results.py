@@ -38,6 +38,9 @@ class StepResult:
     """Whether the workflow has asked a model again because of this outcome: the answer did not fit, or the budget was
     used up."""
 
+    usage: Usage | None = None
+    """What a model call has used; ``None`` for other steps."""
+
     @property
     def is_compensation(self) -> bool:
         """Whether it is there to undo another one."""
@@ -124,6 +127,7 @@ def _sum_up(items: Sequence[StepResult]) -> StepResult:
         attempts=max(item.attempts for item in items),
         executions=sum(item.executions for item in items),
         was_undone=all(item.was_undone for item in items),
+        usage=sum(used, Usage()) if (used := [item.usage for item in items if item.usage is not None]) else None,
     )
 
 

@@ -16,7 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 
-from holdfast.authoring.runtime import GRACE, Runtime
+from holdfast.authoring.runtime import GRACE, MAX_BLOCKED_S, Runtime
+from holdfast.errors import HoldfastError
 from holdfast.stores.urls import split_namespace
 
 LINGER = 2.0
@@ -31,20 +32,28 @@ async def serve(
     concurrency: int = 1000,
     lease: float = 10.0,
     grace: float = GRACE,
+    max_blocked_s: float = MAX_BLOCKED_S,
 ) -> None:
     """Execute runs of these workflows until SIGTERM or SIGINT, then finish or hand over what is in flight.
 
-    For a process that does nothing else: it ends soon after this has returned. ``say`` is told what is served.
+    For a process that does nothing else: it ends soon after this has returned, and also when a step has blocked its
+    event loop for ``max_blocked_s``. ``say`` is told what is served.
     """
-    runtime = Runtime(url, lease=lease, concurrency=concurrency, queues=queues, workflows=workflows)
+    runtime = Runtime(
+        url, lease=lease, concurrency=concurrency, queues=queues, workflows=workflows, max_blocked_s=max_blocked_s
+    )
     await runtime.open()
     served = ", ".join(sorted(workflows))
     where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
     place, namespace = split_namespace(runtime.url)
     of = place if namespace is None else f"namespace {namespace} in {place}"
     say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
-    await runtime.run_worker(grace=grace, stop=_stop_on_sigterm())
-    _exit_soon()
+    try:
+        await runtime.run_worker(grace=grace, stop=_stop_on_sigterm(), exit_if_blocked=True)
+    except HoldfastError:
+        _exit_soon(1)
+        raise
+    _exit_soon(0)
     say(f"worker {runtime.worker_id} has handed over and stops")
 
 
@@ -61,14 +70,14 @@ def _stop_on_sigterm() -> asyncio.Event:
     return stop
 
 
-def _exit_soon() -> None:
+def _exit_soon(code: int) -> None:
     """End this process in ``LINGER`` seconds, if it has not ended by itself, whatever its threads do."""
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(0)
+        os._exit(code)
 
     timer = threading.Timer(LINGER, end)
     timer.daemon = True

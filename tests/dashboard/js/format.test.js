@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ago, bytes, duration, money, plural, short } from "../../../src/holdfast/server/dashboard/site/js/format.js";
+import { ago, bytes, cutOff, duration, money, plural, short } from "../../../src/holdfast/server/dashboard/site/js/format.js";
 
 test("a length of time is told in the units that people use for it", () => {
   assert.deepEqual([0, 0.0123, 1.26, 42.4, 61, 3660, 90000].map(duration), [
@@ -29,4 +29,11 @@ test("large numbers are short", () => {
   assert.equal(plural(1, "run"), "1 run");
   assert.equal(plural(1200, "run"), "1,200 runs");
   assert.equal(plural(2, "delivery", "deliveries"), "2 deliveries");
+});
+
+test("an answer that was cut off says by what", () => {
+  assert.equal(cutOff({ finish_reason: "stop", refusal: "", continues: false }), "");
+  assert.equal(cutOff({ finish_reason: "length", refusal: "", continues: false }), "Cut off at the limit of tokens.");
+  assert.equal(cutOff({ finish_reason: "length", refusal: "", continues: true }), "Cut off at the limit of tokens; the model was asked to continue.");
+  assert.equal(cutOff({ finish_reason: "content_filter", refusal: "I will not.", continues: false }), "Cut off by the content filter: I will not.");
 });

@@ -15,7 +15,7 @@ const record = (number, from, to, more = {}) => ({
   started_at: moment(from), at: moment(to), model_call: null, ...more,
 });
 const story = (journal, more = {}) => ({
-  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, held_by: null, journal, in_flight: [], children: [], approvals: [], reopened: [], waits_for: null,
+  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, held_by: null, journal, in_flight: [], children: [], approvals: [], reopened: [], skipped: [], takeovers: [], waits_for: null,
   workers: [{ id: 1, name: "w1", alive: false, state: "dead" }, { id: 2, name: "w2", alive: true, state: "live" }], ...more,
 });
 const span = (from, to, work = "here") => ({ begin: at(from), end: at(to), work });
@@ -109,10 +109,11 @@ test("a run that waits says for what, as long as it does", () => {
 
 test("a worker that died is told from one that only handed on", () => {
   const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 2.5, 4, { worker: 2, epoch: 2 })];
-  const [died] = takeoversOf(story(journal, { epoch: 2 }));
+  const [died] = takeoversOf(story(journal, { epoch: 2, takeovers: [2] }));
   assert.deepEqual([died.how, died.from, died.to, died.seconds], ["died", 1, 2, 0.5]);
-  const rows = rowsOf(story(journal, { epoch: 2 }), at(9));
+  const rows = rowsOf(story(journal, { epoch: 2, takeovers: [2] }), at(9));
   assert.deepEqual(rows.map((one) => one.what), ["record", "record", "takeover", "record"]);
+  assert.equal(takeoversOf(story(journal, { epoch: 2 }))[0].how, "moved"); // it died later
   const woken = [record(1, 0, 1), record(2, 60, 60, { kind: "signal", worker: 2, epoch: 2 })];
   assert.equal(takeoversOf(story(woken, { epoch: 2 }))[0].how, "moved");
   const retired = story(journal, { epoch: 2, workers: [{ id: 1, name: "w1", alive: false, state: "retired" }] });
@@ -126,7 +127,7 @@ test("whoever held a run that had ended did not die over it", () => {
   assert.deepEqual(takeoversOf(retried), []);
   const rows = rowsOf(retried, at(99));
   assert.deepEqual(rows.map((one) => [one.what, one.takeover?.how]), [["record", undefined], ["record", undefined], ["takeover", "reopened"], ["record", undefined]]);
-  assert.equal(takeoversOf(story(journal, { epoch: 2, reopened: [moment(1.5)] }))[0].how, "died");
+  assert.equal(takeoversOf(story(journal, { epoch: 2, takeovers: [2], reopened: [moment(1.5)] }))[0].how, "died");
   const held = { state: "running", epoch: 2, held_by: 2, reopened: [moment(50)] };
   assert.deepEqual(takeoversOf(story(journal.slice(0, 2), held)), []);
 });
@@ -160,7 +161,20 @@ test("pages are put together, and begin anew when records were taken back", () =
   assert.ok(isReopened(first, { state: "pending" }));
   assert.ok(isReopened(first, { state: "failed", finished_at: moment(99) }));
   assert.ok(!isReopened({ state: "running" }, { state: "failed" }));
-  assert.equal(replaysOf({ epoch: 3 }, { epoch: 1 }), 2);
+});
+
+test("a record counts as replayed only where a worker had died", () => {
+  assert.deepEqual([1, 2, 3, 4].map((epoch) => replaysOf({ epoch: 4, takeovers: [2, 4] }, { epoch })), [2, 1, 1, 0]);
+});
+
+test("internal records have no row, and skipped steps have one before what came next", () => {
+  const journal = [record(1, 0, 1), record(2, 1, 2, { internal: true }), record(3, 2, 3)];
+  const skipped = [{ step: 2, name: "review", before: 3 }, { step: 4, name: "report", before: 4 }];
+  const rows = rowsOf(story(journal, { skipped }), at(9));
+  assert.deepEqual(rows.map((row) => row.record?.number ?? row.skipped.name), [1, "review", 3, "report"]);
+  const quick = [record(1, 0, 0), record(2, 0, 0)]; // all in the same millisecond
+  const mixed = rowsOf(story(quick, { skipped: [{ step: 2, name: "review", before: 2 }] }), at(9));
+  assert.deepEqual(mixed.map((row) => row.record?.number ?? row.skipped.name), [1, "review", 2]);
 });
 
 test("of many rows only those in view are made", () => {
@@ -200,6 +214,8 @@ test("what has begun is in flight until its outcome is told, or read", () => {
   assert.deepEqual(withFlights({ ...running, journal: [record(2, 0, 1)] }, flights).in_flight, []);
   const kept = { number: 2, name: "fetch", attempt: 3, once: true, error: "no", progress: null, at: moment(5) };
   assert.deepEqual(withFlights({ ...running, in_flight: [kept] }, flights).in_flight, [kept]);
+  const waits = { ...kept, at: moment(2), retry_at: moment(60) };
+  assert.deepEqual(withFlights({ ...running, in_flight: [waits] }, flights).in_flight.map((one) => one.retry_at), [null]); // that attempt has begun
   hear("step", 2, { at: moment(4) });
   const [ended] = withFlights(running, flights).in_flight;
   assert.deepEqual([ended.number, ended.at, ended.ended], [2, moment(3), moment(4)]); // until its record is read

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { draftOf, faultAt, fieldOf, fieldsOfNames, read } from "../../../src/holdfast/server/dashboard/site/js/schema.js";
+import { draftOf, faultAt, fieldOf, fieldsOfInputs, fieldsOfNames, read, sentInputs } from "../../../src/holdfast/server/dashboard/site/js/schema.js";
 
 const typed = (schema, draft) => read(fieldOf(schema), draft);
 const kept = (schema, value) => read(fieldOf(schema), draftOf(fieldOf(schema), value));
@@ -92,4 +92,28 @@ test("parameters of which only the names are known take JSON or else a text", ()
   const field = fieldsOfNames(["a", "b", "c", "d"]);
   const draft = { given: true, fields: { a: "hello there", b: "[1, 2]", c: '"7"', d: "" } };
   assert.deepEqual(read(field, draft).value, { a: "hello there", b: [1, 2], c: "7" });
+});
+
+test("the inputs of a workflow are asked for by their types, and those that must be there say so", () => {
+  const schema = {
+    type: "object", required: ["customer", "cents", "line", "prompt"],
+    properties: {
+      customer: { type: "string" }, cents: { type: "integer" }, line: { $ref: "#/$defs/line.Line" }, prompt: { anyOf: [{ type: "string" }, { type: "array", items: {} }] },
+      note: { type: "string" }, "*rest": { type: "array", items: {} }, "**more": { type: "object", additionalProperties: { type: "number" } },
+    },
+    $defs: { "line.Line": { type: "object", title: "Line", properties: { sku: { type: "string" } }, required: ["sku"] } },
+  };
+  const field = fieldsOfInputs(schema);
+  assert.deepEqual(field.fields.map(([name, one]) => [name, one.label, one.kind, one.required]), [
+    ["customer", "customer", "text", true], ["cents", "cents", "number", true], ["line", "line", "object", true], ["prompt", "prompt", "any", true],
+    ["note", "note", "text", false], ["**more", "**more", "json", false],
+  ]);
+  const draft = draftOf(field);
+  assert.deepEqual(read(field, draft).faults.map((one) => one.path.join(".")), ["customer", "cents", "prompt"]);
+  Object.assign(draft.fields, { customer: "acme", cents: "lots", prompt: "what is it?", "**more": '{"speed": 2}' });
+  draft.fields.line.fields.sku = "abc";
+  assert.deepEqual(read(field, draft).faults.map((one) => one.path.join(".")), ["cents"]);
+  draft.fields.cents = "500";
+  const { value } = read(field, draft);
+  assert.deepEqual(sentInputs(value), { customer: "acme", cents: 500, line: { sku: "abc" }, prompt: "what is it?", speed: 2 });
 });

@@ -5,7 +5,8 @@ output which process was born for which order, and later how it died. Importing 
 seconds, a fork takes milliseconds. When it forks, it has no other threads, no event loop, and nothing open.
 
 What a process may do: ``program`` starts the run and waits for its result, as a user's script does, ``session`` does so
-with two runs of a session; ``library`` calls an agent of Pydantic AI, and ``library_flow`` a workflow with two of them;
+with two runs of a session; ``library`` calls an agent of Pydantic AI, ``library_stream`` streams it, ``library_iter``
+iterates it, and ``library_flow`` is a workflow with two of them;
 ``peer`` is another worker that finds the run; ``worker`` serves until it is told to stop, and so does ``servant``,
 which says when it is ready; ``caller`` starts a run by the name of its agent, and waits; ``reader`` follows the run.
 """
@@ -82,12 +83,35 @@ async def session() -> dict[str, Any]:
 async def library() -> dict[str, Any]:
     """Call an agent of Pydantic AI, as its users do; with ``RUN_ID``, under that id."""
     agent = getattr(pydantic_ai_flows, setting("AGENT", "own"))
-    given = {"run_id": setting("RUN_ID")} if setting("RUN_ID") else {}
+    given: dict[str, Any] = {"run_id": setting("RUN_ID")} if setting("RUN_ID") else {}
     if setting("DEPS"):
         given["deps"] = deps()
+    if setting("BOUND"):
+        given["instructions"] = lambda: "Be brief."  # a function, which cannot be recorded
     result = await asyncio.wait_for(agent.run("Go.", **given), patience())
     usage = result.usage
     return {"output": result.output, "usage": [usage.requests, usage.input_tokens, usage.output_tokens]}
+
+
+async def library_stream() -> dict[str, Any]:
+    """Stream the answer of an agent of Pydantic AI, and print each piece when it arrives."""
+    agent = getattr(pydantic_ai_flows, setting("AGENT"))
+    async with asyncio.timeout(patience()), agent.run_stream("Go.", run_id=RUN) as stream:
+        async for text in stream.stream_text(delta=True, debounce_by=None):
+            print(json.dumps({"heard": text}), flush=True)
+    return {"output": stream.result.output}
+
+
+async def library_iter() -> dict[str, Any]:
+    """Iterate an agent of Pydantic AI, print each node, and stay at the first node of the kind ``STAY_AT``."""
+    agent = getattr(pydantic_ai_flows, setting("AGENT"))
+    async with asyncio.timeout(patience()), agent.iter("Go.", run_id=RUN) as run:
+        async for node in run:
+            kind = next(one.__name__ for one in type(node).__mro__ if one.__module__.startswith("pydantic_"))
+            print(json.dumps({"node": kind}), flush=True)
+            if kind == setting("STAY_AT"):
+                await asyncio.sleep(patience())
+    return {"output": run.result.output}
 
 
 async def library_flow() -> dict[str, Any]:
@@ -109,7 +133,8 @@ async def worker() -> dict[str, Any]:
 
 async def servant() -> dict[str, Any]:
     """Serve these agents and workflows until SIGTERM."""
-    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease=float(setting("LEASE", "10")))
+    lease, max_blocked_s = float(setting("LEASE", "10")), float(setting("MAX_BLOCKED", "60"))
+    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease=lease, max_blocked_s=max_blocked_s)
     await runtime.open()
     print("ready", flush=True)
     await runtime.run_worker(grace=float(setting("GRACE", "30")))
@@ -163,6 +188,8 @@ def live(order: dict[str, Any]) -> None:
         "program": program,
         "session": session,
         "library": library,
+        "library_stream": library_stream,
+        "library_iter": library_iter,
         "library_flow": library_flow,
         "peer": peer,
         "worker": worker,

@@ -1,4 +1,8 @@
-"""A listener whose steps leave a line in a ledger, and which dies where its payload says so, in the first delivery."""
+"""A listener whose steps leave a line in a ledger, and which dies where its payload says so, in the first delivery.
+
+``delivery_listener.py ADDRESS AT_ONCE [RUNS]``: with RUNS, nothing begins before that many runs have been delivered, so
+that each one reaches a listener before another listener dies and its run is delivered again.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 from holdfast.client.client import Client
 from holdfast.client.deliveries import Delivery
 
 STEPS = ("extract", "validate", "load", "report")
+runs_at_first = 0
+"""How many runs are delivered before anything begins."""
 
 
 def effect(run: str, step: str, pause: float) -> None:
@@ -26,8 +33,19 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def until_delivered(run: str, runs: int) -> None:
+    """Wait until this many runs have been delivered."""
+    delivered = Path(os.environ["LEDGER"]).with_name("delivered")
+    delivered.mkdir(exist_ok=True)
+    (delivered / run).touch()
+    while len(list(delivered.iterdir())) < runs:  # noqa: ASYNC110 - other processes add to it
+        await asyncio.sleep(0.01)
+
+
 async def handler(delivery: Delivery) -> list[str]:
     where, step_to_die_at = delivery.payload
+    if delivery.number == 1:
+        await until_delivered(delivery.run_id, runs_at_first)
     dies = step_to_die_at if delivery.number == 1 else None
     for step in STEPS:
 
@@ -44,4 +62,6 @@ async def handler(delivery: Delivery) -> list[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(Client().serve(sys.argv[1], handler, at_once=int(sys.argv[2])))
+    _, address, at_once, *runs = sys.argv
+    runs_at_first = int(runs[0]) if runs else 0
+    asyncio.run(Client().serve(address, handler, at_once=int(at_once)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,9 +68,22 @@ async def pay(label: str) -> str:
 
 
 @step(effect="once")
+async def pay_at(gate: str) -> str:
+    """In flight until the gate opens."""
+    with effect(gate):
+        await pass_gate(gate)
+        return "paid"
+
+
+@step(effect="once")
 async def pay_cents(label: str) -> str:
     with effect(label):
         return "paid in cents"
+
+
+@workflow
+async def held_payment(gate: str) -> str:
+    return await pay_at(gate)
 
 
 @workflow
@@ -98,6 +112,16 @@ async def timed() -> list[str]:
     before = await call("before")
     await asyncio.sleep(0.1)
     return [before, await call("after")]
+
+
+@workflow(timeout=60)
+async def on_time() -> list[str]:
+    """Waits for time, for longer than it stays in memory, and for a signal that comes late; and has a deadline."""
+    seen = [await call("before")]
+    await asyncio.sleep(1.5)
+    seen.append(await wait_for_signal("go", type=str, timeout=30))
+    seen.append(await call("after"))
+    return seen
 
 
 @workflow
@@ -154,6 +178,14 @@ async def repriced() -> list[str]:
     except StepOutcomeUnknown:
         paid = "unknown"
     return [before, paid, await call("after")]
+
+
+@workflow(id="renamed-{name}")
+async def renamed(name: str) -> list[str]:
+    """A deploy has renamed the signal; with ``CODE=old``, this process has the name from before."""
+    before = await call(f"{name} before")
+    paid = await wait_for_signal("paid" if os.environ.get("CODE") == "old" else "payment")
+    return [before, paid, await call(f"{name} after")]
 
 
 # Runs for workers
@@ -366,3 +398,56 @@ def crunch(name: str) -> int:
 @workflow(id="crunched-{name}")
 async def crunched(name: str) -> list[Any]:
     return [await call("before"), await crunch(name), await call("after")]
+
+
+# Steps that block the event loop
+
+
+@workflow(id="stalling-{name}")
+async def stalling(name: str, how: str) -> list[str]:
+    """The step in the middle blocks its process."""
+    return [await call(f"{name} before"), await stall(name, how), await call(f"{name} after")]
+
+
+@step
+async def stall(gate: str, how: str) -> str:
+    """Async, and never yields until the gate is open."""
+    with effect(gate):
+        while not is_open(gate):
+            if how == "sleep":
+                time.sleep(0.01)
+            elif how == "native":  # returns to no bytecode, and lets other threads run
+                _join_forever()
+            elif how == "regex":  # keeps the interpreter's lock, so that no other thread runs
+                re.match("(a+)+$", "a" * 40 + "b")
+        return gate
+
+
+def _join_forever() -> None:
+    """Waits in native code that no signal interrupts."""
+    import ctypes
+
+    class Timespec(ctypes.Structure):
+        _fields_ = [("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long)]
+
+    libc = ctypes.CDLL(None)
+    rest = Timespec(3600, 0)
+    while libc.nanosleep(ctypes.byref(rest), ctypes.byref(rest)) != 0:
+        pass
+
+
+@workflow(id="stalling-payment-{name}")
+async def stalling_payment(name: str) -> list[str]:
+    try:
+        return [await pay_stalling(name)]
+    except StepOutcomeUnknown:
+        return ["unknown", await call("look into it")]
+
+
+@step(effect="once")
+async def pay_stalling(gate: str) -> str:
+    """A payment that blocks its process."""
+    with effect(gate):
+        while not is_open(gate):
+            time.sleep(0.01)
+        return "paid"

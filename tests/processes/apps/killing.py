@@ -17,6 +17,7 @@ import signal
 import threading
 from typing import Any
 
+from holdfast.authoring.stop_signals import StopSignals
 from holdfast.engine.writer import Writer
 from holdfast.stores.operations import TellNotices
 from holdfast.stores.sqlite import SqliteStore
@@ -29,7 +30,7 @@ PLACES = {
     "histories": SqliteStore,
     "retire_worker": SqliteStore,
     "flush": Writer,
-    "remove_signal_handler": asyncio.SelectorEventLoop,
+    "__exit__": StopSignals,
 }
 """Where the trap may be set: the call, and the class whose method it is. It is the other store's if that is in use."""
 

@@ -46,7 +46,7 @@ async def end_of(client: Client, run: str) -> tuple[str, Any]:
         try:
             return "completed", await client.wait(run)
         except RunFailed:
-            return "failed", (await client.get(run)).error
+            return "failed", str((await client.get(run)).error)
         except (RunDead, StoreError):
             await asyncio.sleep(0.2)
 

@@ -10,18 +10,22 @@ import asking_flows  # noqa: F401 - makes the workflows known
 import control_flows  # noqa: F401
 import flows  # noqa: F401
 import killing
+import wall_clock
 
 from holdfast import Runtime
 
 
 async def main() -> None:
     workflows = os.environ["WORKFLOWS"].split() if "WORKFLOWS" in os.environ else None
-    runtime = Runtime(lease=float(os.environ.get("LEASE", "10")), workflows=workflows)
+    lease, max_blocked_s = float(os.environ.get("LEASE", "10")), float(os.environ.get("MAX_BLOCKED", "60"))
+    runtime = Runtime(lease=lease, max_blocked_s=max_blocked_s, workflows=workflows)
     await runtime.open()
     print("ready", flush=True)
-    await runtime.run_worker(grace=float(os.environ.get("GRACE", "30")))
+    grace, exit_if_blocked = float(os.environ.get("GRACE", "30")), "EXIT_IF_BLOCKED" in os.environ
+    await runtime.run_worker(grace=grace, exit_if_blocked=exit_if_blocked)
 
 
 logging.basicConfig(level=logging.INFO)
+wall_clock.arm()
 killing.arm()
 asyncio.run(main())

@@ -18,6 +18,7 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, RetryRefused, RunCancelled, RunUnsuccessful
 from holdfast.stores.contract import RunFilter
+from holdfast.stores.temporal.following import Histories
 from holdfast.stores.temporal.histories import fetch_events
 from holdfast.stores.temporal.journals import exact_records, told_records
 from holdfast.stores.temporal.outcomes import Outcomes, read_outcomes
@@ -392,6 +393,25 @@ async def test_a_run_has_used_what_the_runs_below_it_have_used(world: World):
     assert (await handle.usage()).calls == 1
     [child] = [one.preview for one in await world.records(handle.run_id)]
     assert await world.client.usage(child) == await handle.usage()
+
+
+async def test_a_list_tells_what_runs_have_used_without_reading_their_histories(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    handle = await world.start("ts_talks")
+    assert await handle.result() == "hello"
+    [child] = [one.preview for one in await world.records(handle.run_id)]
+    used = await handle.usage()
+
+    async def told(run_id: str) -> bool:
+        listed = {info.id: info.usage for info in await world.client.list(id_prefix=run_id)}
+        return listed.get(run_id) == used
+
+    read: list[object] = []
+    monkeypatch.setattr(Histories, "_read", lambda _, told: read.append(told))
+    for run_id in (handle.run_id, child):  # the parent has used what its child has used
+        await until(lambda run_id=run_id: told(run_id))
+    assert read == []
 
 
 async def test_who_polls_is_who_serves(world: World):

@@ -134,7 +134,7 @@ def test_without_the_package_a_temporal_url_says_what_to_install(monkeypatch: py
         return found(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(UsageError, match=r"""pip install "holdfast\[temporal\]\"""") as raised:
+    with pytest.raises(UsageError, match=r"""pip install "holdfast-agents\[temporal\]\"""") as raised:
         open_store("temporal://host/acme?api_key=sesame")
     assert "sesame" not in str(raised.value)
 

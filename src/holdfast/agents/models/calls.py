@@ -5,28 +5,29 @@ the call, that is recorded as the step's failure; the run then waits, parked, fo
 call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context``).
 
 In the step, ``ask`` reserves what the call may use, asks the first model of the chain that has not failed for good, and
-returns the reply. A fault that may pass makes the engine repeat the step after a while (``faults.RETRIES``): what has
-failed so far is kept as the step's progress, so that neither a crash nor a retry begins the chain anew. The provider
-SDK's own retries are off.
+returns the reply. A fault that may pass makes the engine repeat the step after a while: what is known of the models so
+far is kept as the step's progress (``chain``). The provider SDK's own retries are off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from holdfast.agents.models.chain import ChainState, ModelChain
 from holdfast.agents.models.choosing import load_model, model_for, name_of, own_retries_off
 from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of
+from holdfast.agents.models.finish import CONTINUE, is_cut_text
+from holdfast.agents.models.preload import load_decoding
 from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.models.request import Looked, request, sendable
 from holdfast.authoring.step import read_outcome
 from holdfast.client.recorded_reply import MODEL_CALL as STEP
-from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind
@@ -42,27 +43,17 @@ if TYPE_CHECKING:
 
     from holdfast.agents.models.context import Room
 
-TIMEOUT = 300.0
-"""Seconds that one attempt may take, unless somebody says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChain:
-    """A model, its fallbacks in order, and how they are asked."""
-
-    models: tuple[str | Model, ...]
-    settings: Mapping[str, Any] | None = None
-    """The model library's ``ModelSettings``."""
-    timeout: float = TIMEOUT
-    """Seconds that one attempt may take."""
-    stream: bool = True
-    """Whether answers are asked for as streams, so that whoever follows the run reads them while they come."""
+OUTSIDE_RUNS = 60.0
+"""Seconds for which a call outside of a run is repeated at most: it holds up its caller, and nothing of it is kept."""
 
 
 class Ask:
     """What a model is asked. Made in workflow code, and read by the step: it is never recorded."""
 
-    __slots__ = ("chain", "check", "looked", "messages", "most_output", "parameters", "room", "told", "turn", "whole")
+    __slots__ = (
+        *("chain", "check", "continues", "looked", "messages", "most_output"),
+        *("parameters", "room", "told", "turn", "whole"),
+    )
 
     def __init__(
         self,
@@ -77,6 +68,7 @@ class Ask:
         whole: Callable[[Sequence[ModelMessage]], Awaitable[list[ModelMessage]]] | None = None,
         looked: Looked | None = None,
         room: Room | None = None,
+        continues: bool = False,
     ) -> None:
         self.chain = chain
         self.messages = messages
@@ -95,6 +87,8 @@ class Ask:
         """What is known of the conversation's older messages, so that they are not looked at in each turn."""
         self.room = room
         """Tells when the context is full; ``None``: it is the provider who refuses it, and that is a failure."""
+        self.continues = continues
+        """Whether the model is to continue a text that was cut off at the limit of tokens."""
 
     def __repr__(self) -> str:
         return str(self.turn)
@@ -120,74 +114,66 @@ async def within_budget(execution: Execution, call: StepCall) -> tuple[Any, Outc
 async def ask(question: Ask) -> Reply:
     """The step: reserve, ask, and check the answer. Outside of a run nothing is reserved, and it waits by itself."""
     step = current.get(None)
-    tried = _Tried.of(step, question.chain)
+    chain = question.chain
+    state = ChainState.of(None if step is None else step.progress, chain)
     messages = question.messages
     if question.whole is not None:
         messages = await question.whole(messages)
-    for model in question.chain.models[len(tried.failed) :]:
-        while True:
-            try:
-                response, usage = await _ask_once(question, model, messages, step, len(tried.failed))
-            except Exception as error:
-                if isinstance(error, HoldfastError) and not isinstance(error, ModelRefused | UsageError):
-                    raise  # a budget that would be passed, a store that cannot be written: no matter of the model's
-                fault = fault_of(error)
-                if fault.too_long and question.room is not None:
-                    if (full := question.room.refused(question, model, messages, fault)) is not None:
-                        raise full from error
-                    fault = fault._replace(advice=question.room.advice())
-            else:
-                complaint = None if question.check is None else question.check(response)
-                return Reply(response, name_of(model), usage, tuple(tried.failed), complaint)
-            tried.attempts += 1
-            wait = next_wait(fault, tried.attempts, random.random() if step is None else step.engine.clock.draw())
-            if wait is None:
-                break
-            if step is not None:
-                step.heartbeat(tried.plain(question.chain))
-                raise PassingFault(f"{name_of(model)}: {fault.told}", wait)
-            await asyncio.sleep(wait)
-        attempts = tried.give_up(name_of(model), fault)
-        if len(tried.failed) < len(question.chain.models):
-            if step is not None:
-                step.heartbeat(tried.plain(question.chain))
-            continue
-        raise failure(name_of(model), fault, attempts, tried.failed[:-1], "" if step is None else step.run_id)
-    raise AssertionError("a chain has at least one model")
+    place = state.first(_now(step))
+    for number in itertools.count():
+        model = chain.models[place]
+        try:
+            response, usage = await _ask_once(question, model, messages, step, number)
+        except Exception as error:
+            if isinstance(error, HoldfastError) and not isinstance(error, ModelRefused | UsageError):
+                raise  # a budget that would be passed, a store that cannot be written: no matter of the model's
+            fault = fault_of(error)
+            if fault.too_long and question.room is not None:
+                if (full := question.room.refused(question, model, messages, fault)) is not None:
+                    raise full from error
+                fault = fault._replace(advice=question.room.advice())
+            wait = _note_failure(state, place, chain.policy_of(model), fault, error, step)
+        else:
+            complaint = None if question.check is None else question.check(response)
+            continues = question.continues and complaint is None and is_cut_text(response)
+            return Reply(
+                response,
+                name_of(model),
+                usage,
+                tuple(state.failed(but=place)),
+                CONTINUE if continues else complaint,
+                continues=continues,
+            )
+        if wait is None:
+            run_id = "" if step is None else step.run_id
+            raise failure(name_of(model), fault, state.models[place].attempts, state.failed(but=place), run_id)
+        if step is not None:
+            step.heartbeat(state.plain())
+            if wait:
+                raise PassingFault(state.told(), wait)
+        await asyncio.sleep(wait)
+        place = state.first(_now(step))
+    raise AssertionError("somebody has answered, or the last one has failed")
 
 
-@dataclass(slots=True)
-class _Tried:
-    """How far a chain has been tried: the progress of the step."""
+def _note_failure(
+    state: ChainState, place: int, policy: RetryPolicy, fault: Fault, error: Exception, step: StepContext | None
+) -> float | None:
+    """Note that a model gave no answer, and return the seconds until the next request; ``None``: there is none."""
+    now, model = _now(step), state.models[place]
+    model.attempts += 1
+    if model.failing_since is None:
+        model.failing_since = now
+    draw = random.random() if step is None else step.engine.clock.draw()
+    failing_for = now - model.failing_since
+    wait = next_wait(policy, fault, error, model.attempts, draw, failing_for)
+    if step is None and wait is not None and failing_for + wait > OUTSIDE_RUNS:
+        wait = None
+    return state.fail(place, fault, wait, now)
 
-    failed: list[FailedModel] = field(default_factory=list[FailedModel])
-    """The models that are not asked any more."""
-    attempts: int = 0
-    """How often the model after them has been asked in vain."""
 
-    @classmethod
-    def of(cls, step: StepContext | None, chain: ModelChain) -> _Tried:
-        """What earlier attempts of the step have left; nothing, if the chain is another one now."""
-        progress: Any = None if step is None else step.progress
-        if not isinstance(progress, dict) or "asked" not in progress:  # an @llm_step may have progress of its own
-            return cls()
-        progress = cast("dict[str, Any]", progress)
-        failed = [FailedModel(one["model"], one["error"], one["attempts"]) for one in progress["failed"]]
-        names = [name_of(model) for model in chain.models]
-        if [*(one.model for one in failed), progress["asked"]] != names[: len(failed) + 1]:
-            return cls()
-        return cls(failed, progress["attempts"])
-
-    def plain(self, chain: ModelChain) -> dict[str, Any]:
-        """As progress."""
-        failed = [{"model": one.model, "error": one.error, "attempts": one.attempts} for one in self.failed]
-        return {"failed": failed, "asked": name_of(chain.models[len(failed)]), "attempts": self.attempts}
-
-    def give_up(self, model: str, fault: Fault) -> int:
-        """This model is not asked any more; how often it was."""
-        attempts, self.attempts = self.attempts, 0
-        self.failed.append(FailedModel(model, fault.told, attempts))
-        return attempts
+def _now(step: StepContext | None) -> float:
+    return time.time() if step is None else step.engine.clock.now()
 
 
 async def _ask_once(
@@ -195,11 +181,12 @@ async def _ask_once(
     model: str | Model,
     messages: Sequence[ModelMessage],
     step: StepContext | None,
-    failed: int,
+    number: int,
 ) -> tuple[ModelResponse, Usage]:
-    """Ask one model one time, after so many others that have given no answer."""
+    """Ask one model one time: the request of this number in this attempt."""
     await load_model(model)
     asked = model_for(model)
+    await load_decoding(asked, stream=step is not None and question.chain.stream)
     if question.room is not None:
         question.room.check(question, asked, messages)
     if step is not None and step.run.has_budget:
@@ -209,7 +196,7 @@ async def _ask_once(
     try:
         async with scope:
             whole = sendable(asked, messages, question.parameters, question.looked)
-            hear = None if step is None or not question.chain.stream else step.listener(failed)
+            hear = None if step is None or not question.chain.stream else step.listener(number)
             response = await request(asked, whole, settings, question.parameters, hear)
     except TimeoutError:
         if scope.expired():
@@ -218,8 +205,8 @@ async def _ask_once(
     return response, used_by(response)
 
 
-RETRY = RetryPolicy(retries=sys.maxsize, retry_on=(PassingFault,), wait_of=wait_of)
-"""As often as the step that asks says so: it counts its attempts for each model."""
+RETRY = RetryPolicy(backoff=0.0, give_up_after=None, retry_on=(PassingFault,), wait_of=wait_of)
+"""As often and as long as the step that asks says so: it counts its attempts for each model."""
 
 MODEL_CALL = StepDefinition(
     STEP,

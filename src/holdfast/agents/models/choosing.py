@@ -21,7 +21,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import DefinitionError, UsageError
@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 
 instead: contextvars.ContextVar[Model | None] = contextvars.ContextVar("holdfast_model", default=None)
 """The model that answers in place of every other one, in a test."""
+
+
+class Earlier(NamedTuple):
+    """How many questions of a run's other ``@llm_step``s came before the one that is being asked."""
+
+    model: str | Model
+    of_model: int
+    """To the same model."""
+    of_run: int
+    """To any model."""
+
+
+earlier: contextvars.ContextVar[Earlier | None] = contextvars.ContextVar("holdfast_earlier", default=None)
+"""For a scripted model: each ``@llm_step`` is a conversation of its own, and they share one script."""
 
 EXTRAS = frozenset({"openai", "anthropic", "google", "mistral", "groq", "bedrock", "cohere", "huggingface"})
 """The extras of Holdfast that bring a provider's package."""
@@ -95,6 +109,16 @@ def name_of(model: str | Model) -> str:
         maker = next((maker for pattern, maker in _MAKERS if pattern.match(model)), None)
         return model if maker is None else f"{maker}:{model}"
     return str(getattr(model, "model_id", None) or type(model).__name__)
+
+
+def provider_models(model: Any) -> list[Any]:
+    """The models of a provider that a model is made of: what it wraps, and each of those that it falls back to."""
+    while (wrapped := getattr(model, "wrapped", None)) is not None:
+        model = wrapped
+    several: Any = getattr(model, "models", None)
+    if not isinstance(several, list | tuple):
+        return [model]
+    return [inner for one in cast("list[Any]", several) for inner in provider_models(one)]
 
 
 def check_model(model: object, where: str) -> None:
@@ -236,7 +260,9 @@ def _way_to_install(error: ImportError) -> str:
     if named is None:
         return str(error)
     extra = named[1]
-    return f"`pip install 'holdfast[{extra}]'`" if extra in EXTRAS else f"`pip install 'pydantic-ai-slim[{extra}]'`"
+    return (
+        f"`pip install 'holdfast-agents[{extra}]'`" if extra in EXTRAS else f"`pip install 'pydantic-ai-slim[{extra}]'`"
+    )
 
 
 def of_this_loop(model: Model) -> Model:

@@ -1,16 +1,17 @@
 """The two retry layers: what is repeated, and what is told to whom.
 
 **Infrastructure faults** happen to a model call on its way: no connection, a time-out, 408, 409, 429, 5xx, an answer
-that is no answer (HTML with status 200, cut or malformed JSON). The same call is made again, after the time that the
-provider asks for or after a growing one, a bounded number of times; then the next model of the chain is asked.
+that is no answer (HTML with status 200, cut or malformed JSON, a stream that ends before the answer does). The same
+call is made again, by default for a day (``MODEL_RETRIES``), never sooner than the backoff nor than the provider asks
+for. A long wait does not keep the run in memory. With fallbacks, ``chain`` says who is asked when.
 
-**Refusals** are never repeated: 400, 401, 403, 404, 413, 422, an exhausted quota, a conversation that is too long, a
-content filter, a name that is no model's, a key that is missing. The next model of the chain is asked at once; without
-one, the step fails with the provider's words.
+**Refusals** are never repeated: 400, 401, 403, 404, 405, 413, 422, 501, an exhausted quota, a conversation that is too
+long, a content filter, a name that is no model's, a key that is missing. The next model of the chain is asked at once;
+without one, the step fails with the provider's words.
 
 **Semantic faults** are not failures of the call at all: an answer that does not fit, arguments that do not fit, a tool
 that is not there or that raises, a sub-agent that fails. They are recorded, and told to the model as an observation;
-see ``conversation``. The agent's ``max_turns`` bounds them.
+see ``conversation``. The agent's ``output_retries`` and ``max_turns`` bound them.
 
 A tool's own retries (``@tool(retries=3)``) are the engine's, and happen before the model hears of it.
 
@@ -22,27 +23,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from holdfast.client.recorded_reply import FailedModel
+from holdfast.codec.redaction import without_secrets
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ModelError, ModelRefused, ModelUnavailable, UsageError
 
-RETRIES = 5
-"""How many more times each model of a chain is asked after an infrastructure fault."""
-
-BACKOFF = RetryPolicy(retries=RETRIES, backoff=1.0, factor=2.0, max_backoff=60.0, jitter=0.5)
-"""How long after one, unless the provider says it."""
-
-LONGEST_WAIT = 300.0
-"""Seconds. A provider that asks for a longer wait is not waited for: the next model of the chain is asked."""
+MODEL_RETRIES = RetryPolicy()
+"""How model calls are repeated after an infrastructure fault, unless an agent says otherwise."""
 
 LONGEST_WORDS = 1000
 """Characters of a provider's words that are kept."""
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
+_NO_SUCH_PATH = frozenset({404, 405, 501})
+"""How an endpoint answers that does not have the API that it is asked for."""
 
 _TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h2", "h11", "aiohttp", "anyio", "ssl", "grpc"})
 """Packages whose errors are those of the way."""
@@ -52,14 +49,6 @@ _SDKS = frozenset({"openai", "anthropic", "groq", "mistralai", "cohere", "google
 
 _NOT_OF_THE_WAY = frozenset({"InvalidURL", "UnsupportedProtocol"})
 """Errors of transports that are mistakes in the set-up."""
-
-_SECRETS = re.compile(
-    r"(?P<keep>\bBearer\s+|\b(?:x-)?api[-_]key[\"']?\s*[:=]\s*[\"']?|[?&](?:key|api_key|token)=)[^\s\"',;&}]+"
-    r"|\b(?:sk|pk|rk|gsk|xai|hf|r8|nvapi|fw|csk|pplx|tgp)[-_][\w*.-]{6,}"
-    r"|\bAIza[\w*-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}",
-    re.IGNORECASE,
-)
-_SECRET_VARIABLE = re.compile(r"(_|^)(API_?KEY|TOKEN|SECRET|SECRET_ACCESS_KEY|PASSWORD)$")
 
 
 class Fault(NamedTuple):
@@ -76,6 +65,8 @@ class Fault(NamedTuple):
     """What a person can do about it."""
     too_long: bool = False
     """The provider says that the conversation is longer than what the model takes."""
+    refusal: str = ""
+    """The words in which the model itself refuses to answer."""
 
     @property
     def told(self) -> str:
@@ -96,13 +87,15 @@ def wait_of(error: BaseException) -> float | None:
     return error.wait if isinstance(error, PassingFault) else None
 
 
-def next_wait(fault: Fault, attempts: int, draw: float) -> float | None:
-    """Seconds after which the same model is asked again, having failed so often; ``None``: it is not."""
-    if not fault.passing or attempts > RETRIES:
+def next_wait(
+    policy: RetryPolicy, fault: Fault, error: Exception, attempts: int, draw: float, failing_for: float
+) -> float | None:
+    """Seconds after which the same model is asked again, having failed so often and so long; ``None``: it is not."""
+    if not fault.passing or not policy.wants_retry(attempts, error):
         return None
-    if fault.wait is None:
-        return BACKOFF.delay(attempts, draw)
-    return None if fault.wait > LONGEST_WAIT else fault.wait
+    asked = [fault.wait, None if policy.wait_of is None else policy.wait_of(error)]
+    wait = policy.delay(attempts, draw, max((one for one in asked if one is not None), default=None))
+    return None if policy.is_over_after(failing_for + wait) else wait
 
 
 def fault_of(error: Exception) -> Fault:
@@ -110,7 +103,8 @@ def fault_of(error: Exception) -> Fault:
     from pydantic_ai import exceptions as library
 
     if isinstance(error, ModelRefused | UsageError):  # of ours: no price for a budget, no such model, no key
-        return Fault(False, without_secrets(str(error)))
+        refusal = error.refusal if isinstance(error, ModelRefused) else ""
+        return Fault(False, without_secrets(str(error)), refusal=without_secrets(refusal))
     if isinstance(error, library.ModelAPIError):
         return _of_provider(error)
     if isinstance(error, library.ContentFilterError):
@@ -128,32 +122,29 @@ def fault_of(error: Exception) -> Fault:
     return _of_stray(error)
 
 
-def failure(model: str, fault: Fault, attempts: int, before: Sequence[FailedModel], run_id: str) -> ModelError:
-    """The error with which a step fails when no model has answered; ``fault`` is that of the last one."""
+def failure(model: str, fault: Fault, attempts: int, others: Sequence[FailedModel], run_id: str) -> ModelError:
+    """The error with which a step fails when no model has answered; ``fault`` is that of the one asked last."""
     if fault.passing:
         happened = f"{model} gave no answer in {attempts} attempt{'' if attempts == 1 else 's'}"
     else:
         happened = f"The call of {model} was refused"
     words = f"{happened}: {_sentence(fault.told)}"
-    if before:
-        others = "; ".join(f"{one.model}: {one.error.rstrip('.')}" for one in before)
-        words += f" The models before it did not answer either: {others}."
+    if others:
+        told = "; ".join(f"{one.model}: {one.error.rstrip('.')}" for one in others)
+        words += f" The other models did not answer either: {told}."
     advice = fault.advice
-    if fault.passing and fault.wait is not None and fault.wait > LONGEST_WAIT:
+    if fault.passing and fault.wait:
         advice = f"The provider asks to wait {fault.wait:,.0f} s."
+    provider, _, name = model.partition(":")
+    if provider == "openai" and fault.status in _NO_SUCH_PATH and "OPENAI_BASE_URL" in os.environ:
+        advice += (
+            f" 'openai:' uses the Responses API. For an endpoint that has only chat completions, write "
+            f"'openai-chat:{name}'."
+        )
     if run_id:
         advice += f" `holdfast retry {run_id}` makes the call again."
     error = ModelUnavailable if fault.passing else ModelRefused
-    return error(f"{words} {advice.strip()}".strip(), model, fault.status)
-
-
-def without_secrets(text: str) -> str:
-    """The text without what looks like a key."""
-    text = _SECRETS.sub(lambda found: f"{found['keep'] or ''}[key]", text)
-    for name, value in os.environ.items():
-        if len(value) >= 8 and value in text and _SECRET_VARIABLE.search(name):
-            text = text.replace(value, "[key]")
-    return text
+    return error(f"{words} {advice.strip()}".strip(), model, fault.status, fault.refusal)
 
 
 def _of_provider(error: Any) -> Fault:
@@ -175,9 +166,13 @@ def _of_provider(error: Any) -> Fault:
             too_long = kind is library.ModelContextWindowExceededError
             return Fault(False, words, status, advice=advice, too_long=too_long)
     if status is not None:
-        passing = status in _PASSING_STATUS or status >= 500 or status < 300
+        passing = _may_pass(status) or status < 300
         return Fault(passing, words, status, error.retry_after if passing else None)
     return Fault(not isinstance(error, library.ModelRequestRejectedError), words, None, error.retry_after)
+
+
+def _may_pass(status: int) -> bool:
+    return status in _PASSING_STATUS or (status >= 500 and status not in _NO_SUCH_PATH)
 
 
 def _not_found(error: Any) -> str:
@@ -201,7 +196,7 @@ def _of_stray(error: Exception) -> Fault:
     if package in _SDKS:
         status = getattr(error, "status_code", None) or getattr(error, "code", None)
         if isinstance(status, int):
-            return Fault(status in _PASSING_STATUS or status >= 500, words, status)
+            return Fault(_may_pass(status), words, status)
         return Fault(True, words)
     if package in _TRANSPORTS:
         return Fault(type(error).__name__ not in _NOT_OF_THE_WAY, words)

@@ -7,7 +7,8 @@ The envelope is our own, so that a journal stays readable when the model library
      "compaction": {"summarised": 57, "kept": 8, "answers": 28, "excerpt": 4000}}
 
 ``message`` is in the form of ``messages``; ``failed`` and ``complaint`` are left out when there is nothing to say, and
-``compaction`` is there when the answer is the summary of what was said before. The plain parts of it (texts, calls,
+``compaction`` is there when the answer is the summary of what was said before, and ``continues`` when the next one goes
+on with it, because it was cut off. The plain parts of it (texts, calls,
 usage) can be read without the model library: see ``client.recorded_reply``.
 
 A key that is not known is passed over, so that an older version reads what a newer one has only added to. What an older
@@ -57,6 +58,8 @@ class Reply:
     """Why the answer cannot be used, in words for the model."""
     compaction: Compacted | None = None
     """What it stands for, if it is a summary."""
+    continues: bool = False
+    """It was cut off at the limit of tokens, and the complaint asks the model to go on with it."""
 
 
 class ReplyCodec(ValueCodec):
@@ -90,6 +93,8 @@ class ReplyCodec(ValueCodec):
             envelope["compaction"] = {
                 name: number for name in COMPACTION if (number := getattr(value.compaction, name)) is not None
             }
+        if value.continues:
+            envelope["continues"] = True
         try:
             data = to_json(envelope)
         except PydanticSerializationError:
@@ -114,6 +119,7 @@ class ReplyCodec(ValueCodec):
                 failed_in(envelope),
                 envelope.get("complaint"),
                 compaction_in(envelope),
+                bool(envelope.get("continues")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise UnreadableRecord(f"{begin(what)} cannot be read: {error!r}.") from error

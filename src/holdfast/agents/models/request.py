@@ -16,6 +16,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agents.models.finish import UNFINISHED, is_cut_short, is_unfinished, refusal_in
+from holdfast.errors import ModelRefused
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -60,14 +63,17 @@ async def request(
     async def ask(messages: list[ModelMessage]) -> ModelResponse:
         if heard is not None and (streamed := await _streamed(model, messages, settings, parameters, heard)):
             return streamed
-        return await model.request(messages, settings, parameters)
+        whole = await model.request(messages, settings, parameters)
+        if is_cut_short(model, whole):
+            raise _misbehaviour(UNFINISHED)
+        return whole
 
     answer = await ask(messages)
     pauses = 0
     while answer.state == "suspended":
         pauses += 1
         if pauses > MOST_CONTINUATIONS and not model.continuation_delay(answer):
-            raise _misbehaviour(f"the model paused {pauses} times in one answer")
+            raise ModelRefused(f"the model paused {pauses} times in one answer")  # each pause is paid: not again
         try:
             await asyncio.sleep(model.continuation_delay(answer) or 0)  # a job at the provider's is looked at again
             more = await ask([*messages, answer])
@@ -78,6 +84,8 @@ async def request(
     if answer.finish_reason == "content_filter" and not answer.parts:
         from pydantic_ai.exceptions import ContentFilterError
 
+        if refusal := refusal_in(answer):
+            raise ModelRefused(f"the model refuses to answer: {refusal}", refusal=refusal)
         raise ContentFilterError("the content filter has left nothing of the answer")
     if answer.finish_reason == "error" and not answer.parts:
         raise _misbehaviour("the model has answered with an error and nothing else")
@@ -137,8 +145,8 @@ async def _streamed(
         if opened:
             raise
         return None
-    if answer.state not in ("complete", "suspended"):
-        raise _misbehaviour("the stream ended before the answer did")
+    if is_unfinished(type(stream), answer):
+        raise _misbehaviour(UNFINISHED)
     return answer
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from holdfast.authoring.classes.binding import Condition, Source
 from holdfast.authoring.classes.graph import Graph, Node
 from holdfast.authoring.inside import map as fan_out
+from holdfast.core.execution import current_execution
 from holdfast.core.undoing import Origin, mark_origin, origins_of
 from holdfast.errors import RunParked, UsageError
 
@@ -57,6 +58,9 @@ class _GraphRun:
         self._origins: list[Origin] = []
         """The records of all failed steps: a retry is to repeat each of them."""
         self._tasks = asyncio.TaskGroup()
+        execution = current_execution()
+        assert execution is not None  # it is workflow code
+        self._execution = execution
 
     async def run(self) -> Any:
         async with self._tasks:
@@ -158,6 +162,7 @@ class _GraphRun:
                 calls.append((node, arguments))
             else:
                 self._outputs[node.index] = _SKIPPED
+                self._execution.skipped[node.number] = (node.name, self._execution.next_position)
                 nodes.extend(self._ended(node))
         if len(calls) > 1:
             calls.sort(key=lambda call: call[0].number)

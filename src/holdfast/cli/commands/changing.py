@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import changes_as_json, example, json_option, run_ids, url_option
+from holdfast.cli.declaring import REOPENABLE, YES, changes_as_json, example, json_option, run_ids, url_option
+from holdfast.cli.moments import moment
+from holdfast.core.states import RunState
 
 
 @click.command(epilog=example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
@@ -89,21 +92,61 @@ def budget(
     sys.exit(set_budget(url, run_id, given, as_json=as_json) if given else show_budget(url, run_id, as_json=as_json))
 
 
-@click.command(epilog=example("holdfast retry etl-acme"))
-@click.argument("run_id", metavar="ID")
+@click.command(
+    epilog=example(
+        "holdfast retry etl-acme",
+        "holdfast retry --workflow research --since 2h",
+        "holdfast retry --state failed --state dead --error 'status 503' --yes",
+    )
+)
+@click.argument("run_ids", metavar="[ID]...", nargs=-1)
+@click.option("--workflow", metavar="W", help="All runs of this workflow that failed.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(REOPENABLE),
+    help="All runs in this state; may be repeated. Default, with other filters: failed.",
+)
+@click.option(
+    "--since",
+    type=moment,
+    metavar="WHEN",
+    help="Only runs that ended then or later: 2026-11-15, 2026-11-15T08:30, or 90m, 2h, 3d ago.",
+)
+@click.option("--error", metavar="TEXT", help="Only runs with this in the type or message of their error.")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
 @click.option("--version", metavar="VERSION", help="Let the code of another version of its workflow go on with it.")
+@click.option("--yes", is_flag=True, help=YES)
 @changes_as_json
 @url_option
-def retry(run_id: str, run_again: bool, version: str | None, as_json: bool, url: str | None) -> None:
-    """Let a failed, cancelled or dead run go on.
+def retry(
+    run_ids: tuple[str, ...],
+    workflow: str | None,
+    states: tuple[str, ...],
+    since: datetime | None,
+    error: str | None,
+    run_again: bool,
+    version: str | None,
+    yes: bool,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Let failed, cancelled or dead runs go on: some by their ids, or all that match.
 
-    The records that ended it are taken back, with what came of them; the rest is kept, and does not run again.
-    `holdfast show ID` tells what that would be. A `once` step is run a second time only if you say that it may.
+    The records that ended a run are taken back, with what came of them; the rest is kept, and does not run again.
+    `holdfast show ID` tells what that would be. A `once` step is run a second time only if you say that it may. A run
+    that another one has started, and that made it fail, is retried with that one.
     """
-    from holdfast.cli.retrying import retry_run
+    from holdfast.cli.retrying import Selection, retry_runs, retry_selected
 
-    sys.exit(retry_run(url, run_id, run_again=run_again, version=version, as_json=as_json))
+    filtered = bool(workflow or states or since or error)
+    if bool(run_ids) == filtered:
+        raise click.UsageError("say which: some ids, or --workflow, --state, --since or --error.")
+    if run_ids:
+        sys.exit(retry_runs(url, run_ids, run_again=run_again, version=version, as_json=as_json))
+    selection = Selection(tuple(map(RunState, states)) or (RunState.FAILED,), workflow, since, error)
+    sys.exit(retry_selected(url, selection, run_again=run_again, version=version, yes=yes, as_json=as_json))
 
 
 @click.command(
@@ -151,15 +194,23 @@ def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as
     sys.exit(fork(url, run_id, at=at, output=output, new_id=new_id, as_json=as_json))
 
 
-@click.command(epilog=example("holdfast kill researcher", "holdfast kill researcher --lift", "holdfast kill"))
+@click.command(
+    epilog=example(
+        "holdfast kill researcher",
+        'holdfast kill researcher --reason "wrong prices"',
+        "holdfast kill researcher --lift",
+        "holdfast kill",
+    )
+)
 @click.argument("workflow", required=False)
 @click.option("--lift", is_flag=True, help="Switch it on again: its runs go on.")
+@click.option("--reason", default="", help="Why, for others to read.")
 @json_option(
     "A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
     "WORKFLOW, an array of what is switched off."
 )
 @url_option
-def kill(workflow: str | None, lift: bool, as_json: bool, url: str | None) -> None:
+def kill(workflow: str | None, lift: bool, reason: str, as_json: bool, url: str | None) -> None:
     """Switch a workflow or an agent off, everywhere.
 
     Its runs stop at the next recorded point: a step in flight ends and is recorded, nothing else begins (`holdfast
@@ -169,7 +220,7 @@ def kill(workflow: str | None, lift: bool, as_json: bool, url: str | None) -> No
     from holdfast.cli.switching import show_switched_off, switch
 
     if workflow is not None:
-        switch(url, workflow, on=lift, as_json=as_json)
+        switch(url, workflow, on=lift, reason=reason, as_json=as_json)
     elif lift:
         raise click.UsageError("--lift needs the name of a WORKFLOW; `holdfast kill` lists what is switched off.")
     else:

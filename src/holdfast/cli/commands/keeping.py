@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.declaring import (
     ENDED,
+    YES,
     Group,
     changes_as_json,
     example,
@@ -20,7 +21,6 @@ from holdfast.cli.declaring import (
 from holdfast.cli.moments import moment
 
 _OLDER = "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
-_YES = "Do not ask first; needed where nobody can answer."
 
 
 @click.group(
@@ -40,8 +40,8 @@ _YES = "Do not ask first; needed where nobody can answer."
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
     """List dead runs, and what they were doing.
 
-    A run is dead when it has taken its worker down several times in a row (3, unless its workflow has another
-    `max_deliveries`) without anything new recorded. Nobody takes it up until you retry it; see to the cause first.
+    A run is dead when workers that held nothing else died several times (3, unless its workflow has another
+    `max_deliveries`) without anything new recorded. No worker executes it until you retry it; fix the cause first.
     """
     from holdfast.cli.dead import show_dead
 
@@ -64,7 +64,7 @@ def show_one(run_id: str, as_json: bool, url: str | None) -> None:
 @click.option("--workflow", metavar="W", help="All dead runs of this workflow.")
 @click.option("--all", "everything", is_flag=True, help="All dead runs.")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
-@click.option("--yes", is_flag=True, help=_YES)
+@click.option("--yes", is_flag=True, help=YES)
 @changes_as_json
 @url_option
 def retry_dead(
@@ -77,11 +77,11 @@ def retry_dead(
     url: str | None,
 ) -> None:
     """Let dead runs go on: their count of deaths begins anew."""
-    from holdfast.cli.dead import retry_runs
+    from holdfast.cli.dead import retry_dead_runs
 
     if bool(run_ids) + bool(workflow) + everything != 1:
         raise click.UsageError("say which: some ids, --workflow W, or --all.")
-    sys.exit(retry_runs(url, run_ids, workflow, run_again=run_again, yes=yes, as_json=as_json))
+    sys.exit(retry_dead_runs(url, run_ids, workflow, run_again=run_again, yes=yes, as_json=as_json))
 
 
 @dead.command(
@@ -91,7 +91,7 @@ def retry_dead(
 @click.option("--all", "everything", is_flag=True, help="All dead runs; needs --older-than.")
 @click.option("--older-than", type=moment, metavar="WHEN", help=_OLDER)
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
-@click.option("--yes", is_flag=True, help=_YES)
+@click.option("--yes", is_flag=True, help=YES)
 @json_option("A JSON object: see `holdfast prune`.")
 @url_option
 def purge(
@@ -137,7 +137,7 @@ def purge(
     "--unclaimed", is_flag=True, help="Also runs whose result nobody has had, because their script was killed."
 )
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
-@click.option("--yes", is_flag=True, help=_YES)
+@click.option("--yes", is_flag=True, help=YES)
 @json_option("A JSON object: dry_run, runs, records, large_values, bytes, kept (a number for each reason).")
 @url_option
 def prune(

@@ -100,7 +100,8 @@ def approve(
 ) -> None:
     """Say yes to what a run asks.
 
-    ID is told by `holdfast approvals`; its beginning will do. VALUE is the choice, if there are choices. The answer is
+    ID is that of the approval, as `holdfast approvals` shows it (its beginning will do), or that of the run, if the
+    run has one open approval. VALUE is the choice, if there are choices. The answer is
     checked first: if it does not fit, the question stays open. Each question is answered once.
     """
     from holdfast.cli.approvals import approve
@@ -116,7 +117,10 @@ def approve(
 @changes_as_json
 @url_option
 def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str | None) -> None:
-    """Say no to what a run asks."""
+    """Say no to what a run asks.
+
+    ID is that of the approval (its beginning will do), or that of the run, if the run has one open approval.
+    """
     from holdfast.cli.approvals import deny
 
     sys.exit(deny(url, approval_id, by=by, reason=reason, as_json=as_json))

@@ -38,7 +38,7 @@ def send(
     invoke_without_command=True,
     epilog=example("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"),
 )
-@json_option("A JSON array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off.")
+@json_option("A JSON array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off, webhook_timeout.")
 @url_option
 @listing
 def addresses(as_json: bool, url: str | None) -> None:
@@ -57,7 +57,7 @@ def addresses(as_json: bool, url: str | None) -> None:
     "--max-deliveries",
     type=click.IntRange(min=1),
     metavar="N",
-    help="So often in a row may a delivery fail, or take its listener down, without a new step.",
+    help="Deliveries that may fail, or whose listener may die while it holds nothing else, without a new step.",
 )
 @click.option(
     "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until a run must have ended."
@@ -66,7 +66,13 @@ def addresses(as_json: bool, url: str | None) -> None:
 @click.option(
     "--lease", type=click.FloatRange(min=1), metavar="S", help="Seconds of silence after which a listener is dead."
 )
-@json_option("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, changed.")
+@click.option(
+    "--webhook-timeout",
+    type=click.FloatRange(min=1, max=300),
+    metavar="S",
+    help="Seconds until a request to the webhook must be answered.",
+)
+@json_option("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, webhook_timeout, changed.")
 @url_option
 def set_address(
     name: str,
@@ -74,6 +80,7 @@ def set_address(
     deadline: float | None,
     no_deadline: bool,
     lease: float | None,
+    webhook_timeout: float | None,
     as_json: bool,
     url: str | None,
 ) -> None:
@@ -82,12 +89,19 @@ def set_address(
 
     if deadline is not None and no_deadline:
         raise click.UsageError("--deadline and --no-deadline say the opposite: give one of them.")
-    given: dict[str, Any] = {"max_deliveries": max_deliveries, "deadline": deadline, "lease": lease}
+    given: dict[str, Any] = {
+        "max_deliveries": max_deliveries,
+        "deadline": deadline,
+        "lease": lease,
+        "webhook_timeout": webhook_timeout,
+    }
     settings = {word: value for word, value in given.items() if value is not None}
     if no_deadline:
         settings["deadline"] = None
     if not settings:
-        raise click.UsageError("what is to be set? Give --max-deliveries, --deadline, --no-deadline or --lease.")
+        raise click.UsageError(
+            "what is to be set? Give --max-deliveries, --deadline, --no-deadline, --lease or --webhook-timeout."
+        )
     carry_out(url, name, settings, as_json=as_json)
 
 

@@ -7,7 +7,16 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.declaring import Group, database_option, example, json_option, limit_option, store_option, url_option
+from holdfast.cli.declaring import (
+    Group,
+    database_option,
+    example,
+    json_option,
+    limit_option,
+    log_options,
+    store_option,
+    url_option,
+)
 from holdfast.cli.moments import coming, span
 
 
@@ -66,6 +75,14 @@ from holdfast.cli.moments import coming, span
     help="Requests a second that one key may make, counted by each server on its own.",
 )
 @click.option(
+    "--max-streams",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Streams of events that one key may have open at once.",
+)
+@click.option(
     "--keep-audit",
     type=span,
     default="90d",
@@ -88,6 +105,7 @@ from holdfast.cli.moments import coming, span
     metavar="S",
     help="Seconds that requests in flight get to end when the server is told to stop.",
 )
+@log_options
 @store_option("a server serves a store, give its URL.")
 def serve(
     host: str,
@@ -98,16 +116,19 @@ def serve(
     proxies: tuple[str, ...],
     max_body: float,
     rate: float,
+    max_streams: int,
     keep_audit: float,
     webhook_hosts: tuple[str, ...],
     grace: float,
+    log_level: str | None,
+    log_format: str | None,
     url: str | None,
 ) -> None:
     """Serve the store over HTTP, for agents of any framework and language.
 
-    Listens on this machine alone unless told otherwise, where whoever is on it may do everything until the first API
-    key is made (`holdfast keys create`); from then on every request needs one. Start as many servers as you like, on
-    the same store. SIGTERM or Ctrl-C stops a server in good order; a second one, on the spot.
+    Listens on this machine alone unless told otherwise, where programs of the same user may do everything until the
+    first API key is made (`holdfast keys create`); from then on every request needs one. Start as many servers as you
+    like, on the same store. SIGTERM or Ctrl-C stops a server in good order; a second one, on the spot.
 
     `GET /v1/openapi.json` tells what can be asked for. With --namespace, that is the one of whoever needs no key.
     """
@@ -123,9 +144,12 @@ def serve(
         proxies=proxies,
         max_body=int(max_body * 1024 * 1024),
         rate=rate,
+        max_streams=max_streams,
         keep_audit=keep_audit,
         webhook_hosts=webhook_hosts,
         grace=grace,
+        log_level=log_level,
+        log_format=log_format,
     )
 
 

@@ -48,9 +48,10 @@ def start(
 ) -> None:
     """Start a run of a workflow or an agent, for whichever worker serves it.
 
-    Inputs are given in their order or as NAME=VALUE. A value is read as JSON (`true`, `3`, `{"customer": "acme"}`);
-    what is not JSON is a string. A run that is there already, by its id or by the id template of its workflow, is
-    joined. The workflow must have been announced: a worker that has its code does so when it starts.
+    Inputs are given in their order or as NAME=VALUE. A value is read by the type of its input: as JSON (`true`, `3`,
+    `{"customer": "acme"}`), or as a string. Inputs that do not fit are refused before anything is stored. A run that is
+    there already, by its id or by the id template of its workflow, is joined. The workflow must have been announced: a
+    worker that has its code does so when it starts.
     """
     from holdfast.cli.starting import start as carry_out
 

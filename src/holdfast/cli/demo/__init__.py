@@ -23,7 +23,7 @@ from rich.console import Console
 
 from holdfast.agents.models.choosing import model_for, name_of
 from holdfast.cli.demo.effects import FILE, Trace, read_traces
-from holdfast.cli.demo.page import Page
+from holdfast.cli.demo.page import BROWSER_WAIT_S, Page, has_browser
 from holdfast.cli.demo.plan import AGENT, PRICED_LIKE, PROMPT, Plan
 from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, until_serving
 from holdfast.cli.demo.progress import Progress
@@ -78,9 +78,10 @@ async def _demo(out: Console, folder: Path, plan: Plan, *, on_page: bool) -> int
         f"One agent ({who}), two worker processes, one SIGKILL in the middle of turn {plan.victim}.", style="bold"
     )
     if plan.model is None:
-        out.print(f"The model answers by a script and is priced like {PRICED_LIKE}.\n", style="dim")
+        out.print(f"The model answers by a script and is priced like {PRICED_LIKE}.", style="dim")
     else:
-        out.print("The model is a real one, and costs real money.\n", style="dim")
+        out.print("The model is a real one, and costs real money.", style="dim")
+    out.print("Starting the worker processes …\n", style="dim")
     workers: list[WorkerProcess] = []
     store = open_store(url)
     await store.open()
@@ -110,6 +111,10 @@ async def _demo(out: Console, folder: Path, plan: Plan, *, on_page: bool) -> int
 async def _open(out: Console, page: Page) -> None:
     page.start()
     out.print(f"Watch it on {page.of_run(RUN_ID)}", style="bold", soft_wrap=True)
+    if not has_browser():
+        out.print("No browser was found here, so the run starts now: open the address yourself.", style="dim")
+        return
+    out.print(f"Waiting up to {BROWSER_WAIT_S:g} s for the browser …", style="dim")
     if not await page.shown(RUN_ID):
         out.print("No browser came, so it begins without one: the page can be opened at any time.", style="dim")
 

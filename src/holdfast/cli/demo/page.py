@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -13,8 +14,18 @@ from holdfast.errors import UsageError
 
 LOADING = 1.5
 """Seconds that a browser gets to show the page, once it has connected."""
-PATIENCE = 20.0
+BROWSER_WAIT_S = 20.0
 """Seconds that a browser gets to connect. Then the demo begins without it: the page can be opened at any time."""
+_START_TIMEOUT_S = 20.0
+
+
+def has_browser() -> bool:
+    """Whether there is a browser with a window. A text browser would take over the terminal that shows the demo."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return bool(os.environ.get("BROWSER")) or type(browser) is not webbrowser.GenericBrowser
 
 
 class Page:
@@ -36,8 +47,8 @@ class Page:
     def start(self) -> None:
         """Serve."""
         self._thread.start()
-        if not self._started.wait(PATIENCE):
-            raise UsageError(f"the dashboard did not start within {PATIENCE:g} s")
+        if not self._started.wait(_START_TIMEOUT_S):
+            raise UsageError(f"the dashboard did not start within {_START_TIMEOUT_S:g} s")
 
     def stop(self) -> None:
         """Serve no more."""
@@ -54,11 +65,16 @@ class Page:
 
     async def shown(self, run_id: str) -> bool:
         """Open a browser on the page of a run, and wait until it is there; false if none came in time."""
-        # Some ways to open one end only when the browser does.
-        threading.Thread(target=webbrowser.open, args=[self.of_run(run_id)], name="browser", daemon=True).start()
-        deadline = time.monotonic() + PATIENCE
+        failed = threading.Event()
+
+        def open_browser() -> None:  # some browsers let this return only when they are closed
+            if not webbrowser.open(self.of_run(run_id)):
+                failed.set()
+
+        threading.Thread(target=open_browser, name="browser", daemon=True).start()
+        deadline = time.monotonic() + BROWSER_WAIT_S
         while not self._server.server_state.connections:
-            if time.monotonic() > deadline:
+            if failed.is_set() or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.05)
         await asyncio.sleep(LOADING)

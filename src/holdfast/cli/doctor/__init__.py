@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import __version__
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
 from holdfast.cli.doctor.providers import installed_providers, mcp_version
 from holdfast.cli.wording import console, echo_json, one_line
@@ -28,6 +27,7 @@ from holdfast.client.choosing import is_server
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import VARIABLE
 from holdfast.errors import HoldfastError
+from holdfast.installation import ADVICE, __version__, describe_clash, find_foreign_distribution
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sealing import SealedStore, beneath
@@ -61,6 +61,8 @@ def _tell(out: Console, checks: Sequence[Check]) -> None:
 def _checks(url: str | None) -> Iterator[Check]:
     yield Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
     yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+    if found := find_foreign_distribution():
+        yield Check("distribution", WARN, describe_clash(found), ADVICE)
     yield _models()
     yield _mcp()
     try:
@@ -100,7 +102,9 @@ def _models() -> Check:
     known = installed_providers()
     if known:
         return Check("models", OK, f"packages for {', '.join(known)}")
-    advice = "an agent needs one of its model's provider: pip install 'holdfast[openai]', or [anthropic], [google]…"
+    advice = (
+        "an agent needs one of its model's provider: pip install 'holdfast-agents[openai]', or [anthropic], [google]…"
+    )
     return Check("models", OK, "no provider's package is installed", advice)
 
 
@@ -109,7 +113,10 @@ def _mcp() -> Check:
     if found is not None:
         return Check("mcp", OK, f"the package for MCP servers is installed ({found})")
     return Check(
-        "mcp", OK, "the package for MCP servers is not installed", "to use their tools: pip install 'holdfast[mcp]'"
+        "mcp",
+        OK,
+        "the package for MCP servers is not installed",
+        "to use their tools: pip install 'holdfast-agents[mcp]'",
     )
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from holdfast import __version__
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
 from holdfast.cli.doctor.work import work_checks
 from holdfast.cli.event_loop import in_loop
@@ -15,6 +14,7 @@ from holdfast.cli.wording import duration
 from holdfast.client.http.backend import ServerInfo
 from holdfast.client.http.places import is_here
 from holdfast.errors import HoldfastError, Unauthenticated
+from holdfast.installation import __version__
 
 _SKEW = 2.0
 """Seconds that two clocks may differ before somebody should look."""

@@ -87,7 +87,7 @@ def _schema(path: Path, facts: FileFacts) -> Check:
         advice = "point HOLDFAST_URL at another file: Holdfast keeps its runs in one of their own"
         return Check("database", FAIL, f"{path} is not a Holdfast database", advice)
     if is_newer(facts):
-        advice = "upgrade this one (pip install -U holdfast), or use another file"
+        advice = "upgrade this one (pip install -U holdfast-agents), or use another file"
         return Check("database", FAIL, f"schema version {facts.version} is from a newer Holdfast", advice)
     if is_outdated(facts):
         what = f"schema version {facts.version} is from an older Holdfast" if facts.version else f"{path} is empty"

@@ -96,7 +96,9 @@ def _switched_off(health: Sequence[Health]) -> Iterator[Check]:
     for one in health:
         if one.off_since is not None:
             since = ago(time.time() - one.off_since.timestamp())
-            message = f"workflow {one.name!r}, {since} ({counted(unfinished(one), 'unfinished run')})"
+            by = f" by {one.off_by}" if one.off_by else ""
+            why = f": {one.off_reason}" if one.off_reason else ""
+            message = f"workflow {one.name!r}, {since}{by}{why} ({counted(unfinished(one), 'unfinished run')})"
             yield Check("switched off", WARN, message, how_to_switch_on(one.name).partition(": ")[2])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import secrets
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, fields
 from datetime import date, datetime
@@ -348,9 +348,13 @@ class HttpBackend(HttpRuns, Backend):
         """How it is with all that was announced."""
         return read_all(Health, await self._get("/v1/agents"))
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def inputs_schema(self, workflow: str, version: str | None) -> Mapping[str, Any]:
+        """What the inputs of a workflow must be, in the newest version: a server tells of no other."""
+        return read(Health, await self._get(f"/v1/agents/{part(workflow)}")).inputs_schema
+
+    async def switch_off(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
-        return await self._changes(f"/v1/agents/{part(workflow)}/kill")
+        return await self._changes(f"/v1/agents/{part(workflow)}/kill", {"reason": reason, "by": by})
 
     async def switch_on(self, workflow: str) -> bool:
         """Let its runs go on."""
@@ -360,9 +364,9 @@ class HttpBackend(HttpRuns, Backend):
         """Who asked servers for what."""
         return [read(AuditEntry, one) for one in await self._pages("/v1/audit", {}, limit, None)]
 
-    async def switched_off(self) -> dict[str, datetime]:
-        """What is switched off, and since when."""
-        return {one.name: one.since for one in read_all(Switch, await self._get("/v1/switched-off"))}
+    async def switched_off(self) -> dict[str, Switch]:
+        """What is switched off, since when, by whom, and why."""
+        return {one.name: one for one in read_all(Switch, await self._get("/v1/switched-off"))}
 
 
 def _options(options: StartOptions) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from holdfast.client.http.runs import part
 from holdfast.client.http.sse import Received
 from holdfast.client.http.transport import Passing, Transport
 from holdfast.client.listening import LONGEST_NAME, Listener
+from holdfast.core.tasks import keep_running
 from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
 
 log = logging.getLogger("holdfast.listening")
@@ -105,10 +106,12 @@ class HttpListener(Listener):
         if self._has_left:
             raise UsageError(f"this listener on {self._address!r} has left: call `client.listen` for a new one")
         if self._following is None:
-            self._following = asyncio.create_task(self._follow())
+            following = keep_running(self._follow, f"listening on {self._address!r}", log)
+            self._following = asyncio.create_task(following)
         if self._beating is None:
             self.loop = asyncio.get_running_loop()
-            self._beating = asyncio.create_task(self._beat())
+            beating = keep_running(self._beat, f"sending heartbeats to {self._address!r}", log)
+            self._beating = asyncio.create_task(beating)
         self._asking += 1
         try:
             while True:

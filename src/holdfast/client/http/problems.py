@@ -29,7 +29,9 @@ def _of_approval(kind: type[errors.ApprovalError]) -> Callable[[str, Mapping[str
 def _unsuccessful(message: str, told: Mapping[str, Any]) -> HoldfastError:
     state = str(told.get("state", ""))
     kind = _ENDS.get(state, errors.RunUnsuccessful)
-    return kind(message, str(told.get("run_id", "")), state=state, error=str(told.get("error", "")))
+    failure = told.get("error")
+    reason = ": ".join(map(str, cast("dict[str, Any]", failure).values())) if isinstance(failure, dict) else ""
+    return kind(message, str(told.get("run_id", "")), state=state, error=reason)
 
 
 def _lost(message: str, told: Mapping[str, Any]) -> HoldfastError:
@@ -69,6 +71,7 @@ KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], HoldfastError]]] = 
     "value-too-large": _plain(errors.ValueTooLarge),
     "too-large": _plain(errors.ValueTooLarge),
     "too-deep": _plain(errors.UnrecordableValue),
+    "too-many-values": _plain(errors.UnrecordableValue),
     "unknown-key": _plain(UnknownKey),
     "bad-input": _unfit,
     "bad-request": _plain(errors.UsageError),

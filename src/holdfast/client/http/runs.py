@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.client.agent_result import AgentResult
+from holdfast.client.agent_result import FINISHED, AgentResult
 from holdfast.client.approvals import ApprovalInfo, json_data
 from holdfast.client.backend import RunBackend
 from holdfast.client.events import Event, refuse_in_workflow
@@ -224,10 +224,17 @@ class HttpRuns(RunBackend):
         self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
     ) -> list[ApprovalInfo]:
         """Questions that match."""
-        found = await self._get(
-            "/v1/approvals", run_id=run_id, workflow=workflow, asked_of=asked_of, all=all or None, limit=limit
-        )
-        return [read_approval(one) for one in items_of(found)]
+        found: list[ApprovalInfo] = []
+        wanted = {"run_id": run_id, "workflow": workflow, "asked_of": asked_of, "all": all or None}
+        cursor: str | None = None
+        while len(found) < limit:
+            most = min(PAGE, limit - len(found))
+            page = await self._get("/v1/approvals", **wanted, limit=most, cursor=cursor)
+            found += [read_approval(one) for one in items_of(page)]
+            cursor = page.get("next")
+            if cursor is None:
+                break
+        return found
 
     async def approval(self, id: str) -> ApprovalInfo:
         """One question."""
@@ -283,7 +290,10 @@ def _result(told: Mapping[str, Any]) -> Any:
     if state is RunState.COMPLETED:
         output = from_wire(told.get("output"), "the result")
         usage = told.get("usage")
-        return output if usage is None else AgentResult(output, read_usage(usage), run_id)
+        if usage is None:
+            return output
+        ended = told.get("finish_reason") or FINISHED, told.get("refusal") or ""
+        return AgentResult(output, read_usage(usage), run_id, *ended)
     error: Mapping[str, Any] | None = told.get("error")
     payload = None if error is None else _error_payload(str(error["type"]), str(error["message"]))
     ended = Ended(run_id, str(told["workflow"]), state, None, payload)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from holdfast.client.called import Called, matched
 from holdfast.client.finding import find_run
+from holdfast.client.moments import moment
 from holdfast.client.observations import failure_of_child, observation_of_denial, observation_of_failure
 from holdfast.client.recorded_reply import (
     ANSWER,
@@ -38,7 +39,7 @@ from holdfast.client.stories.types import ModelCall
 from holdfast.client.stories.wiring import as_json
 from holdfast.client.stories.wording import command, counted, jsonable
 from holdfast.codec import to_plain
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Attempt, Kind, Record
 from holdfast.errors import CodecError
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import Run
@@ -115,9 +116,15 @@ def _in_flight(run: Run, history: History) -> list[Said]:
     """The model call that has no outcome yet, if one was begun."""
     begun = [] if run.state.is_terminal else [one for one in history.attempts.values() if one.name == MODEL_CALL]
     return [
-        Said("note", f"the model is being asked: {counted(one.attempt, 'attempt')} so far", one.position + 1)
+        Said("note", f"the model {_is_asked(one)}: {counted(one.attempt, 'attempt')} so far", one.position + 1)
         for one in begun
     ]
+
+
+def _is_asked(begun: Attempt) -> str:
+    if begun.retry_at is None:
+        return "is being asked"
+    return f"is asked again at {moment(begun.retry_at):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def conversation(inputs: bytes, records: Sequence[Record]) -> list[Said]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from holdfast.client.approvals import BEGINS
 from holdfast.client.called import is_cleared, required_by
 from holdfast.client.moments import moment
 from holdfast.client.recorded_reply import PlainReply, reply_of
@@ -15,8 +16,11 @@ from holdfast.client.stories.replies import answer_in, fullness_of, is_final, is
 from holdfast.client.stories.types import AskedCall, Entry, ModelCall, Unreadable
 from holdfast.client.stories.wording import bytes_in_words, jsonable
 from holdfast.codec import shown_text
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import SESSION, Kind, Record
 from holdfast.stores.operations import Run
+
+_OF_APPROVALS = (BEGINS, "approval reminder")
+"""The steps that ``authoring.asking`` adds to an approval. No step of a user has a space in its name."""
 
 TIMED = (Kind.STEP, Kind.COMPENSATION)
 """Kinds of records that took the time of a worker."""
@@ -27,7 +31,7 @@ _BEGINNING = 1024
 """So many characters of them."""
 
 
-def entry_of(record: Record, run: Run, left_out: int | None = None, *, brief: bool = False) -> Entry:
+def entry_of(record: Record, run: Run, left_out: int | None = None, *, brief: bool = False, replays: int) -> Entry:
     """A record as it is told; ``left_out`` is the size of a value that was not read."""
     error, reply = failure_of(record), reply_of(record)
     has_run = record.kind in (Kind.CHILD, Kind.START)
@@ -42,7 +46,7 @@ def entry_of(record: Record, run: Run, left_out: int | None = None, *, brief: bo
         attempts=record.attempts,
         worker=record.worker,
         epoch=record.epoch,
-        replays=max(0, run.epoch - record.epoch),  # the row may be a moment older than the journal
+        replays=replays,
         started_at=moment(record.started_at),
         at=moment(record.at),
         seconds=round(record.at - record.started_at, 6) if record.kind in TIMED else None,
@@ -55,10 +59,20 @@ def entry_of(record: Record, run: Run, left_out: int | None = None, *, brief: bo
         unknown=outcome == "unknown",
         outcome=outcome,
         reason=reason,
+        internal=is_internal(record, run),
     )
     if left_out is not None:
         return replace(entry, output=f"({bytes_in_words(left_out)})", cut=True)
     return _cut(entry) if brief and entry.size > BRIEF else entry
+
+
+def is_internal(record: Record, run: Run) -> bool:
+    """Whether a record was made for an approval or a session, and not for a call in the workflow's code."""
+    if record.kind is Kind.STEP:
+        begins_session = bool(run.session) and record.name == SESSION and record.position == 0
+        return begins_session or record.name in _OF_APPROVALS
+    # An agent waits for the run before it in its session.
+    return record.kind is Kind.CHILD and bool(run.previous) and record.preview == run.previous
 
 
 def _outcome(record: Record) -> tuple[str, str | None]:

@@ -1,28 +1,33 @@
 """A run's story, read from a store: all of it, or a page of its journal with what the rest amounts to.
 
-A record that was written under an earlier lease than the run's last one was replayed by every later holder: the epoch
-rises by one with each claim, so the difference says how often.
+Each claim increments the epoch of a run, also when the run was only parked. So a later epoch alone does not mean that a
+record was replayed: it counts as replayed once for each later takeover from a worker that had died.
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from holdfast.client.agent_result import is_agent_result
 from holdfast.client.approvals import readable
 from holdfast.client.finding import no_run
+from holdfast.client.large_work import off_loop
 from holdfast.client.moments import moment
 from holdfast.client.offsets import Cursor
 from holdfast.client.plans import PLAN, Plan, plan_in, plan_of
 from holdfast.client.recorded_reply import MODEL_CALL
+from holdfast.client.run_info import size_of
 from holdfast.client.settling import is_unknown, to_be_settled
 from holdfast.client.stalls import Surroundings, is_alive, is_cancelling, is_paused, is_short, look_around, stall_of
 from holdfast.client.stories.advising import advise
-from holdfast.client.stories.entries import TIMED, entry_of
-from holdfast.client.stories.recorded import error_of, is_agents, value_of
+from holdfast.client.stories.entries import TIMED, entry_of, is_internal
+from holdfast.client.stories.recorded import error_of, value_of
 from holdfast.client.stories.replies import refusal_of
 from holdfast.client.stories.retrying import known_runs, prospect, taken_back
 from holdfast.client.stories.spending import budget_as_json, budgets_over, left_as_json, usage_of
@@ -38,18 +43,19 @@ from holdfast.client.stories.types import (
     Retry,
     Sent,
     Short,
+    Skipped,
     Story,
     Used,
 )
-from holdfast.codec import shown_text
+from holdfast.codec import is_sealed, shown_text
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.core.usage import BUDGET_SIGNAL
 from holdfast.errors import BudgetExceeded
-from holdfast.stores.approvals import ApprovalFilter, is_answer
+from holdfast.stores.approvals import Approval, ApprovalFilter, is_answer
 from holdfast.stores.contract import RunFilter, RunUsage, Store, Worker
-from holdfast.stores.notices import REOPENED
-from holdfast.stores.operations import Cancel, Run
+from holdfast.stores.notices import REOPENED, SKIPPED
+from holdfast.stores.operations import Cancel, Notice, Run
 from holdfast.stores.outlines import Outline, Part
 from holdfast.stores.serving import served_name
 
@@ -89,11 +95,11 @@ async def read_story(
 
 async def read_entry(store: Store, run_id: str, seq: int) -> Entry | None:
     """One record, whole; ``None`` if there is none of this number. Raises ``RunNotFound``."""
-    feed = await store.feed(run_id, seq - 1, _NO_NOTICES, 1)
-    if feed is None:
+    outline = await store.outline(run_id, seq - 1, 1, whole=True)
+    if outline is None:
         raise no_run(store, run_id)
-    found = next((record for record in feed.records if record.seq == seq), None)
-    return None if found is None else entry_of(found, feed.run)
+    found = next((record for record in outline.records if record.seq == seq), None)
+    return None if found is None else await _Reading(store, outline, seq - 1).entry(found)
 
 
 def _of_row(run: Run, told: RunUsage) -> dict[str, Any]:
@@ -146,10 +152,17 @@ class _Reading:
     after: int
     brief: bool = False
 
+    async def entry(self, record: Record) -> Entry:
+        workers = await self._workers()
+        hands = self._hands(workers, await look_around(self.store, [self.outline.run]))
+        falls = await self._falls(workers, hands, _reopenings(await self._staying_notices()))
+        takeovers = [fall.epoch for fall in falls]
+        return await off_loop(len(record.payload or b""), lambda: self._entry(record, takeovers))
+
     async def story(self) -> Story:
         run, store = self.outline.run, self.store
         around = await look_around(store, [run])
-        workers = {one.id: one for one in await store.workers(also={part.worker for part in self.outline.parts})}
+        workers = await self._workers()
         family, more_family = await self._family()
         usages = await usage_of(store, [run.id, *(family if len(family) <= MANY else ())])
         budgets = await budgets_over(store, run)
@@ -159,21 +172,24 @@ class _Reading:
         told = usages[run.id]
         hands = self._hands(workers, around)
         is_agent = await self._is_agent()
-        reopened = await self._reopened()
+        notices = await self._staying_notices()
+        reopened = _reopenings(notices)
+        falls = await self._falls(workers, hands, reopened)
+        takeovers = tuple(fall.epoch for fall in falls)
+        row = await off_loop(size_of(run), lambda: _of_row(run, told))
+        records = self.outline.records
+        size = sum(len(record.payload or b"") for record in records)
         story = Story(
-            **_of_row(run, told),
+            **row,
             switched_off=run.workflow in around.off,
             stalled=None if stall is None else stall.advice,
             retry=await self._retry(taken, family),
             short_of=_short(await self._refusal()),
-            journal=self._entries(),
+            journal=await off_loop(size, lambda: tuple(self._entry(one, takeovers) for one in records)),
+            takeovers=takeovers,
             in_flight=self._in_flight(),
             children=tuple(_relative(one, usages.get(one.id)) for one in family.values()),
-            signals=tuple(
-                Sent(one.id, one.name, value_of(one.payload), moment(one.sent_at))
-                for one in self._sent()
-                if one.name != BUDGET_SIGNAL
-            ),
+            signals=await off_loop(sum(len(one.payload) for one in self._sent()), self._signals),
             ends=self._waited_for(answers=False),
             answers=self._waited_for(answers=True),
             approvals=tuple(map(Asked.of, readable(rows))),
@@ -190,9 +206,14 @@ class _Reading:
             offset=Cursor(self._last).offset(run),
             told="",
             advice=(),
+            skipped=self._skipped(notices),
         )
-        course = await self._course(workers, hands, taken, reopened)
+        course = self._course(falls, taken, rows, reopened, is_agent=is_agent)
         return replace(story, told=tell(story, course), advice=advise(story, course, stall))
+
+    def _signals(self) -> tuple[Sent, ...]:
+        sent = (one for one in self._sent() if one.name != BUDGET_SIGNAL)
+        return tuple(Sent(one.id, one.name, value_of(one.payload), moment(one.sent_at)) for one in sent)
 
     # The journal
 
@@ -215,12 +236,10 @@ class _Reading:
         """Whether the page is the whole journal, and none of its values is left out."""
         return self.after < 0 and self._is_last and not self.outline.left_out
 
-    def _entries(self) -> tuple[Entry, ...]:
-        outline = self.outline
-        return tuple(
-            entry_of(record, outline.run, outline.left_out.get(record.seq), brief=self.brief)
-            for record in outline.records
-        )
+    def _entry(self, record: Record, takeovers: Sequence[int]) -> Entry:
+        replays = sum(epoch > record.epoch for epoch in takeovers)
+        left_out = self.outline.left_out.get(record.seq)
+        return entry_of(record, self.outline.run, left_out, brief=self.brief, replays=replays)
 
     async def _behind(self, seq: int, limit: int) -> list[Record]:
         """Records behind that number, whether they are on the page or not."""
@@ -270,7 +289,7 @@ class _Reading:
     async def _is_agent(self) -> bool:
         """Whether it is an agent's run: by its result, what was announced of its workflow, or that it asks a model."""
         run = self.outline.run
-        if run.output is not None and is_agents(run.output):
+        if run.output is not None and is_agent_result(run.output):
             return True
         spec = (await self.store.specs()).get(served_name(run.workflow, run.version))
         if spec is not None:
@@ -292,6 +311,7 @@ class _Reading:
                 error=shown_text(one.error) or None,
                 progress=value_of(one.progress),
                 at=moment(one.at),
+                retry_at=moment(one.retry_at),
             )
             for one in sorted(self.outline.attempts.values(), key=lambda one: one.position)
         )
@@ -310,6 +330,9 @@ class _Reading:
         return moment(max(told, default=None)) if self.outline.run.state is RunState.WAITING else None
 
     # Who is around
+
+    async def _workers(self) -> dict[int, Worker]:
+        return {one.id: one for one in await self.store.workers(also={part.worker for part in self.outline.parts})}
 
     def _hands(self, workers: Mapping[int, Worker], around: Surroundings) -> tuple[Hand, ...]:
         recorded: dict[int, int] = {}
@@ -338,32 +361,56 @@ class _Reading:
 
     # How it went
 
-    async def _reopened(self) -> list[float]:
-        """When somebody let it go on after it had ended, the first time first."""
+    async def _staying_notices(self) -> list[Notice]:
+        """The notices that a run keeps, oldest first: that it was reopened, and which steps it skipped."""
         run = self.outline.run
-        if run.epoch < 2:
-            return []  # only one has ever held it
+        if run.epoch < 2 and not run.state.is_terminal:
+            return []  # it has not ended before
         feed = await self.store.feed(run.id, self._last, 0, _ROWS)
-        return [] if feed is None else [notice.at for _, notice in feed.notices if notice.kind == REOPENED]
+        return [] if feed is None else [notice for _, notice in feed.notices]
 
-    async def _course(
+    def _skipped(self, notices: Sequence[Notice]) -> tuple[Skipped, ...]:
+        """The steps that an ended run has skipped, in the order of its code; not those of an earlier end."""
+        run = self.outline.run
+        if not run.state.is_terminal:
+            return ()
+        last = [one for one in notices if one.kind == SKIPPED and one.part == str(run.epoch)]
+        told = [(one.number, json.loads(one.data)) for one in last if not is_sealed(one.data)]
+        found = [Skipped(step, data["name"], data["position"] + 1) for step, data in told]
+        return tuple(sorted(found, key=lambda one: (one.before, one.step)))
+
+    def _course(
         self,
-        workers: Mapping[int, Worker],
-        hands: Sequence[Hand],
+        falls: Sequence[Fall],
         taken: Sequence[Record],
+        approvals: Sequence[Approval],
         reopened: Sequence[float],
+        *,
+        is_agent: bool,
     ) -> Course:
-        parts = self.outline.parts
         return Course(
-            steps=sum(part.records for part in parts if part.kind is Kind.STEP),
-            forkable=any(part.kind in _FORKABLE for part in parts),
-            falls=await self._falls(workers, {hand.id: hand for hand in hands}, reopened),
+            counts=self._counts(approvals, is_agent=is_agent),
+            forkable=any(part.kind in _FORKABLE for part in self.outline.parts),
+            falls=falls,
             reopened=len(reopened),
             unknown=[(one.position + 1, one.name) for one in to_be_settled(self.outline.run, taken)],
         )
 
+    def _counts(self, approvals: Sequence[Approval], *, is_agent: bool) -> Counter[Kind]:
+        """The number of records of each kind, without internal ones."""
+        run = self.outline.run
+        if self.after < 0 and self._is_last:
+            return Counter(record.kind for record in self.outline.records if not is_internal(record, run))
+        counts: Counter[Kind] = Counter()
+        for part in self.outline.parts:
+            counts[part.kind] += part.records
+        # The names of records outside the page are not known here; what causes internal ones is.
+        counts[Kind.STEP] -= sum(1 + one.reminders for one in approvals) + (is_agent and bool(run.session))
+        counts[Kind.CHILD] -= is_agent and bool(run.previous)
+        return counts
+
     async def _falls(
-        self, workers: Mapping[int, Worker], hands: Mapping[int, Hand], reopened: Sequence[float]
+        self, workers: Mapping[int, Worker], known: Sequence[Hand], reopened: Sequence[float]
     ) -> list[Fall]:
         """The deaths of workers in the midst of its steps, as far as the journal tells.
 
@@ -371,6 +418,7 @@ class _Reading:
         first where its holder died over it, or where a person let the run go on: then it had ended, and whatever became
         of its last holder is no part of its story. Only what a person has settled tells of a death itself.
         """
+        hands = {hand.id: hand for hand in known}
         by_epoch: dict[int, list[Part]] = {}
         for part in self.outline.parts:
             by_epoch.setdefault(part.epoch, []).append(part)
@@ -396,8 +444,12 @@ class _Reading:
                 if one.kind in TIMED and one.started_at < first.at and not is_unknown(one) and not one.is_settled
             ]
             steps = sum(part.records for lease in leases[:number] for part in lease if part.kind is Kind.STEP)
-            falls.append(Fall(hands[fallen], hands.get(heir), first.position + 1, steps, len(begun)))
+            falls.append(Fall(hands[fallen], hands.get(heir), first.position + 1, steps, len(begun), lease[0].epoch))
         return falls
+
+
+def _reopenings(notices: Sequence[Notice]) -> list[float]:
+    return [notice.at for notice in notices if notice.kind == REOPENED]
 
 
 def _short(refusal: BudgetExceeded | None) -> Short | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.client.agent_result import AgentResult, plain_output, plain_result
+from holdfast.client.agent_result import plain_output
 from holdfast.client.stories.types import Fault, Unreadable
+from holdfast.client.tool_results import is_tool_result, plain_tool_result
 from holdfast.codec import describe_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
@@ -49,14 +50,6 @@ def value_of(data: bytes | None) -> Any:
     if data is None:
         return None
     try:
-        return plain_output(data)
+        return plain_tool_result(data) if is_tool_result(data) else plain_output(data)
     except CodecError as error:
         return Unreadable(f"<{error}>")
-
-
-def is_agents(data: bytes) -> bool:
-    """Whether this is the recorded result of an agent."""
-    try:
-        return isinstance(plain_result(data), AgentResult)
-    except CodecError:
-        return False

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.client.stories.spending import cost
 from holdfast.client.stories.types import Hand, Story
 from holdfast.client.stories.wording import counted, duration, listed, one_line
 from holdfast.codec.wording import begin
+from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
 
 _LONGEST_ERROR = 200
+_NOUNS = {Kind.CHILD: "child run", Kind.START: "started run", Kind.PATCH: "patch marker"}
+"""What a record is called, if not by its kind."""
+_NOT_COUNTED = (Kind.DEADLINE, Kind.CANCEL)
+"""What happens to a run, and is not work of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +32,16 @@ class Fall:
     """How many steps were recorded by then."""
     repeated: int
     """How many had begun, so that the heir ran them once more."""
+    epoch: int
+    """Of the heir."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
     """What the whole journal says of how the run went."""
 
-    steps: int = 0
+    counts: Mapping[Kind, int] = field(default_factory=dict[Kind, int])
+    """How many records of each kind it has, without internal ones."""
     forkable: bool = False
     """It has a record that a fork can begin at."""
     falls: Sequence[Fall] = ()
@@ -53,7 +61,13 @@ def tell(story: Story, course: Course) -> str:
 
 
 def _course(story: Story, course: Course) -> str:
-    steps = [counted(course.steps, "step")] if course.steps else []
+    steps = [
+        counted(many, _NOUNS.get(kind, kind.label))
+        for kind, many in sorted(course.counts.items())
+        if many > 0 and kind not in _NOT_COUNTED
+    ]
+    if story.skipped:
+        steps.append(f"{len(story.skipped)} skipped")
     used = Usage() if story.usage is None else story.usage.usage
     spent = [counted(used.calls, "model call"), counted(used.tokens, "token"), cost(used)] if used.calls else []
     did = ", ".join([*steps, *spent])

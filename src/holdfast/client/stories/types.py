@@ -146,6 +146,12 @@ class ModelCall:
     failed: tuple[FailedModel, ...]
     usage: Used
     compaction: Compacted | None
+    finish_reason: str | None = None
+    """Why the model stopped, as the provider says it."""
+    refusal: str = ""
+    """The words in which the model refuses to answer, or to go on."""
+    continues: bool = False
+    """It was cut off, and the next answer goes on with it."""
 
     @classmethod
     def of(cls, reply: PlainReply) -> ModelCall:
@@ -159,6 +165,9 @@ class ModelCall:
             reply.failed,
             Used.of(reply.usage),
             reply.compaction,
+            reply.finish_reason,
+            reply.refusal,
+            reply.continues,
         )
 
     @property
@@ -174,6 +183,9 @@ class ModelCall:
             self.failed,
             self.complaint,
             self.compaction,
+            self.finish_reason,
+            self.refusal,
+            self.continues,
         )
 
 
@@ -194,7 +206,7 @@ class Entry:
     worker: int
     epoch: int
     replays: int
-    """How many later holders of the run have replayed it."""
+    """How often a worker replayed it after taking the run over from one that had died."""
     started_at: datetime
     at: datetime
     seconds: float | None
@@ -214,11 +226,24 @@ class Entry:
     ``needs_approval`` (the call waits for a person) or ``cleared`` (it needs no approval, and comes next)."""
     reason: str | None
     """Why, of one that was refused, or needs an approval, or whose conversation is too long."""
+    internal: bool = False
+    """Whether Holdfast recorded it for an approval or a session, and not for a call in the workflow's code."""
 
     @property
     def is_settled(self) -> bool:
         """Whether a person has said what came of it, and no attempt."""
         return self.attempts == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A step of a class workflow that its run did not run."""
+
+    step: int
+    """Its number in the class."""
+    name: str
+    before: int
+    """The number of the next command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +257,8 @@ class InFlight:
     error: str | None
     progress: Any = field(metadata=_VALUE)
     at: datetime
+    retry_at: datetime | None = None
+    """When its next attempt is made, while it waits for that."""
 
 
 # Who and what is around
@@ -490,6 +517,10 @@ class Story:
     """What it did, how long that took and what it cost, in a sentence or two."""
     advice: tuple[Advice, ...]
     """What to do now, the most urgent first."""
+    skipped: tuple[Skipped, ...] = ()
+    """Known once the run has ended."""
+    takeovers: tuple[int, ...] = ()
+    """The epochs in which a worker took the run over from one that had died."""
 
     @property
     def is_held(self) -> bool:

@@ -1,21 +1,17 @@
 """What an agent is called with outside of workflow code, as inputs of a run.
 
-A run goes on in other processes, so what it was started with must be recorded, or belong to the agent. The prompt, the
-history and the plain settings of a call are recorded. ``deps`` are handed over, as to our own agents: each process
-brings its own. A type, a function or a toolset can be neither, and is refused: in a workflow function, which every
-process has, all of them may be given.
+The prompt, the history and the plain settings of a call are recorded. Objects that cannot be recorded stay in the
+process that made the call, and the inputs record their names: see ``bindings``.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, cast
 
 from pydantic import TypeAdapter
-from pydantic_ai import Agent
+from pydantic_ai import Agent, AgentRunResult
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.tools import DeferredToolResults
@@ -24,6 +20,8 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from holdfast.agents.models.messages import dump_content, dump_messages, load_content, load_messages
 from holdfast.errors import CodecError, InputError, UsageError
+from holdfast.integrations.pydantic_ai.bindings import Bound, Overrides
+from holdfast.integrations.pydantic_ai.live_run import LiveRun
 
 _TYPED: dict[str, Any] = {
     "deferred_tool_results": DeferredToolResults,
@@ -31,19 +29,14 @@ _TYPED: dict[str, Any] = {
     "usage": RunUsage,
 }
 _PLAIN = frozenset({"conversation_id", "instructions", "metadata", "model", "model_settings", "retries", "timeout"})
-"""Settings of a call that are recorded as they are, if they are plain data."""
+"""Settings of a call that are recorded if they are plain data, and bound to the process if they are not."""
+_BOUND = frozenset({"output_type", "toolsets", "capabilities", "spec", "workspace"})
+"""Settings that are always bound to the process."""
 
-_ELSEWHERE = {
-    "output_type": "give it to `Agent(output_type=...)`",
-    "toolsets": "give them to `Agent(toolsets=...)`",
-    "capabilities": "give them to `Agent(capabilities=...)`",
-    "event_stream_handler": "give it to `Durable(event_stream_handler=...)`",
-    "cancellation_token": "cancel the run instead, with `holdfast cancel` or the handle of `Durable.from_agent(agent)`",
+_REFUSED = {
+    "cancellation_token": "cancel the run with its handle",  # of `workflow.start(...)`; the agent's methods take it
     "conversation": "give its messages as `message_history=`",
-    "spec": "build the agent from it",
-    "workspace": "give it to the agent as a capability",
 }
-_IN_A_WORKFLOW = "or call the agent in a workflow function, where everything may be given"
 
 _adapters: dict[str, TypeAdapter[Any]] = {}
 
@@ -51,126 +44,61 @@ _adapters: dict[str, TypeAdapter[Any]] = {}
 class Call:
     """One call of an agent, outside of workflow code."""
 
-    __slots__ = ("given", "prompt")
+    __slots__ = ("deps_override", "given", "is_stream", "live", "prompt", "result")
 
-    def __init__(self, prompt: str | Sequence[UserContent] | None, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, agent: Agent[Any, Any], prompt: str | Sequence[UserContent] | None, given: Mapping[str, Any]
+    ) -> None:
+        self.is_stream = False
+        """Whether it is ``run_stream``, which ends a run with the first answer that is a final result."""
+        self.live: LiveRun | None = None
+        """Through which the caller watches the run."""
+        self.result: AgentRunResult[Any] | None = None
+        """That of a run which has ended already."""
+        self.deps_override: ContextVar[Any] = agent._override_deps  # pyright: ignore[reportPrivateUsage]
         self.prompt = prompt
         self.given = {name: value for name, value in given.items() if value is not None and name != "infer_name"}
-
-
-# From the caller to the capability
-
-
-class Watched:
-    """What ``agent.iter`` returns, through which the library goes whichever way an agent is run.
-
-    The library does not tell a capability what the caller has given. While the run is being set up, it is in ``noted``.
-    """
-
-    def __init__(self, opened: Any, noted: ContextVar[Call | None], call: Call) -> None:
-        self._opened = opened
-        self._noted = noted
-        self._call = call
-
-    async def __aenter__(self) -> Any:
-        token = self._noted.set(self._call)
-        try:
-            return await self._opened.__aenter__()
-        finally:
-            self._noted.reset(token)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._opened.__aexit__(kind, error, traceback)
-
-
-def watch(agent: Agent[Any, Any], name: str, noted: ContextVar[Call | None], in_workflow: Callable[[], bool]) -> None:
-    """See what an agent is called with."""
-    enter, run, run_stream, run_stream_events = (
-        _below(getattr(agent, one)) for one in ("iter", "run", "run_stream", "run_stream_events")
-    )
-
-    def iter(user_prompt: Any = None, **given: Any) -> Any:
-        opened = enter(user_prompt, **given)
-        return opened if in_workflow() else Watched(opened, noted, Call(user_prompt, given))
-
-    # These keep one argument to themselves, and the last one makes one of its own.
-
-    def refuse_handler(given: Mapping[str, Any]) -> None:
-        if given.get("event_stream_handler") is not None and not in_workflow():
-            raise _refused("event_stream_handler", name)
-
-    async def watched_run(*args: Any, **given: Any) -> Any:
-        refuse_handler(given)
-        return await run(*args, **given)
-
-    def watched_run_stream(*args: Any, **given: Any) -> Any:
-        refuse_handler(given)
-        return run_stream(*args, **given)
-
-    def watched_run_stream_events(*args: Any, **given: Any) -> Any:
-        if not in_workflow():
-            raise UsageError(
-                f"agent {name!r} is durable, and what `agent.run_stream_events(...)` would tell of happens in a run "
-                f"that may be in another process. Instead: give `Durable(event_stream_handler=...)`, which is told in "
-                f"whichever process the run is, or follow the run with `handle.events()`; {_IN_A_WORKFLOW}."
-            )
-        return run_stream_events(*args, **given)
-
-    for original, watched in (
-        (enter, iter),
-        (run, watched_run),
-        (run_stream, watched_run_stream),
-        (run_stream_events, watched_run_stream_events),
-    ):
-        functools.update_wrapper(cast(Any, watched), original)
-        cast(Any, watched).holdfast_below = original
-        setattr(agent, original.__name__, watched)
-
-
-def _below(method: Any) -> Any:
-    """The library's own method, if an agent is made durable for a second time."""
-    return getattr(method, "holdfast_below", method)
-
-
-def refuse_overrides(agent: Agent[Any, Any], name: str) -> None:
-    """What ``agent.override`` has changed for the calling task would be changed in this process only."""
-    overrides = {key: value for key, value in vars(agent).items() if key.startswith("_override_")}
-    for attribute, variable in overrides.items():
-        if isinstance(variable, ContextVar) and cast("ContextVar[Any]", variable).get() is not None:
-            what = attribute.removeprefix("_override_")
-            raise UsageError(
-                f"agent {name!r} is run under `agent.override({what}=...)`, which another process that goes on with "
-                f"the run would know nothing of: write the override around the call in a workflow function, or make an "
-                f"agent with it"
-            )
 
 
 # As inputs
 
 
-def recorded(call: Call, name: str, models: Mapping[str, Model]) -> dict[str, Any]:
-    """A call as inputs of a run: plain data. Raises ``UsageError`` for what cannot be recorded."""
+def recorded(call: Call, name: str, models: Mapping[str, Model]) -> tuple[dict[str, Any], Bound]:
+    """A call as inputs of a run, which are plain data, and what of it is bound to this process."""
     settings: dict[str, Any] = {}
+    bound: dict[str, Any] = {}
     inputs: dict[str, Any] = {"prompt": _prompt(call.prompt, name)}
+    overrides = dict(Overrides.current().values)
+    overridden = overrides.pop(call.deps_override, None)
+    deps = call.given.get("deps") if overridden is None else overridden.value
+    if deps is not None:
+        settings["deps"] = True  # that there were some; what they are is each process's own
     for key, value in call.given.items():
-        if key == "run_id":
+        if key in ("run_id", "deps"):
             continue
-        if key == "deps":
-            settings["deps"] = True  # that there were some; what they are is each process's own
-        elif key == "message_history":
+        if key == "message_history":
             if value:
                 inputs["message_history"] = _history(value, name)
         elif key in _TYPED:
             settings[key] = _adapter(key).dump_python(value, mode="json")
         elif key in _PLAIN:
-            settings[key] = _plain(key, _name_of(value, models) if key == "model" else value, name)
+            plain = _plain(_name_of(value, models) if key == "model" else value)
+            if plain is None:
+                bound[key] = value
+            else:
+                settings[key] = plain
+        elif key in _BOUND:
+            bound[key] = value
         else:
             raise _refused(key, name)
+    if call.is_stream:
+        settings["stream"] = True
+    gave = Bound(deps, bound, Overrides(overrides), call.live)
+    if gave.names:
+        settings["bound"] = gave.names
     if settings:
         inputs["settings"] = settings
-    return inputs
+    return inputs, gave
 
 
 def restored(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +111,7 @@ def restored(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> 
     for key, value in settings.items():
         if key in _TYPED:
             given[key] = _adapter(key).validate_python(value)
-        elif key != "deps":
+        elif key not in ("deps", "bound", "stream"):
             given[key] = value
     return given
 
@@ -211,27 +139,18 @@ def _name_of(model: Any, models: Mapping[str, Model]) -> Any:
     return next((key for key, known in models.items() if known is model), model)
 
 
-def _plain(key: str, value: Any, name: str) -> Any:
+def _plain(value: Any) -> Any:
+    """The value as it will be read back from the inputs; ``None`` if that is not the same."""
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
     except (PydanticSerializationError, ValueError):
-        plain = None
-    if plain != value:
-        raise _refused(key, name)
-    return plain
+        return None
+    return plain if plain == value else None
 
 
 def _refused(key: str, name: str) -> UsageError:
-    if key == "model":
-        how = "a model object cannot be recorded: name it in `Durable(models={'name': model})` and give `model='name'`"
-    elif key in _PLAIN:
-        how = f"only plain data can be recorded: give it to the agent, as `Agent({key}=...)`"
-    else:
-        how = _ELSEWHERE.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
-    return UsageError(
-        f"agent {name!r} is durable, and `{key}=` of this call cannot be brought to a process that goes on with the "
-        f"run. Instead: {how}; {_IN_A_WORKFLOW}."
-    )
+    how = _REFUSED.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
+    return UsageError(f"agent {name!r} is durable, and `{key}=` cannot be given to a run of its own. Instead: {how}.")
 
 
 def _adapter(key: str) -> TypeAdapter[Any]:

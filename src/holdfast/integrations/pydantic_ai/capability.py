@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar
+from collections.abc import AsyncIterable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from pydantic_ai import Agent
 from pydantic_ai._utils import disable_threads
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.capabilities.abstract import AgentNode, WrapRunHandler
 from pydantic_ai.durable_exec import (
     BaseDurabilityCapability,
     DurabilityEngineSpec,
     DurableOperationBackend,
     conversation_id_from_run_id,
 )
-from pydantic_ai.models import Model
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import AgentStreamEvent
+from pydantic_ai.models import Model, ModelResolutionContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 
-from holdfast.agents.models.calls import TIMEOUT
+from holdfast.agents.models.chain import TIMEOUT
 from holdfast.agents.models.choosing import own_retries_off
+from holdfast.agents.models.faults import MODEL_RETRIES
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.inside import now
 from holdfast.authoring.registry import register
+from holdfast.authoring.step import checked_policy
 from holdfast.core.execution import current_execution
 from holdfast.core.queues import Queue
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.usage import Budget
-from holdfast.errors import DefinitionError, HoldfastError, RunFailed, UsageError
-from holdfast.integrations.pydantic_ai.calls import Call, refuse_overrides, watch
+from holdfast.errors import DefinitionError, UsageError
+from holdfast.integrations.pydantic_ai.agent_methods import current_call, replace_methods, settle, start_run
+from holdfast.integrations.pydantic_ai.live_run import position, position_of, relayed
 from holdfast.integrations.pydantic_ai.operations import Operations
 from holdfast.integrations.pydantic_ai.recorded import Plain, unrecordable
 from holdfast.integrations.pydantic_ai.running import AgentWorkflow, RunOptions
 from holdfast.integrations.pydantic_ai.settings import METADATA, ToolSettings
-
-_noted: ContextVar[Call | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
-"""What an agent is being called with."""
 
 
 class Durable(BaseDurabilityCapability[AgentDepsT]):
@@ -48,18 +51,21 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     Model requests and tool calls are recorded steps. In workflow code they are steps of the calling run; anywhere else
     ``agent.run(...)`` is a run of its own, under the id ``run_id=`` if that is given, which a program that is killed
-    and started again joins. An agent needs a ``name``, and its toolsets need ids.
+    and started again joins. ``run_stream``, ``run_stream_events`` and ``iter`` show such a run while it happens. What a
+    call is given and no journal can hold (a model object, an output type, ``agent.override(...)``) is used by the
+    process that makes the call. An agent needs a ``name``, and its own toolsets need ids.
 
     Args:
         name: what the store calls its runs; the agent's name unless given.
         tools: by a tool's name, how its step is carried out, as in ``{"charge": {"effect": "once"}}``: ``retries``,
-            ``backoff``, ``max_backoff``, ``retry_on``, ``give_up_on``, ``timeout``, ``effect``, ``transaction``, as in
-            ``@step``. ``False``: it is called in workflow code and not recorded, for what gives the same answer every
-            time. A tool may say so itself: ``metadata={"holdfast": {...}}``.
+            ``backoff``, ``max_backoff``, ``retry_on``, ``give_up_on``, ``retry``, ``timeout``, ``effect``,
+            ``transaction``, as in ``@step``. ``False``: it is called in workflow code and not recorded, for what gives
+            the same answer every time. A tool may say so itself: ``metadata={"holdfast": {...}}``.
         deps: what runs are handed in this process that nobody here has given their own; for workers. Never recorded.
         models: further models that a run may be given as ``model=``, by name.
-        event_stream_handler: told of the events of runs, in steps; see the library.
+        event_stream_handler: called with the events of every run, in steps, by the process that executes the run.
         model_timeout: seconds that one attempt of a model request may take.
+        retry: how a model request that got no answer is repeated. Default: for a day, at least every five minutes.
         queue: the queue that runs wait in, by its name or as a ``Queue`` with limits; the agent's name unless given.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: words to find its runs by.
@@ -75,7 +81,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         # A step runs on another event loop than workflow code: what one opens, the other cannot close. So each step
         # that needs an MCP server opens it, unless somebody outside holds it open (`async with agent:`).
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-never", "dynamic": "enter-never"},
-        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        unsupported_runtime_toolset_kinds=frozenset(),  # a step needs no registration: see `get_wrapper_toolset`
         tool_config_key=METADATA,
     )
 
@@ -91,6 +97,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         model_timeout: Duration = TIMEOUT,
+        retry: RetryPolicy = MODEL_RETRIES,
         queue: str | Queue | None = None,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
@@ -103,8 +110,10 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         self.models = dict(models or {})
         self._tools = dict(tools or {})
         self._model_timeout = seconds(model_timeout, "Durable: model_timeout") or TIMEOUT
+        self._retry = checked_policy(retry, "Durable")
         self._options = RunOptions(queue, seconds(timeout, "Durable: timeout"), tuple(tags), budget)
         self._operations: Operations | None = None
+        self._unregistered: WeakValueDictionary[str, Model] = WeakValueDictionary()
 
     # What the library asks of an engine
 
@@ -122,11 +131,12 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         if not isinstance(agent, Agent):
             raise DefinitionError(f"Durable() goes to an `Agent` of pydantic-ai, not to a `{type(agent).__name__}`")
         models = list(self._models_by_id.values())
-        self._operations = Operations(self.name, models, ToolSettings(self.name, self._tools), self._model_timeout)
+        tools = ToolSettings(self.name, self._tools)
+        self._operations = Operations(self.name, models, tools, self._model_timeout, self._retry)
         super()._bind_to_agent(agent)
         self.workflow = AgentWorkflow(self, cast("Agent[Any, Any]", agent), self._options)
         register(self.workflow.definition)
-        watch(cast("Agent[Any, Any]", agent), self.name, _noted, lambda: current_execution() is not None)
+        replace_methods(cast("Agent[Any, Any]", agent), self.workflow)
         cast(Any, agent).holdfast_workflow = self.workflow  # for `holdfast worker module:agent`
 
     def _wrap_leaf_toolset(self, ts: AbstractToolset[AgentDepsT]) -> WrapperToolset[AgentDepsT] | None:
@@ -139,6 +149,40 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
                 f"`FunctionToolset`"
             )
         return wrapped
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        """Make the calls of all toolsets steps, also of those that came with the call or with an override."""
+        if not self.in_durable_context:
+            return super().get_wrapper_toolset(toolset)
+
+        def wrap(leaf: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+            known = self._toolsets_by_id.get(leaf._explicit_id or "")  # pyright: ignore[reportPrivateUsage]
+            if known is not None and known.wrapped is leaf:
+                return known
+            return self._wrap_leaf_toolset(leaf) or leaf
+
+        return toolset.visit_and_replace(wrap)
+
+    # A model object that was not registered: a step has it in its own process, so a name for it is enough.
+
+    def _find_model_id(self, model: Model) -> str | None:
+        try:
+            return super()._find_model_id(model)
+        except UserError:
+            model_id = f"{type(model).__name__} at {id(model):#x}"
+            self._unregistered[model_id] = model
+            return model_id
+
+    def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
+        known, model_id = super()._registered_model_id(model)
+        if known:
+            return known, model_id
+        found = next((key for key, one in self._unregistered.items() if one is model), None)
+        return found is not None, found
+
+    async def resolve_model_id(self, ctx: ModelResolutionContext[AgentDepsT], *, model_id: str) -> Model | None:
+        """The model of a request, by the name that it was issued with."""
+        return self._unregistered.get(model_id) or await super().resolve_model_id(ctx, model_id=model_id)
 
     def get_default_run_id(self) -> str | None:
         """The same on every replay."""
@@ -170,28 +214,42 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             # A plain function of the agent's (instructions, validators) is workflow code, which has no threads.
             with disable_threads():
                 return await super().wrap_run(ctx, handler=handler)
-        call = _noted.get()
+        call = current_call.get()
         if call is None:
             raise UsageError(
                 f"agent {self.name!r} is durable, and this way of running it is none that Holdfast can make durable: "
                 f"use `agent.run(...)`, or call the agent in a workflow function"
             )
-        _noted.set(None)
-        refuse_overrides(cast("Agent[Any, Any]", self.agent), self.name)
-        options: dict[str, Any] = {} if "run_id" not in call.given else {"id": call.given["run_id"]}
-        try:
-            result = await (self.workflow.options(**options) if options else self.workflow)(call.prompt, **call.given)
-        except RunFailed as failed:
-            raise _own(failed) from None
-        if "usage" in call.given:  # the caller's own account, which the run has been counting on a copy of
-            call.given["usage"].incr(result.usage - call.given["usage"])
-        return result
+        current_call.set(None)
+        if call.result is not None:
+            return call.result
+        return await settle(await start_run(self.workflow, call), call)
 
+    # A caller in this process that watches the run
 
-def _own(failed: RunFailed) -> BaseException:
-    """What the agent raised, where whoever calls it expects that; else what has become of the run."""
-    cause = failed.__cause__
-    if cause is None or isinstance(cause, HoldfastError):
-        return failed
-    cause.add_note(str(failed))
-    return cause
+    async def before_node_run(
+        self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
+    ) -> AgentNode[AgentDepsT]:
+        """Show the node to the caller."""
+        if (live := position_of(ctx.run_id)) is not None:
+            live.begin(node)
+        return node
+
+    @property
+    def has_wrap_run_event_stream(self) -> bool:
+        """Whether models are to be asked for streams."""
+        return position.get() is not None or super().has_wrap_run_event_stream
+
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterable[AgentStreamEvent]:
+        """Show the events of tool calls to the caller; a step shows those of models."""
+        live = position_of(ctx.run_id)
+        async for event in super().wrap_run_event_stream(ctx, stream=stream):
+            if live is not None and live.feed.is_of_tools:
+                live.add_event(event)
+            yield event
+
+    def _model_stream_event_handler(self) -> EventStreamHandler[AgentDepsT] | None:
+        handler, live = super()._model_stream_event_handler(), relayed.get()
+        return handler if live is None else live.relay(handler)

@@ -38,24 +38,30 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     durable_unit_scope,
 )
-from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.exceptions import ModelRetry, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
 from holdfast.agents.conversation import COMPACTION
-from holdfast.agents.models.calls import RETRY, Ask, ModelChain, within_budget
+from holdfast.agents.models.calls import RETRY, Ask, within_budget
+from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.choosing import instead, name_of, of_this_loop
-from holdfast.agents.models.faults import PassingFault, fault_of, next_wait, without_secrets
+from holdfast.agents.models.faults import PassingFault, fault_of, next_wait
+from holdfast.agents.models.finish import UNFINISHED, is_cut_short
+from holdfast.agents.models.preload import load_decoding
 from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.authoring.step import invoke
 from holdfast.client.observations import observation_of_failure
 from holdfast.client.recorded_reply import MODEL_CALL
 from holdfast.codec import encode_error
+from holdfast.codec.redaction import without_secrets
 from holdfast.core.execution import Execution, current_execution
+from holdfast.core.retry import RetryPolicy
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
+from holdfast.integrations.pydantic_ai.live_run import LivePosition, position_of, relayed
 from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
 from holdfast.integrations.pydantic_ai.settings import ToolSettings
 
@@ -63,12 +69,15 @@ from holdfast.integrations.pydantic_ai.settings import ToolSettings
 class Operations(DurableOperationBackend[StepDefinition]):
     """How the operations of one agent are carried out."""
 
-    def __init__(self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout: float) -> None:
+    def __init__(
+        self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout: float, retry: RetryPolicy
+    ) -> None:
         self.agent = agent
         self.models = models
         """Those that were given as objects; what a name stands for is made anew in each step."""
         self.tools = tools
         self.model_timeout = model_timeout
+        self.retry = retry
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
         """Something to be called from workflow code."""
@@ -130,14 +139,23 @@ class _ModelRequest(_Bound):
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         is_request = isinstance(params, ModelRequestParams)
         request = params if is_request else cast("ModelCompactMessagesParams", params).request_context
+        id = self._operation.operation_id
         question = _Question(
-            request.messages, request.model_settings or {}, request.model_request_parameters, params.run_context.model
+            request.messages,
+            request.model_settings or {},
+            request.model_request_parameters,
+            params.run_context.model,
+            isinstance(id, ModelRequestId) and id.streaming,
         )
+        live = position_of(params.run_context.run_id)
+        wait_for_caller = _caller_waiter(live)
 
         async def ask(_: _Question) -> Reply:
-            for model in self._backend.models:
+            await wait_for_caller()
+            relayed.set(live)
+            for model in (*self._backend.models, question.model):
                 of_this_loop(model)
-            return await _ask(question, lambda: self._response(params), self._backend.model_timeout)
+            return await _ask(question, lambda: self._response(params), self._backend)
 
         step = StepDefinition(
             self._backend.named(execution, MODEL_CALL if is_request else COMPACTION),
@@ -149,8 +167,13 @@ class _ModelRequest(_Bound):
             retry=RETRY,
             used=lambda reply: Used(reply.usage, reply.model),
         )
+        if live is not None and is_request:
+            live.request(request.model_request_parameters)
         reply, _ = await within_budget(execution, StepCall(step, (question,), {}))
-        return cast(Reply, reply).response
+        response = cast(Reply, reply).response
+        if live is not None and is_request:
+            live.respond(response)
+        return response
 
     async def _response(self, params: Any) -> ModelResponse:
         stand_in = instead.get()
@@ -162,7 +185,7 @@ class _ModelRequest(_Bound):
 class _Question:
     """What a model is asked. Never recorded: it follows from what came before."""
 
-    __slots__ = ("messages", "model", "parameters", "settings")
+    __slots__ = ("is_streamed", "messages", "model", "parameters", "settings")
 
     def __init__(
         self,
@@ -170,7 +193,10 @@ class _Question:
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         model: Model,
+        is_streamed: bool,
     ) -> None:
+        self.is_streamed = is_streamed
+        """Whether the library asks for a stream."""
         self.messages = messages
         self.settings = settings
         self.parameters = parameters
@@ -191,22 +217,28 @@ class _Question:
         return str(1 + sum(isinstance(one, ModelResponse) for one in self.messages))
 
 
-async def _ask(question: _Question, request: Callable[[], Awaitable[ModelResponse]], timeout: float) -> Reply:
+async def _ask(question: _Question, request: Callable[[], Awaitable[ModelResponse]], backend: Operations) -> Reply:
     """The step: reserve, ask once, and tell the engine whether to ask again."""
-    step = step_context.current.get()
+    step, timeout = step_context.current.get(), backend.model_timeout
+    is_streamed = question.is_streamed and instead.get() is None  # a test's model is not asked for a stream
     if step.run.has_budget:
         await step.reserve(expected(question.expected(), question.model, question.messages))
+    await load_decoding(question.model, stream=is_streamed)
     scope = asyncio.timeout(timeout)
     try:
         async with scope:
             response = await request()
+        if is_cut_short(question.model, response, is_streamed=is_streamed):
+            raise UnexpectedModelBehavior(UNFINISHED)
     except HoldfastError:
         raise
     except Exception as error:
         if isinstance(error, TimeoutError) and scope.expired():
             error = TimeoutError(f"no answer within {timeout:g} s")
         fault = fault_of(error)
-        wait = next_wait(fault, step.attempt, step.engine.clock.draw())
+        clock = step.engine.clock
+        failing_for = 0.0 if step.failing_since is None else clock.now() - step.failing_since
+        wait = next_wait(backend.retry, fault, error, step.attempt, clock.draw(), failing_for)
         if wait is None:
             raise _without_secrets(error) from None
         raise PassingFault(f"{name_of(question.model)}: {fault.told}", wait) from None
@@ -231,14 +263,27 @@ def _without_secrets(error: Exception) -> Exception:
     return error
 
 
+def _caller_waiter(live: LivePosition | None) -> Callable[[], Awaitable[None]]:
+    """For a step: wait until a caller who iterates the run here has asked for the node that the step belongs to."""
+    index = -1 if live is None else live.index
+
+    async def wait_for_caller() -> None:
+        if live is not None:
+            await live.live.wait_for_caller(index)
+
+    return wait_for_caller
+
+
 class _ToolCall(_Bound):
     """A tool that the model has called."""
 
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         call = cast("ToolsetCallToolParams | DynamicToolsetCallToolParams", params)
         made = config or cast(StepDefinition, self._backend.tools.step_for(call.name, None))
+        wait_for_caller = _caller_waiter(position_of(call.ctx.run_id))
 
         async def act(*_: Any, **__: Any) -> Any:
+            await wait_for_caller()
             return await self._carry_out(params)
 
         step = replace(
@@ -267,9 +312,9 @@ class _Other(_Bound):
 def _name_of(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
     match operation.operation_id:
         case ToolsetGetToolsId(toolset_id=toolset):
-            return f"tools of {toolset}"
+            return f"tools of {toolset or 'a toolset'}"
         case ToolsetGetInstructionsId(toolset_id=toolset):
-            return f"instructions of {toolset}"
+            return f"instructions of {toolset or 'a toolset'}"
         case ToolsetValidateToolArgumentsId():
             return f"check of {params.name}"
         case EventStreamHandlerId():

@@ -8,13 +8,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Union, cast
 
 from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 
 from holdfast.authoring.functions import hints_of
+from holdfast.client.agent_result import AgentResult, AgentResultCodec, plain_result
 from holdfast.codec import ValueCodec, codec_for
+
+_HEAD = b'{"$agent":1,'
+_TYPED = _HEAD + b'"output_type":"call",'
+"""How the result of a run begins whose output has a type of its own, which only its caller knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedOutput:
+    """An output of the type that one call asked for, instead of the agent's."""
+
+    value: Any
+    codec: ValueCodec
+
+
+class RunResultCodec(AgentResultCodec):
+    """Records results of an agent's runs: most of the agent's ``output_type``, some of a type that the call gave.
+
+    A process that does not know the type of the call reads its output as plain data.
+    """
+
+    __slots__ = ()
+
+    def record(self, value: object, what: str) -> tuple[bytes, object]:
+        """The bytes to record, and the result as it will be read from them."""
+        typed = getattr(value, "output", None)
+        if not isinstance(typed, TypedOutput):
+            return super().record(value, what)
+        result = cast("AgentResult[Any]", value)
+        data, read = AgentResultCodec(typed.codec).record(replace(result, output=typed.value), what)
+        return _TYPED + data.removeprefix(_HEAD), read
+
+    def decode(self, data: bytes, what: str) -> AgentResult[Any]:
+        """The result, with the answer in the agent's type."""
+        return plain_result(data) if data.startswith(_TYPED) else super().decode(data, what)
 
 
 def output_codec(output_type: Any) -> ValueCodec:

@@ -10,10 +10,9 @@ one, because they follow from the answers.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, cast
@@ -24,13 +23,13 @@ from pydantic_ai import Agent, AgentRunResult
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
 import holdfast
-from holdfast.agents.deps import PATIENCE
+from holdfast.agents.models.finish import ending_of
 from holdfast.agents.models.messages import dump_messages, load_messages
 from holdfast.agents.models.prices import used_by
 from holdfast.authoring.functions import stands_for
 from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import Prepared, Workflow, queue_key, queue_name
-from holdfast.client.agent_result import AgentResult, AgentResultCodec
+from holdfast.client.agent_result import FINISHED, AgentResult, AgentResultCodec
 from holdfast.client.handle import Handle
 from holdfast.client.store_runs import Link, StoreRuns
 from holdfast.codec import InputsCodec, codec_for, to_plain
@@ -38,10 +37,11 @@ from holdfast.core.execution import Execution, current_execution
 from holdfast.core.queues import Queue
 from holdfast.core.usage import Budget, Usage
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
-from holdfast.errors import DepsMissing, UsageError
+from holdfast.errors import UsageError
+from holdfast.integrations.pydantic_ai.bindings import Bindings
 from holdfast.integrations.pydantic_ai.calls import Call, recorded, restored
-from holdfast.integrations.pydantic_ai.outputs import output_codec
-from holdfast.stores.operations import Run
+from holdfast.integrations.pydantic_ai.live_run import LivePosition, position
+from holdfast.integrations.pydantic_ai.outputs import RunResultCodec, TypedOutput, output_codec
 
 if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.capability import Durable
@@ -74,7 +74,7 @@ class AgentWorkflow(Workflow[..., Any]):
     def __init__(self, durable: Durable[Any], agent: Agent[Any, Any], options: RunOptions) -> None:
         self.durable = durable
         self.agent = agent
-        self.late = _LateDeps(durable)
+        self.bindings = Bindings(durable)
         super().__init__(self._define(options))
 
     def options(self, **options: Any) -> AgentWorkflow:
@@ -87,21 +87,24 @@ class AgentWorkflow(Workflow[..., Any]):
     # What the authoring room asks of a workflow
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
-        """The arguments as they are recorded; the deps are not."""
+        """The arguments as they are recorded, and those that are bound to this process."""
         if len(args) > 1:
             raise UsageError(f"agent {self.name!r} takes its prompt, and all else by name, as `agent.run` does")
-        given = dict(kwargs)
-        prompt = args[0] if args else given.pop("user_prompt", None)
-        call = Call(prompt, given)
+        if args and isinstance(args[0], Call):
+            call = args[0]
+        else:
+            given = dict(kwargs)
+            call = Call(self.agent, args[0] if args else given.pop("user_prompt", None), given)
+        inputs, bound = recorded(call, self.name, self.durable.models)
 
-        def announce(run_id: str) -> None:
-            self.late.give(run_id, call.given.get("deps"))
+        def bind(run_id: str) -> None:
+            self.bindings.add(run_id, bound)
 
-        return Prepared((), recorded(call, self.name, self.durable.models), announce)
+        return Prepared((), inputs, bind, self.bindings.remove)
 
     def handle(self, link: Link, run_id: str) -> AgentRunHandle:
         """A handle to one of its runs."""
-        return AgentRunHandle(link, run_id, self.definition)
+        return AgentRunHandle(link, run_id, self.definition, self.bindings)
 
     # The run
 
@@ -109,26 +112,45 @@ class AgentWorkflow(Workflow[..., Any]):
         execution = current_execution()
         assert execution is not None
         try:
-            result = await self._result(execution, prompt, message_history, settings or {})
-        except Exception:
-            self.late.take_back(execution.run_id)
-            raise
-        self.late.take_back(execution.run_id)  # not when the run only leaves memory: that is no `Exception`
-        return result
+            return await self._result(execution, prompt, message_history, settings or {})
+        finally:
+            # Not when the run only leaves memory. The library turns the exception for that into others of its own.
+            if not execution.loop.closing:
+                self.bindings.remove(execution.run_id)
 
     async def _result(
         self, execution: Execution, prompt: Any, message_history: list[Any] | None, settings: dict[str, Any]
     ) -> AgentResult[Any]:
-        given = restored(prompt, message_history, settings)
-        deps = self.late.of(execution.run_id, needed="deps" in settings)
-        result: AgentRunResult[Any] = await self.agent.run(**given, deps=deps, run_id=execution.run_id)
+        try:
+            bound = self.bindings.get(execution.run_id, settings)
+        except UsageError as missing:
+            execution.fault = execution.fault or missing  # the code has not changed, whatever the journal has more
+            raise
+        given: dict[str, Any] = restored(prompt, message_history, settings) | dict(bound.arguments)
+        given |= {"deps": bound.deps, "run_id": execution.run_id}
+        token = position.set(None if bound.live is None else LivePosition(bound.live, execution.run_id))
+        try:
+            with bound.overrides.active():
+                result = await (self._stream(given) if settings.get("stream") else self.agent.run(**given))
+        finally:
+            position.reset(token)
 
         async def tell() -> dict[str, Any]:
             return _told(result, given.get("message_history", ()))
 
         await invoke(execution, StepDefinition(MESSAGES, tell, True, _MESSAGES, (), {}), (), {})
-        answers = [used_by(one) for one in result.new_messages() if isinstance(one, ModelResponse)]
-        return AgentResult(result.output, sum(answers, Usage()), execution.run_id)
+        answers = [one for one in result.new_messages() if isinstance(one, ModelResponse)]
+        used = sum((used_by(one) for one in answers), Usage())
+        ended = ending_of(answers[-1]) if answers else (FINISHED, "")
+        own_type = bound.arguments.get("output_type")
+        output = result.output if own_type is None else TypedOutput(result.output, output_codec(own_type))
+        return AgentResult(output, used, execution.run_id, *ended)
+
+    async def _stream(self, given: dict[str, Any]) -> AgentRunResult[Any]:
+        """A run of ``run_stream``, which ends with the first answer that is a final result."""
+        async with self.agent.run_stream(**given) as stream:
+            await stream.get_output()
+            return stream.result
 
     def _define(self, options: RunOptions) -> WorkflowDefinition:
         name = self.durable.name
@@ -152,7 +174,7 @@ class AgentWorkflow(Workflow[..., Any]):
             name=name,
             function=run,
             inputs=InputsCodec(name, signature, hints),
-            output=AgentResultCodec(output_codec(self.agent.output_type)),
+            output=RunResultCodec(output_codec(self.agent.output_type)),
             namespace=namespace,
             defaults=dict.fromkeys(hints),
             queue_key=queue_key(options.queue or name, signature, dict.fromkeys(hints), f"agent {name!r}"),
@@ -161,7 +183,7 @@ class AgentWorkflow(Workflow[..., Any]):
             tags=options.tags,
             budget=options.budget,
             is_agent=True,
-            ready=self.late.soon,
+            ready=self.bindings.wait_for,
         )
 
 
@@ -176,16 +198,23 @@ def _told(result: AgentRunResult[Any], history: Sequence[ModelMessage]) -> dict[
 class AgentRunHandle(Handle[Any]):
     """A started run of an agent of the library; its result is the library's ``AgentRunResult``."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_bindings", "_bound", "_link")
 
-    def __init__(self, link: Link, run_id: str, definition: WorkflowDefinition) -> None:
-        decode = partial(definition.output.decode, what=f"the result of run {run_id!r}")
+    def __init__(self, link: Link, run_id: str, definition: WorkflowDefinition, bindings: Bindings) -> None:
+        bound = bindings.of_call(run_id)
+        own_type = None if bound is None else bound.arguments.get("output_type")
+        codec = definition.output if own_type is None else AgentResultCodec(output_codec(own_type))
+        decode = partial(codec.decode, what=f"the result of run {run_id!r}")
         super().__init__(StoreRuns(link, decode, [definition.namespace]), run_id)
         self._link = link
+        self._bindings = bindings
+        self._bound = bound  # held for other handles to the same run
 
     async def result(self, timeout: float | None = None) -> Any:
         """The run's result, once it has ended. Raises as that of any run does."""
         result: AgentResult[Any] = await super().result(timeout)
+        # There is no other occasion if the run had ended before the call. One that failed may be retried.
+        self._bindings.remove(self.run_id)
         record = await self._link.last_record(self.run_id, MESSAGES)
         if record is None:
             raise UsageError(f"run {self.run_id!r} has no record of its messages: it is not a run of this agent")
@@ -198,52 +227,3 @@ class AgentRunHandle(Handle[Any]):
 
 
 _MESSAGES = codec_for(Signature.empty)
-
-
-@dataclass
-class _LateDeps:
-    """The deps of an agent's runs: never recorded, and given by whoever calls the agent in this process.
-
-    A program that is started again may take up a run of its dead predecessor a moment before it calls the agent.
-    """
-
-    durable: Durable[Any]
-    _given: dict[str, Any] = field(default_factory=dict[str, Any])
-    _asked_for: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
-
-    def give(self, run_id: str, deps: Any) -> None:
-        """These are the deps of a run that is about to begin here, or waits to; ``None``: it has none."""
-        self._given[run_id] = deps
-        if (waiting := self._asked_for.get(run_id)) is not None:
-            waiting.set()
-
-    def take_back(self, run_id: str) -> None:
-        """The run has ended."""
-        self._given.pop(run_id, None)
-
-    async def soon(self, run: Run) -> None:
-        """Wait for a while until somebody asks for the run in this process, if it was given deps once."""
-        if run.id in self._given or self.durable.deps is not None or b'"deps":true' not in run.inputs:
-            return
-        self._asked_for[run.id] = waiting = asyncio.Event()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await waiting.wait()
-        except TimeoutError:
-            pass  # the run will say what is missing, if that is missed
-        finally:
-            self._asked_for.pop(run.id, None)
-
-    def of(self, run_id: str, *, needed: bool) -> Any:
-        """The deps of a run; those of every run of the agent, if nobody has given it its own."""
-        deps = self._given.get(run_id)
-        if deps is None:
-            deps = self.durable.deps
-        if deps is None and needed:
-            raise DepsMissing(
-                f"run {run_id!r} of agent {self.durable.name!r} was started with deps, and this process was given "
-                f"none: deps are never recorded, so each process brings its own. Give them to every run, as "
-                f"`Durable(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry {run_id}` lets the run "
-                f"go on."
-            )
-        return deps

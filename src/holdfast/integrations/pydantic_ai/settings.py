@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_backoff": 60.0,
     "retry_on": None,
     "give_up_on": (),
+    "retry": None,
     "timeout": None,
     "effect": Effect.IDEMPOTENT,
 }

@@ -23,6 +23,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.server.calls import Call
 from holdfast.server.problems import Problem
+from holdfast.stores import rules
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import Run
 
@@ -62,7 +63,8 @@ class Delivery:
     number: int
     """Which delivery of the run it is: 1 for the first."""
     failures: int
-    """How many deliveries in a row have ended without a new step before this one."""
+    """Deliveries that count against the run since its last step: those that failed, and those whose listener died while
+    it held nothing else."""
     listener: str
     """Who holds it: to be handed in with the next take, as long as the process lives."""
     lease: float
@@ -88,6 +90,9 @@ class Held:
         """The first one of each name."""
         self.attempts = {one.name: one for one in history.attempts.values()}
         self.signals = history.signals
+        self._is_isolated = rules.is_isolated(run.suspicion)
+        """Listeners that held it died, and nothing was recorded since, as far as this server knows."""
+        self._isolated_since: float | None = None
         self.lock = asyncio.Lock()
         """Whoever records something has it: listeners may record steps side by side."""
 
@@ -96,8 +101,16 @@ class Held:
         """The position of the next step that begins."""
         return max([self.next_seq, *(one.position + 1 for one in self.attempts.values())])
 
+    def is_tried_alone(self, now: float, lease: float) -> bool:
+        """Whether its listener is handed nothing else now, because others that held this run died."""
+        if self._isolated_since is None:
+            self._isolated_since = now
+        bound = rules.isolation_leases(self.run.suspicion) * lease
+        return self._is_isolated and now < self._isolated_since + bound
+
     def keep(self, record: Record) -> None:
         """This was recorded."""
+        self._is_isolated = False
         self.records.setdefault(record.name, record)
         self.attempts.pop(record.name, None)
         self.next_seq = record.seq + 1
@@ -225,8 +238,14 @@ def _is_deadline(error: bytes | None) -> bool:
 # What is told
 
 
-def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
+async def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
     """The delivery as its listener gets it."""
+    payloads = (one.payload for one in held.records.values())
+    size = len(held.run.inputs) + sum(len(one) for one in payloads if one is not None)
+    return await call.off_loop(size, lambda: _told(call, held, listener, lease))
+
+
+def _told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
     run = held.run
     inputs: Any = to_plain(run.inputs)
     return Delivery(
@@ -241,7 +260,7 @@ def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
         deadline=moment(run.deadline),
         created_at=moment(run.created_at),
         tags=run.tags,
-        steps=tuple(step_of(call, one) for one in sorted(held.records.values(), key=lambda one: one.seq)),
+        steps=tuple(_step(call, one) for one in sorted(held.records.values(), key=lambda one: one.seq)),
         in_flight=tuple(
             StepBegun(
                 name=one.name,
@@ -256,8 +275,12 @@ def told(call: Call, held: Held, listener: str, lease: float) -> Delivery:
     )
 
 
-def step_of(call: Call, record: Record) -> RecordedStep:
+async def step_of(call: Call, record: Record) -> RecordedStep:
     """A record as it is told."""
+    return await call.off_loop(len(record.payload or b""), lambda: _step(call, record))
+
+
+def _step(call: Call, record: Record) -> RecordedStep:
     payload = record.payload or b"null"
     output = json.loads(payload) if record.kind is Kind.APPROVAL else call.out(to_plain(payload))
     return RecordedStep(record.name, _NAMED[record.kind], output, moment(record.at))

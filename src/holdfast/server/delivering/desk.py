@@ -17,10 +17,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
-from holdfast.errors import StoreError
+from holdfast.core.tasks import keep_running
+from holdfast.errors import StoreError, UsageError
 from holdfast.server.delivering.deliveries import Held
 from holdfast.server.delivering.holders import Holders
+from holdfast.server.problems import Problem
 from holdfast.server.tenants import Tenant
 from holdfast.stores.contract import Store
 from holdfast.stores.news import Bell
@@ -46,6 +49,10 @@ class Waiting:
     """Its number in the store, registered when there is something for it."""
     shown: str
     remote: str
+    check_key: Callable[[], Awaitable[None]] | None = None
+    """Raises ``Problem`` if it may take nothing any more: it may have waited for long."""
+    suspects_after: Callable[[], float | None] = lambda: 0.0
+    """Seconds for which isolated runs must have been due for it to be handed one: see ``Store.claim``."""
     got: asyncio.Future[Held] = field(default_factory=asyncio.Future[Held])
 
 
@@ -86,13 +93,16 @@ class Desk:
         line.append(waiting)
         task = self._tasks.get(address)
         if task is None or task.done():
-            self._tasks[address] = asyncio.create_task(self._serve(address))
+            what = f"address {address!r}: looking for work"
+            serving = keep_running(partial(self._serve, address), what, log, ends_with=UsageError)
+            self._tasks[address] = asyncio.create_task(serving)
         else:
             self.nudge(address)
         try:
             return await waiting.got
         except asyncio.CancelledError:
-            if waiting.got.done() and not waiting.got.cancelled():  # it was handed something, and cannot take it
+            if waiting.got.done() and not (waiting.got.cancelled() or waiting.got.exception()):
+                # It was handed something, and cannot take it.
                 await self._give_back(waiting.got.result().run)
             raise
         finally:
@@ -137,7 +147,14 @@ class Desk:
             if due > store.now():
                 return min(LOOK, due - store.now())
             waiting = line[0]
-            claimed = await store.claim(await waiting.worker(), workflows=served, queues=None, limit=1)
+            if not await _may_take(waiting):
+                _withdraw(line, waiting)
+                continue
+            claimed = await _claim(store, served, waiting)
+            if not claimed and (free := _free_one(line, waiting)) is not None and await _may_take(free):
+                # What is due may be isolated, and is for a listener that holds nothing.
+                waiting = free
+                claimed = await _claim(store, served, waiting)
             if not claimed:
                 return HELD_UP
             _withdraw(line, waiting)
@@ -153,11 +170,13 @@ class Desk:
             notice = Notice(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
             await store.commit([TellNotices(run.key, run.epoch, (notice,))])
         except Exception as error:
-            await self._give_back(run)
-            if not isinstance(error, StoreError):
-                raise
-            log.warning("run %r was claimed, and could not be handed over: %s", run.id, error)
+            is_known = isinstance(error, StoreError)
+            log.warning(
+                "run %r was claimed, and could not be handed over: %s", run.id, error,
+                exc_info=None if is_known else error,
+            )  # fmt: skip
             waiting.got.cancel()
+            await self._give_back(run)
             return
         if waiting.got.done():
             await self._give_back(run)
@@ -168,9 +187,32 @@ class Desk:
         """Nobody is there to take it after all."""
         try:
             await (await self._tenant.store()).commit([ReleaseRun(run.key, run.epoch)])
-        except StoreError:
-            log.warning("run %r could not be given back: it is delivered again when the lease is over", run.id)
+        except Exception as error:
+            log.warning("run %r is delivered again only when its lease is over: %r", run.id, error)
         self.nudge(run.workflow)
+
+
+async def _may_take(waiting: Waiting) -> bool:
+    """Whether its key is still valid; if not, the listener is told."""
+    if waiting.check_key is not None:
+        try:
+            await waiting.check_key()
+        except Problem as problem:
+            if not waiting.got.done():
+                waiting.got.set_exception(problem)
+            return False
+    return True
+
+
+async def _claim(store: Store, served: list[str], waiting: Waiting) -> list[Run]:
+    worker, after = await waiting.worker(), waiting.suspects_after()
+    return await store.claim(worker, workflows=served, queues=None, limit=1, suspects_after=after)
+
+
+def _free_one(line: deque[Waiting], apart_from: Waiting) -> Waiting | None:
+    """Another listener in the line that holds nothing."""
+    others = (one for one in line if one is not apart_from and not one.got.done())
+    return next((one for one in others if one.suspects_after() == 0.0), None)
 
 
 def _withdraw(line: deque[Waiting], waiting: Waiting) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.core.states import RunState
-from holdfast.errors import HoldfastError
+from holdfast.core.tasks import keep_running
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.server.tenants import Tenant
 from holdfast.stores.operations import Run
 
@@ -64,7 +65,8 @@ class Holders:
         holder.known.add(id)
         self._held[id] = _Held(run.id, run.epoch, holder)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch())
+            watching = keep_running(self._watch, "looking which deliveries are over", log, ends_with=UsageError)
+            self._task = asyncio.create_task(watching)
 
     def settled(self, id: str) -> None:
         """Somebody has said that this is over: its holder itself, most likely, or another process for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from holdfast.codec import check_size, codec_for
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
 from holdfast.core.usage import Usage
+from holdfast.run_log import RunLog
 from holdfast.server.calls import Call
 from holdfast.server.delivering.deliveries import Held, RecordedStep, delivery_id, find, find_held, lost, step_of
 from holdfast.server.delivering.listeners import hear_of
@@ -84,7 +85,7 @@ async def record_step(
         )
 
     record, is_new = await append(call, id, name, outcome, usage=usage)
-    return step_of(call, record), is_new
+    return await step_of(call, record), is_new
 
 
 async def append(
@@ -113,7 +114,7 @@ async def append(
                 record,
                 consume=consume,
                 clear_attempt=name in held.attempts,
-                reset_deliveries=held.run.deliveries > 0,
+                reset_deliveries=held.run.has_deaths,
                 used=None if usage is None else usage.used,
                 clear_notices=name in held.attempts,
                 model="" if usage is None else usage.model,
@@ -229,7 +230,13 @@ async def fail(call: Call, id: str, type: str, message: str, *, retry: bool, del
     wait = _pause_before(run.deliveries) if delay is None else delay
     told = {"reason": "failed", "error": f"{type}: {message}"[:500]}
     ops: list[Op] = [_returned(store, run, epoch, told), ReleaseRun(run.key, epoch, store.now() + wait, error)]
-    return await _given_back(call, id, store, run, epoch, ops)
+    state = await _given_back(call, id, store, run, epoch, ops)
+    run_log = RunLog.of_store(store)
+    if state is RunState.DEAD:
+        run_log.log_end(replace(run, state=state, error=error))
+    else:
+        run_log.log_redelivery(run, wait, error)
+    return state
 
 
 async def release(call: Call, id: str, reason: str, delay: float) -> RunState:
@@ -251,6 +258,7 @@ async def _finish(call: Call, id: str, state: RunState, output: bytes | None, er
     [verdict] = await store.commit([FinishRun(run.key, epoch, state, output, error, store.now())])
     if verdict not in (Verdict.DONE, Verdict.TOLD):
         raise await now_lost(store, run, epoch)
+    RunLog.of_store(store).log_end(replace(run, state=state, error=error))
     _settled(call, id, run)
     return state
 

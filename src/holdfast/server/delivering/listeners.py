@@ -13,9 +13,12 @@ import secrets
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
-from holdfast.client.addresses import LEASE, AddressInfo, find_address
+from holdfast.client.addresses import AddressInfo, find_address
+from holdfast.errors import StoreError
 from holdfast.server.calls import Call
+from holdfast.stores.clocks import elapsed
 from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.leases import Contact
 from holdfast.stores.operations import Run
 from holdfast.stores.serving import served_name
 
@@ -29,6 +32,8 @@ RENEWED_AFTER = 1 / 6
 MOST_KNOWN = 10_000
 """Listeners of which it is remembered when they were heard of; what is forgotten is written once more."""
 LONGEST_NAME = 100
+MAX_GAP = 5.0
+"""Seconds between two sweeps after which leases count anew; they are a second apart."""
 KNOWN_FOR = 2.0
 """Seconds for which the settings of an address need not be read again."""
 _SECRET = ("secret", "listeners")
@@ -44,8 +49,10 @@ class Listeners:
         """When this server has last renewed the lease of a listener; the latest last."""
         self._streams: Counter[tuple[str, int]] = Counter()
         """How many streams of a listener are open: it may be back before the old one is seen to be broken."""
-        self._leases: dict[tuple[str, str], tuple[float, float]] = {}
+        self._settings: dict[tuple[str, str], tuple[AddressInfo, float]] = {}
         """By namespace and address: the lease, and until when that is known."""
+        self._contacts: dict[str, Contact] = {}
+        """By namespace: since when this server could renew leases there."""
 
     # Names
 
@@ -96,11 +103,26 @@ class Listeners:
         place, now = (tenant.namespace, worker), store.now()
         if now - self._renewed.get(place, float("-inf")) < lease * RENEWED_AFTER:
             return True
-        if not await store.keep_worker(worker, lease):
+        if not await self.renew(tenant, store, worker, lease):
             self._renewed.pop(place, None)
             return False
         self._note(place, now)
         return True
+
+    async def renew(self, tenant: Tenant, store: Store, worker: int, lease: float) -> bool:
+        """Write down that the listener lives; false when it was declared dead before."""
+        try:
+            return await store.keep_worker(worker, lease)
+        except StoreError:
+            self.contact(tenant, store).lost()  # others could not be renewed either
+            raise
+
+    def contact(self, tenant: Tenant, store: Store) -> Contact:
+        """Since when leases of listeners could be renewed through this server."""
+        found = self._contacts.get(tenant.namespace)
+        if found is None:
+            found = self._contacts[tenant.namespace] = Contact(store.now, elapsed, max_gap=MAX_GAP)
+        return found
 
     def _note(self, place: tuple[str, int], now: float) -> None:
         self._renewed[place] = now
@@ -124,16 +146,20 @@ class Listeners:
     async def shorten(self, tenant: Tenant, store: Store, worker: int) -> None:
         """The connection to a listener is broken: it has a few seconds to be heard of again."""
         self._renewed.pop((tenant.namespace, worker), None)
-        await store.keep_worker(worker, GRACE)
+        await self.renew(tenant, store, worker, GRACE)
+
+    async def settings_of(self, tenant: Tenant, address: str) -> AddressInfo:
+        """The settings of an address, as they were a moment ago."""
+        store, place = await tenant.store(), (tenant.namespace, address)
+        known, now = self._settings.get(place), store.now()
+        if known is None or known[1] < now:
+            found = await find_address(store, address)
+            known = self._settings[place] = (AddressInfo(address) if found is None else found, now + KNOWN_FOR)
+        return known[0]
 
     async def lease_of(self, tenant: Tenant, address: str) -> float:
         """The lease of an address, as it was a moment ago."""
-        store, place = await tenant.store(), (tenant.namespace, address)
-        known, now = self._leases.get(place), store.now()
-        if known is None or known[1] < now:
-            found = await find_address(store, address)
-            known = self._leases[place] = (LEASE if found is None else found.lease, now + KNOWN_FOR)
-        return known[0]
+        return (await self.settings_of(tenant, address)).lease
 
 
 async def hear_of(call: Call, run: Run) -> float:

@@ -1,6 +1,7 @@
 """What a server does beside its requests: it finds listeners that are dead, deadlines that have passed, and old audits.
 
-Leases of listeners count from the start of this server at the earliest: while no server was there, nobody could renew.
+Leases of listeners count only in the time in which this server could renew them: from its start, and from when the
+database was last back (see ``stores.leases``).
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from holdfast.client.keys import read_keys
+from holdfast.run_log import RunLog
 from holdfast.server.beside import look_after, meanwhile, tried
 from holdfast.server.tenants import Tenant
+from holdfast.stores.clocks import elapsed
+from holdfast.stores.leases import LeaseWindow
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
@@ -32,15 +36,13 @@ async def sweeper(platform: Platform) -> AsyncGenerator[None]:
 
 
 async def _sweep_for_ever(platform: Platform) -> None:
-    since: dict[str, float] = {}
-    """Since when this server has been there for a namespace, by the clock of its store."""
     trimmed: dict[str, float] = {}
     """When the audit log of a namespace was last looked at, by this process's own clock."""
 
     async def look(tenant: Tenant) -> None:
         now = asyncio.get_running_loop().time()
         trims = now - trimmed.get(tenant.namespace, float("-inf")) >= TRIMMED_EVERY
-        await sweep(platform, tenant, since, trims=trims)
+        await sweep_once(platform, tenant, trims=trims)
         if trims:
             trimmed[tenant.namespace] = now
 
@@ -48,12 +50,25 @@ async def _sweep_for_ever(platform: Platform) -> None:
     await look_after(platform.tenants, look, every=EVERY, what="it could not be swept")
 
 
-async def sweep(platform: Platform, tenant: Tenant, since: dict[str, float], *, trims: bool) -> None:
-    """One sweep of one namespace."""
+async def sweep_once(platform: Platform, tenant: Tenant, *, trims: bool) -> None:
+    """One sweep of one namespace, in which leases count as far as this server could have renewed them."""
+    contact, asked = platform.listeners.contact(tenant, await tenant.store()), elapsed()
+    try:
+        await sweep(platform, tenant, contact.window(), trims=trims)
+    except BaseException:
+        contact.lost()
+        raise
+    contact.made(asked)
+
+
+async def sweep(platform: Platform, tenant: Tenant, window: LeaseWindow, *, trims: bool) -> None:
+    """One sweep of one namespace; leases count within ``window``."""
     store = await tenant.store()
-    up_since = since.setdefault(tenant.namespace, store.now())
-    reaped = await store.reap(by_lease=up_since)
+    reaped = await store.reap(window=window, by_lease=True)
     expired = await store.expire()
+    run_log = RunLog.of_store(store)
+    run_log.log_deaths(reaped, "listener")
+    run_log.log_expired(expired)
     if reaped.workers or expired:
         platform.desks.of(tenant).nudge()
     if trims:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -25,6 +27,7 @@ from holdfast.server.delivering.holding import release
 from holdfast.server.problems import Problem
 from holdfast.server.streams import Sent
 from holdfast.server.waiting import within
+from holdfast.stores import rules
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
 
@@ -49,8 +52,9 @@ class Listener:
         """The listener that asks: one that is known, or one that is not registered yet."""
         store = await call.store()
         listener = cls(call, store, await declare_address(store, address), name)
-        worker = await call.platform.listeners.read(call.tenant, address, given)
-        if worker is not None and await store.keep_worker(worker, listener.address.lease):
+        listeners = call.platform.listeners
+        worker = await listeners.read(call.tenant, address, given)
+        if worker is not None and await listeners.renew(call.tenant, store, worker, listener.address.lease):
             listener.worker, listener.given = worker, given or ""
         return listener
 
@@ -80,22 +84,38 @@ class Listener:
                     found.append(Held(whole, history))
         return found
 
-    async def next(self) -> Held:
-        """The next run that is handed to it, whenever there is one."""
+    async def next(self, holding: Collection[str] = ()) -> Held:
+        """The next run that is handed to it, whenever there is one; ``holding`` is what it holds."""
+        while self.is_trying_alone(holding):  # noqa: ASYNC110 - it may end by the clock as well
+            await asyncio.sleep(ONE_LOOK)
         desk = self.call.platform.desks.of(self.call.tenant)
-        waiting = Waiting(self.number, self.shown or self.call.caller.name, self.call.caller.remote)
+        caller = self.call.caller
+        wait = rules.WAIT_LEASES * self.address.lease
+        waiting = Waiting(
+            self.number,
+            self.shown or caller.name,
+            caller.remote,
+            check_key=None if self.call.is_own else self.call.check_key,
+            suspects_after=lambda: wait if holding else 0.0,
+        )
         return await desk.next(self.address.name, waiting)
+
+    def is_trying_alone(self, holding: Collection[str]) -> bool:
+        """Whether it holds a run that others died of, and is handed nothing else meanwhile."""
+        held = (self.call.platform.held.get(self.call.tenant.namespace, id) for id in holding)
+        now, lease = self.store.now(), self.address.lease
+        return any(one is not None and one.is_tried_alone(now, lease) for one in held)
 
     async def next_or_unheard_of(self, holding: Collection[str]) -> Held:
         """The same, but first what it was handed in answers that never arrived."""
         for again in await self.unheard_of(holding, most=1):
             return again
-        return await self.next()
+        return await self.next(holding)
 
-    def told(self, held: Held) -> Delivery:
+    async def told(self, held: Held) -> Delivery:
         """The delivery as the listener gets it; and this server remembers it."""
         self.call.platform.held.put(self.call.tenant.namespace, delivery_id(held.run), held)
-        return told(self.call, held, self.given, self.address.lease)
+        return await told(self.call, held, self.given, self.address.lease)
 
 
 async def take(
@@ -104,7 +124,11 @@ async def take(
     """The next delivery of an address; ``None`` if there is none for so long."""
     asking = await Listener.of(call, address, listener, name)
     found = await within(call, max(wait, ONE_LOOK), asking.next_or_unheard_of(holding), _disconnected(call))
-    return None if found is None else asking.told(found)
+    return None if found is None else await asking.told(found)
+
+
+def _as_json(delivery: Delivery) -> Any:
+    return to_jsonable_python(asdict(delivery))
 
 
 async def _disconnected(call: Call) -> None:
@@ -142,11 +166,16 @@ async def listen(
             if len(holder.known) >= at_once:
                 await within(call, seconds, holder.changed.wait())
                 continue
-            found = waiting.popleft() if waiting else await within(call, seconds, asking.next(), holder.changed.wait())
+            if waiting:
+                found = waiting.popleft()
+            else:
+                found = await within(call, seconds, asking.next(holder.known), holder.changed.wait())
             if found is not None:
-                delivery = asking.told(found)
+                delivery = await asking.told(found)
                 holders.hold(delivery.id, found.run, holder)
-                yield Sent(to_jsonable_python(asdict(delivery)), event="delivery", id=delivery.id)
+                data = await call.off_loop(0, partial(_as_json, delivery))
+                yield Sent(data, event="delivery", id=delivery.id, size=call.size)
+                call.size = 0  # the next delivery is another one
             elif not holder.changed.is_set():
                 # Another stream of this very listener, which nobody reads any more, may have been handed something.
                 # What was seen only once may be on its way back at this moment.

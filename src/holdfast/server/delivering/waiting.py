@@ -35,7 +35,7 @@ async def ask(call: Call, id: str, name: str, question: Question, timeout: float
     checked_name(name)
     store, held = await find_held(call, id, anew=True)
     if (done := held.records.get(name)) is not None:
-        return Outcome(step_of(call, done))
+        return Outcome(await step_of(call, done))
     await heed_requests(call, store, held.run)
     approval = _approval_id(held.run, name, question)
     answer = next((one for one in held.signals if one.name == answer_name(approval)), None)
@@ -69,7 +69,7 @@ async def wait(call: Call, id: str, name: str, signal: str | None, seconds: floa
     checked_name(name)
     store, held = await find_held(call, id, anew=True)
     if (done := held.records.get(name)) is not None:
-        return Outcome(step_of(call, done))
+        return Outcome(await step_of(call, done))
     await heed_requests(call, store, held.run)
     found = next((one for one in held.signals if signal is not None and _is_signal(one, signal)), None)
     if found is not None:
@@ -120,7 +120,7 @@ async def _recorded(
         )
 
     record, _ = await append(call, id, name, outcome, consume=None if came is None else came.id)
-    return step_of(call, record)
+    return await step_of(call, record)
 
 
 # When it began

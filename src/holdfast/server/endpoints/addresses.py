@@ -13,7 +13,9 @@ from holdfast.client import run_info
 from holdfast.client.addresses import (
     LEASE,
     LONGEST_LEASE,
+    LONGEST_WEBHOOK_TIMEOUT,
     SHORTEST_LEASE,
+    WEBHOOK_TIMEOUT,
     AddressInfo,
     declare_address,
     delete_address,
@@ -69,6 +71,8 @@ class AddressBody(Body):
     """Seconds of silence after which a listener counts as dead."""
     webhook: str | None = Field(None, max_length=2000)
     """Where deliveries are to be sent to; null: nowhere."""
+    webhook_timeout: float = Field(WEBHOOK_TIMEOUT, ge=1, le=LONGEST_WEBHOOK_TIMEOUT)
+    """Seconds until a request to the webhook must be answered."""
 
 
 class SecretBody(Body):
@@ -193,6 +197,7 @@ async def forget_address(call: Call, address: str) -> Changed:
     status=201,
     more={200: "The run was there already."},
     headers=(IDEMPOTENCY_KEY, VALUES),
+    location="/v1/runs/{id}",
 )
 async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     """Send work to an address: it is a run, which goes to whoever listens there.
@@ -200,20 +205,20 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     With an `id` or an `Idempotency-Key`, sending it again is the same run.
     """
     options = body.options(body.id)
-    derived = call.derived_id("send") if options.id is None and options.dedup is None else None
+    derived = call.derived_id("send") if options.id is None else None
     options = options if derived is None else replace(options, id=derived)
-    payload = call.taken(body.payload, "the payload")
+    payload = await call.take(body.payload, "the payload")
     store = await call.store()
     await refuse_starts(store, address, [options.id])
     await announce_queue(call, store, options.queue)
     # What the same request has sent is told also if it has failed since: that is what has come of it.
     run, is_new = await send_to(
         store, address, payload, options, deadline=body.deadline, max_value=call.client.max_value,
-        unsuccessful_too=derived is not None,
+        unsuccessful_too=derived is not None, work=call.large_work,
     )  # fmt: skip
     call.platform.desks.of(call.tenant).nudge(address)
     call.status = 201 if is_new else 200
-    return RunInfo.told(call, run_info.RunInfo.of(run, None))
+    return await call.off_loop(run_info.size_of(run), lambda: RunInfo.told(call, run_info.RunInfo.of(run, None)))
 
 
 @api(

@@ -37,10 +37,20 @@ async def get_agent(call: Call, name: str) -> Health:
     )
 
 
+class KillBody(Body):
+    """Why an agent is stopped."""
+
+    reason: Annotated[Text, Field(max_length=1000, description="Shown wherever the agent is shown as stopped.")] = ""
+    by: Annotated[Text | None, Field(description="Who stops it; default: the name of the key.")] = None
+
+
 @api("POST", "/v1/agents/{name}/kill", scope=Scope.OPERATE)
-async def kill_agent(call: Call, name: str) -> Changed:
-    """Stop an agent or a workflow everywhere: its runs stop at the next recorded point, and none is started."""
-    return Changed(changed=await call.client.switch_off(name))
+async def kill_agent(call: Call, name: str, body: KillBody) -> Changed:
+    """Stop an agent or a workflow everywhere: its runs stop at the next recorded point, and none is started.
+
+    It stays stopped until someone lifts that, also if a policy had stopped it for the rest of the day.
+    """
+    return Changed(changed=await call.client.switch_off(name, reason=body.reason, by=call.said_by(body.by)))
 
 
 @api("POST", "/v1/agents/{name}/lift", scope=Scope.OPERATE)
@@ -51,9 +61,9 @@ async def lift_agent(call: Call, name: str) -> Changed:
 
 @api("GET", "/v1/switched-off", scope=Scope.READ)
 async def list_switched_off(call: Call) -> Items[Switch]:
-    """The agents and workflows that are stopped, and since when."""
+    """The agents and workflows that are stopped: since when, by whom, and why."""
     off = await call.client.switched_off()
-    return Items[Switch](items=[Switch(name, since) for name, since in sorted(off.items())])
+    return Items[Switch](items=[off[name] for name in sorted(off)])
 
 
 # Agents that take no deliveries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from holdfast.client.approvals import ApprovalInfo, find_approval, readable
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed, Items, Name, Text
+from holdfast.server.models import Changed, Cursor, Limit, Name, Page, Text, bad_cursor, from_cursor, to_cursor
 from holdfast.server.scopes import Scope
 from holdfast.stores.approvals import ApprovalFilter
 
@@ -26,20 +27,42 @@ class ApprovalsQuery(Body):
     asked_of: Annotated[Text | None, Field(description="That this person is asked now.")] = None
     all: Annotated[bool, Field(description="Also those that are closed.")] = False
     closed: Annotated[bool, Field(description="Only those that are closed, the newest first.")] = False
-    limit: Annotated[int, Field(ge=1, le=10_000, description="At most so many.")] = 100
+    limit: Limit = 100
+    cursor: Cursor | None = None
 
 
 @api("GET", "/v1/approvals", scope=Scope.READ, headers=(VALUES,))
-async def list_approvals(call: Call, query: ApprovalsQuery) -> Items[ApprovalInfo]:
+async def list_approvals(call: Call, query: ApprovalsQuery) -> Page[ApprovalInfo]:
     """Questions that wait for a person's answer, the longest open first."""
-    if query.closed:
-        where = ApprovalFilter(query.run_id, False, query.workflow, query.asked_of, only_closed=True)
-        found = readable(await (await call.store()).approvals(where, query.limit))
-    else:
-        found = await call.client.approvals(
-            query.run_id, workflow=query.workflow, asked_of=query.asked_of, all=query.all, limit=query.limit
-        )
-    return Items[ApprovalInfo](items=[_told(call, one) for one in found])
+    where = ApprovalFilter(
+        query.run_id,
+        only_open=not query.all,
+        workflow=query.workflow,
+        asked_of=query.asked_of,
+        only_closed=query.closed,
+        after=None if query.cursor is None else _place_in(query.cursor),
+    )
+    found = await (await call.store()).approvals(where, query.limit + 1)
+    page = found[: query.limit]
+    infos = readable(page) if query.run_id is None else [ApprovalInfo.of(row) for row in page]
+    return Page[ApprovalInfo](
+        items=[_told(call, one) for one in infos],
+        next=to_cursor("approvals", f"{page[-1].asked_at!r}/{page[-1].id}") if len(found) > query.limit else None,
+    )
+
+
+def _place_in(cursor: str) -> tuple[float, str]:
+    at, _, id = from_cursor("approvals", cursor).partition("/")
+    try:
+        return _finite(float(at)), id
+    except ValueError:
+        raise bad_cursor(cursor) from None
+
+
+def _finite(at: float) -> float:
+    if not math.isfinite(at):
+        raise ValueError(at)
+    return at
 
 
 @api("GET", "/v1/approvals/{id}", scope=Scope.READ, headers=(VALUES,))
@@ -60,6 +83,13 @@ class ApproveBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"by": "Ada", "reason": "within the budget"}]})
 
+    def taken(self, call: Call) -> tuple[Any, dict[str, Any] | None]:
+        """The value and the arguments themselves."""
+        value = call.taken(self.value, "the answer")
+        if self.arguments is None:
+            return value, None
+        return value, {name: call.taken(one, f"argument {name!r}") for name, one in self.arguments.items()}
+
 
 class DenyBody(Body):
     """A no."""
@@ -75,10 +105,7 @@ async def approve(call: Call, id: str, body: ApproveBody) -> Changed:
     `changed` is false when the same person has said the very same before. An answer that does not fit is a 422, and the
     question stays open.
     """
-    value = call.taken(body.value, "the answer")
-    arguments = body.arguments
-    if arguments is not None:
-        arguments = {name: call.taken(one, f"argument {name!r}") for name, one in arguments.items()}
+    value, arguments = await call.off_loop(0, lambda: body.taken(call))
     changed = await call.client.approve(id, value, arguments=arguments, by=call.said_by(body.by), reason=body.reason)
     return Changed(changed=changed)
 

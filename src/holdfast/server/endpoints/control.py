@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from holdfast.client.budgets import BudgetInfo
 from holdfast.client.dead import DeadRun
 from holdfast.client.forking import NOT_GIVEN, fork_run
 from holdfast.client.pruning import PruneReport
 from holdfast.client.wire import VALUES
+from holdfast.codec import digest
+from holdfast.core.chance import SEED
 from holdfast.core.states import RunState
 from holdfast.errors import RunConflict
 from holdfast.server.api import Api, Body
@@ -34,6 +38,8 @@ from holdfast.server.models import (
 )
 from holdfast.server.policing import refuse_starts
 from holdfast.server.scopes import Scope
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import Run
 
 api = Api("runs")
 
@@ -96,7 +102,7 @@ async def settle_run(call: Call, id: str, body: SettleBody) -> RunInfo:
 
     With `output`, the step has returned that; with `"happened": false`, it runs again, and no other `once` step does.
     """
-    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
+    output = await call.take(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     await call.client.settle(id, body.step, output, happened=body.happened, by=call.said_by(body.by))
     return await info_of(call, await call.tenant.connection.read(id))
 
@@ -121,24 +127,44 @@ class ForkBody(Body):
     status=201,
     more={200: "The same request has forked it before."},
     headers=(IDEMPOTENCY_KEY, VALUES),
+    location="/v1/runs/{id}",
 )
 async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
     """Start a new run that shares what was recorded of another one before a step."""
-    output = call.taken(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
+    output = await call.take(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     derived = call.derived_id("fork") if body.id is None else None
+    fresh = None if derived is None else _fork_seed(derived, id, body)
     store = await call.store()
+    run = await _forked_before(store, derived, fresh)
+    if run is not None:
+        call.status = 200
+        return await info_of(call, run)
     forked = await call.tenant.connection.read(id)
     await refuse_starts(store, forked.workflow, [body.id or derived])
+    by = call.caller.name or None
     try:
-        run = await fork_run(
-            store, id, at=body.at, with_output=output, new_id=body.id or derived, by=call.caller.name or None
-        )
+        run = await fork_run(store, id, at=body.at, with_output=output, new_id=body.id or derived, fresh=fresh, by=by)
     except RunConflict:
-        run = None if derived is None else await store.get(derived)
-        if run is None or run.forked_from != id:
+        run = await _forked_before(store, derived, fresh)  # by the same request, at the same moment
+        if run is None:
             raise
-        call.status = 200
     return await info_of(call, run)
+
+
+async def _forked_before(store: Store, derived: str | None, fresh: bytes | None) -> Run | None:
+    """The fork that the same request made before. Raises ``RunConflict`` if a request with another body made it."""
+    run = None if derived is None else await store.get(derived)
+    if run is not None and fresh is not None and not run.seed.endswith(fresh):
+        raise RunConflict(
+            f"the Idempotency-Key of this request made fork {run.id!r} with another body: use a new key", run.id
+        )
+    return run
+
+
+def _fork_seed(derived: str, source: str, body: ForkBody) -> bytes:
+    """The fork's own part of its seed, which follows from the request: so a repeat is recognized by the run it made."""
+    given = digest(to_json([derived, source, body.model_dump(exclude_unset=True)]))
+    return blake2b(given, digest_size=SEED).digest()
 
 
 @api("GET", "/v1/runs/{id}/budget", scope=Scope.READ)
@@ -168,7 +194,7 @@ class DeadQuery(Body):
 
 @api("GET", "/v1/dead", scope=Scope.READ)
 async def list_dead(call: Call, query: DeadQuery) -> Page[DeadRun]:
-    """Runs that took their workers down too often in a row, newest first, and what they were doing.
+    """Runs whose workers died too often while they held nothing else, newest first, and what was in flight.
 
     They are left alone until somebody retries them.
     """

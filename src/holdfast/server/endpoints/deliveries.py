@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from holdfast.client.json_schemas import check_schema
+from holdfast.client.large_work import LARGE
 from holdfast.client.wire import VALUES
 from holdfast.core.states import RunState
 from holdfast.core.usage import NANO, Usage
-from holdfast.errors import InputError
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.delivering import holding, waiting
@@ -166,7 +168,7 @@ async def get_delivery(call: Call, delivery: str) -> Delivery:
     _, held = await find_held(call, delivery, anew=True)
     listeners = call.platform.listeners
     name = await listeners.name(call.tenant, held.run.workflow, held.run.owner or 0)
-    return told(call, held, name, await listeners.lease_of(call.tenant, held.run.workflow))
+    return await told(call, held, name, await listeners.lease_of(call.tenant, held.run.workflow))
 
 
 @api("POST", "/v1/deliveries/{delivery}/steps", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
@@ -179,7 +181,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
         call,
         delivery,
         body.name,
-        call.taken(body.output, f"the output of step {body.name!r}"),
+        await call.take(body.output, f"the output of step {body.name!r}"),
         started_at=body.started_at,
         attempts=body.attempts,
         arguments=body.arguments,
@@ -198,7 +200,7 @@ async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
         attempt=body.attempt,
         once=body.once,
         error=body.error,
-        progress=call.taken(body.progress, f"the progress of step {body.name!r}"),
+        progress=await call.take(body.progress, f"the progress of step {body.name!r}"),
     )
 
 
@@ -215,7 +217,8 @@ async def heartbeat(call: Call, delivery: str) -> Life:
 @api("POST", "/v1/deliveries/{delivery}/complete", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> RunStateNow:
     """End the run with a result."""
-    return RunStateNow(state=await holding.complete(call, delivery, call.taken(body.output, "the output of the run")))
+    output = await call.take(body.output, "the output of the run")
+    return RunStateNow(state=await holding.complete(call, delivery, output))
 
 
 @api("POST", "/v1/deliveries/{delivery}/fail", scope=Scope.LISTEN, audited=False, more=_LOST)
@@ -246,9 +249,10 @@ async def ask_person(call: Call, delivery: str, body: AskBody) -> WaitOutcome:
     If it is there, it is told. If not, the run is parked, and is delivered again once it is there: ask the same under
     the same name then.
     """
-    form = b"" if body.form is None else json.dumps(body.form, sort_keys=True).encode()
+    form = b""
     if body.form is not None:
-        _check_form(body.form)
+        await find_held(call, delivery)  # who holds nothing has no schema checked either
+        form = await call.large_work(LARGE + 1, partial(_checked_form, body.form))
     question = Question(
         text=body.question,
         asked_of=body.asked_of,
@@ -290,13 +294,6 @@ def _told(call: Call, name: str, outcome: waiting.Outcome) -> WaitOutcome:
     return WaitOutcome(parked=False, name=name, kind=step.kind, output=step.output, at=step.at)
 
 
-def _check_form(form: dict[str, Any]) -> None:
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    try:
-        validator_for(form).check_schema(form)
-    except SchemaError as error:
-        raise InputError(f"the form is no JSON schema: {error.message}") from None
-    except (AttributeError, TypeError, ValueError):  # of the search for what it names
-        raise InputError("the form is no JSON schema: its $schema is not the URL of one") from None
+def _checked_form(form: dict[str, Any]) -> bytes:
+    check_schema(form, "the form")
+    return json.dumps(form, sort_keys=True).encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -17,9 +18,11 @@ from starlette.responses import Response
 from holdfast.client.agent_result import plain_output
 from holdfast.client.events import Event, failure_in, read_events
 from holdfast.client.finding import no_run
+from holdfast.client.large_work import rough_size
 from holdfast.client.moments import moment
 from holdfast.client.offsets import cursor_of
-from holdfast.client.tailing import FOLLOWING, OVERLAP, Followed, read_tail
+from holdfast.client.run_info import Failure, size_of
+from holdfast.client.tailing import FOLLOWING, OVERLAP, Followed, Happening, read_tail
 from holdfast.client.wire import VALUES
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
@@ -30,7 +33,6 @@ from holdfast.server.calls import Call
 from holdfast.server.headers import LAST_EVENT_ID
 from holdfast.server.models import (
     Cursor,
-    Failure,
     Limit,
     Moment,
     Name,
@@ -96,14 +98,15 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent]
     connection = call.tenant.connection
     cursor_of(after, await connection.read(id))
     if MEDIA_TYPE in call.request.headers.get("accept", ""):
-        events = read_events(connection, id, after, follow=query.follow)
+        events = read_events(connection, id, after, follow=query.follow, work=call.large_work)
         return event_stream(_sent(call, events))
     found = await _page(call, id, after, query.limit)
     if not found and query.wait:
         first = await within(call, query.wait, _first(call, id, after))
         if first is not None:
             found = [first, *await _page(call, id, first.offset, query.limit - 1)]
-    items = [ToldEvent(**_json(call, event)) for event in found]
+    size = sum(rough_size(event.data) for event in found)
+    items = await call.off_loop(size, lambda: [ToldEvent(**_json(call, event)) for event in found])
     return Page[ToldEvent](items=items, next=found[-1].offset if found else after)
 
 
@@ -148,29 +151,32 @@ async def _happenings(call: Call, followed: Followed, begin: float, place: float
     async with aclosing(read_tail(call.tenant.connection, followed, begin)) as happenings:
         async for one in happenings:
             latest = max(latest, one.at)
-            yield Sent(one.as_json() | {"data": call.out(one.data)}, one.kind, latest.isoformat())
+            size = rough_size(one.data)
+            yield Sent(await call.large_work(size, partial(_json, call, one)), one.kind, latest.isoformat(), size)
 
 
 async def _sent(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[Sent]:
     async with aclosing(events):
         async for event in events:
-            yield Sent(_json(call, event), event.kind, event.offset)
+            size = rough_size(event.data)
+            yield Sent(await call.large_work(size, partial(_json, call, event)), event.kind, event.offset, size)
 
 
 async def _page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
     found: list[Event] = []
-    async with aclosing(read_events(call.tenant.connection, run_id, after, follow=False)) as events:
+    reading = read_events(call.tenant.connection, run_id, after, follow=False, work=call.large_work)
+    async with aclosing(reading) as events:
         while len(found) < limit and (event := await anext(events, None)) is not None:
             found.append(event)
     return found
 
 
 async def _first(call: Call, run_id: str, after: str | None) -> Event | None:
-    async with aclosing(read_events(call.tenant.connection, run_id, after)) as events:
+    async with aclosing(read_events(call.tenant.connection, run_id, after, work=call.large_work)) as events:
         return await anext(events, None)
 
 
-def _json(call: Call, event: Event) -> dict[str, Any]:
+def _json(call: Call, event: Event | Happening) -> dict[str, Any]:
     return event.as_json() | {"data": call.out(event.data)}
 
 
@@ -203,7 +209,9 @@ class StepsQuery(Body):
 @api("GET", "/v1/runs/{id}/journal", scope=Scope.READ)
 async def get_journal(call: Call, id: str) -> dict[str, Any]:
     """A run and all that is recorded of it, exactly: what `holdfast export` writes and `holdfast replay` reads."""
-    return (await call.client.export(id)).as_json()
+    journal = await call.client.export(id)
+    size = size_of(journal.run) + sum(len(one.payload or b"") for one in journal.records)
+    return await call.off_loop(size, journal.as_json)
 
 
 @api("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES,))
@@ -217,8 +225,9 @@ async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep
     page = feed.records[: query.limit]
     names = {one.id: one.name for one in await store.workers({record.worker for record in page})}
     more = len(feed.records) > query.limit
+    size = sum(len(record.payload or b"") for record in page)
     return Page[JournalStep](
-        items=[_step(call, record, names.get(record.worker, "")) for record in page],
+        items=await call.off_loop(size, lambda: [_step(call, one, names.get(one.worker, "")) for one in page]),
         next=to_cursor("steps", page[-1].seq) if more else None,
     )
 

@@ -28,7 +28,7 @@ class NewKey(Body):
     """The same, in seconds from now."""
 
 
-@api("POST", "/v1/keys", scope=Scope.ADMIN, status=201)
+@api("POST", "/v1/keys", scope=Scope.ADMIN, status=201, location="/v1/keys/{id}")
 async def create_api_key(call: Call, body: NewKey) -> MadeKey:
     """Make a key for the caller's namespace. Its token is told this once."""
     if body.expires_at is not None and body.expires_in is not None:

@@ -5,18 +5,29 @@ The namespace in the path is one of memories, within the namespace that the call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.memories import LONGEST_TEXT, MOST, Remembered, check_place, remembered
+from holdfast.client.memories import (
+    LONGEST_TEXT,
+    MOST,
+    Remembered,
+    check_namespace,
+    check_place,
+    check_words,
+    remembered,
+    to_put,
+)
 from holdfast.client.wire import VALUES
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
 from holdfast.server.models import Name, Text
 from holdfast.server.problems import Problem
 from holdfast.server.scopes import Scope
+from holdfast.stores.memories import Memory
 
 api = Api()
 
@@ -41,15 +52,17 @@ class MemoryPage(BaseModel):
 @api("GET", "/v1/memories/{namespace}", scope=Scope.READ, headers=(VALUES,))
 async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> MemoryPage:
     """Memories of a namespace: in the order of their keys, or, with `q`, by the words in them."""
-    memory = call.client.memory
+    store = await call.store()
+    check_namespace(namespace)
     if query.q is not None:
-        found = await memory.search(namespace, query.q, limit=query.limit)
-        return MemoryPage(items=[_told(call, one) for one in found], next=None)
+        check_words(query.q)
+        found = await store.search_memories(namespace, query.q, limit=query.limit)
+        return MemoryPage(items=await _told(call, found), next=None)
     most = min(query.limit, MOST - 1)
-    found = await memory.list(namespace, after=query.after or "", limit=most + 1)
+    found = await store.list_memories(namespace, after=query.after or "", limit=most + 1)
     page = found[:most]
     more = len(found) > most
-    return MemoryPage(items=[_told(call, one) for one in page], next=page[-1].key if more else None)
+    return MemoryPage(items=await _told(call, page), next=page[-1].key if more else None)
 
 
 @api("GET", "/v1/memories/{namespace}/{key}", scope=Scope.READ, headers=(VALUES,))
@@ -59,7 +72,8 @@ async def get_memory(call: Call, namespace: str, key: str) -> Remembered:
     found = await (await call.store()).get_memory(namespace, key)
     if found is None:
         raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {place}.")
-    return _told(call, remembered(found))
+    [told] = await _told(call, [found])
+    return told
 
 
 class MemoryBody(Body):
@@ -75,7 +89,10 @@ class MemoryBody(Body):
 @api("PUT", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE, headers=(VALUES,))
 async def put_memory(call: Call, namespace: str, key: str, body: MemoryBody) -> None:
     """Keep a value, in place of the one that is there."""
-    await call.client.memory.put(namespace, key, call.taken(body.value), text=body.text)
+    now, most = (await call.store()).now(), call.client.max_value
+    value = await call.take(body.value)
+    change = await call.off_loop(0, lambda: to_put(namespace, key, value, body.text, now, most))
+    await call.tenant.connection.remember(change)
 
 
 @api("DELETE", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE)
@@ -84,5 +101,8 @@ async def delete_memory(call: Call, namespace: str, key: str) -> None:
     await call.client.memory.delete(namespace, key)
 
 
-def _told(call: Call, one: Remembered) -> Remembered:
-    return replace(one, value=call.out(one.value))
+async def _told(call: Call, found: Sequence[Memory]) -> list[Remembered]:
+    def tell() -> list[Remembered]:
+        return [replace(one, value=call.out(one.value)) for one in map(remembered, found)]
+
+    return await call.off_loop(sum(len(one.value) for one in found), tell)

@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.client.agent_result import AgentResult, plain_result
 from holdfast.client.bulk import check_options, start_all
+from holdfast.client.input_check import bind_inputs
 from holdfast.client.moments import moment
 from holdfast.client.plans import PlanItem
-from holdfast.client.run_info import infos_of
+from holdfast.client.run_info import Failure, infos_of, size_of
 from holdfast.client.starting import StartOptions, accept, find_spec, new_run
 from holdfast.client.wire import VALUES
-from holdfast.codec import bind_by_name, describe_error, render_id
+from holdfast.codec import describe_error, render_id
 from holdfast.core.states import RunState
 from holdfast.server.api import Api, Body
 from holdfast.server.calls import Call
@@ -32,7 +33,6 @@ from holdfast.server.headers import IDEMPOTENCY_KEY
 from holdfast.server.models import (
     Changed,
     Cursor,
-    Failure,
     Items,
     Limit,
     Moment,
@@ -63,7 +63,7 @@ MOST_AT_ONCE = 10_000
 async def info_of(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
     [info] = await infos_of(await call.store(), [run])
-    return RunInfo.told(call, info)
+    return await call.off_loop(size_of(run), lambda: RunInfo.told(call, info))
 
 
 # Starting
@@ -81,10 +81,16 @@ class CallBody(Body):
         kwargs = {name: call.taken(one, f"argument {name!r}") for name, one in self.kwargs.items()}
         return args, kwargs
 
+    async def take(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+        """The same, to be stored."""
+        args = [await call.take(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
+        kwargs = {name: await call.take(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        return args, kwargs
+
     def inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
         """As they are recorded. Raises ``InputError``."""
         args, kwargs = self.taken(call)
-        return bind_by_name(spec.name, spec.parameters, args, kwargs)
+        return bind_inputs(spec, args, kwargs)
 
 
 class StartBody(OptionsBody, CallBody):
@@ -126,6 +132,7 @@ class Ids(BaseModel):
     status=201,
     more={200: "The run was there already."},
     headers=(IDEMPOTENCY_KEY, VALUES),
+    location="/v1/runs/{id}",
 )
 async def start_run(call: Call, body: StartBody) -> RunInfo:
     """Start a run of a workflow, or join the one that is there.
@@ -135,10 +142,10 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     """
     store = await call.store()
     spec = await find_spec(store, body.workflow, body.version)
-    inputs = body.inputs(call, spec)
     options = body.options(body.id)
     derived = _derived(call, spec, options)
-    new = new_run(spec, inputs, options if derived is None else replace(options, id=derived), now=store.now())
+    chosen = options if derived is None else replace(options, id=derived)
+    new = await call.off_loop(0, lambda: new_run(spec, body.inputs(call, spec), chosen, now=store.now()))
     await refuse_starts(store, spec.name, [new.id])
     await announce_queue(call, store, options.queue)
     [answer] = await store.commit([StartRun(new)])
@@ -167,10 +174,12 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
             id = None if derived is None else f"{derived}-{number}"
             yield one.inputs(call, spec), replace(options, id=id)
 
-    calls = list(each())  # all of them are checked before the first is started
+    calls = await call.off_loop(0, lambda: list(each()))  # all of them are checked before the first is started
     await refuse_starts(store, spec.name, (_id_of(spec, *one) for one in calls), len(calls))
     await announce_queue(call, store, options.queue)
-    ids = await start_all(store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None)
+    ids = await start_all(
+        store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None, work=call.large_work
+    )
     call.nudge(spec)
     return Ids(ids=ids)
 
@@ -242,8 +251,9 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     page = found.runs[: query.limit]
     is_full = len(found.runs) > query.limit
     until = page[-1].key if is_full else found.until
+    infos = await infos_of(store, page, listed=True)
     return RunsPage(
-        items=[RunInfo.told(call, info) for info in await infos_of(store, page)],
+        items=await call.off_loop(sum(map(size_of, page)), lambda: [RunInfo.told(call, info) for info in infos]),
         next=None if until is None else to_cursor("runs", until),
         searched_until=None if is_full else moment(found.until_at),
     )
@@ -263,6 +273,10 @@ class Result(BaseModel):
     state: RunState
     output: Annotated[Any, Field(description="What it returned; of an agent, its answer.")] = None
     usage: Annotated[Spent | None, Field(description="What an agent's run has used.")] = None
+    finish_reason: Annotated[
+        str | None, Field(description="Why the model stopped: `stop`, `length` or `content_filter`.")
+    ] = None
+    refusal: Annotated[str | None, Field(description="The words in which the model refuses to answer.")] = None
     error: Annotated[Failure | None, Field(description="The exception that it ended with.")] = None
     retryable: Annotated[bool, Field(description="It has no result, and can be retried.")] = False
 
@@ -290,9 +304,14 @@ async def get_result(call: Call, id: str, query: WaitQuery) -> Result:
             fault = describe_error(run.error)
             result.error = Failure(type=fault.type, message=fault.message)
         return result
-    output = plain_result(run.output or b"null")
+    return await call.off_loop(size_of(run), lambda: _with_output(call, result, run.output or b"null"))
+
+
+def _with_output(call: Call, result: Result, recorded: bytes) -> Result:
+    output = plain_result(recorded)
     if isinstance(output, AgentResult):
         result.usage = Spent.of(output.usage)
+        result.finish_reason, result.refusal = output.finish_reason, output.refusal or None
         output = output.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     result.output = call.out(output)
     return result
@@ -340,6 +359,6 @@ class SignalBody(Body):
 @api("POST", "/v1/runs/{id}/signals", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY, VALUES))
 async def send_signal(call: Call, id: str, body: SignalBody) -> Changed:
     """Send a value into a run; 409 `run-ended` if it has ended."""
-    value = call.taken(body.value, f"signal {body.name!r}")
+    value = await call.take(body.value, f"signal {body.name!r}")
     given = call.derived_id("signal") if body.id is None else body.id
     return Changed(changed=await call.client.signal(id, body.name, value, id=given))

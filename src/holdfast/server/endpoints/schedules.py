@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.client.large_work import rough_size
 from holdfast.client.moments import moment
 from holdfast.client.queueing import key_in
 from holdfast.client.schedules import ScheduleInfo
@@ -82,13 +83,13 @@ class TriggeredRun(BaseModel):
 @api("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES,))
 async def list_schedules(call: Call) -> Items[ScheduleInfo]:
     """All schedules, in the order of their names."""
-    return Items[ScheduleInfo](items=[_told(call, one) for one in await call.client.schedules.list()])
+    return Items[ScheduleInfo](items=[await _told(call, one) for one in await call.client.schedules.list()])
 
 
 @api("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES,))
 async def get_schedule(call: Call, name: str) -> ScheduleInfo:
     """One schedule, and when it fires next."""
-    return _told(call, await call.client.schedules.get(name))
+    return await _told(call, await call.client.schedules.get(name))
 
 
 @api("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES,))
@@ -98,14 +99,14 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
     One that is there and is another one is changed with `replace`; its pause stays.
     """
     store = await call.store()
-    args, kwargs = body.taken(call)
+    args, kwargs = await body.take(call)
     queue, key = body.queue, body.key
     if isinstance(queue, QueueBody):
         # Its limits are not declared in this process, which serves several namespaces: only its name goes on.
         limited: Queue = queue.queue()
         spec = await find_spec(store, body.workflow, None)
         given = None if key is None else str(key)
-        key = key_in(limited, given, spec, body.inputs(call, spec), {})
+        key = await call.off_loop(0, lambda: key_in(limited, given, spec, body.inputs(call, spec), {}))
         await announce_queue(call, store, limited)
         queue = limited.name
     info = await call.client.schedules.create(
@@ -128,7 +129,7 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
         max_deliveries=body.max_deliveries,
         replace=body.replace,
     )
-    return _told(call, info)
+    return await _told(call, info)
 
 
 class TicksQuery(Body):
@@ -182,5 +183,6 @@ async def delete_schedule(call: Call, name: str) -> Changed:
     return Changed(changed=await call.client.schedules.delete(name))
 
 
-def _told(call: Call, info: ScheduleInfo) -> ScheduleInfo:
-    return replace(info, inputs=call.out(info.inputs))
+async def _told(call: Call, info: ScheduleInfo) -> ScheduleInfo:
+    inputs = await call.off_loop(rough_size(info.inputs), lambda: call.out(info.inputs))
+    return replace(info, inputs=inputs)

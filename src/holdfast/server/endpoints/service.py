@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from datetime import datetime
 from typing import Any
 
@@ -11,9 +12,10 @@ from pydantic import BaseModel
 from holdfast import __version__
 from holdfast.client.keys import KIND
 from holdfast.client.moments import moment
-from holdfast.server.api import Api
+from holdfast.server.api import Api, Prepared
 from holdfast.server.calls import Call
 from holdfast.server.openapi import document
+from holdfast.server.problems import to_text
 from holdfast.server.scopes import Scope
 
 api = Api()
@@ -48,17 +50,24 @@ async def health(call: Call) -> ServerHealth:
     return ServerHealth(ok=True, version=__version__, now=now)
 
 
-@api("GET", "/v1/openapi.json", scope=None)
-async def openapi(call: Call) -> dict[str, Any]:
+@api("GET", "/v1/openapi.json", scope=None, more={304: "It is the one whose `ETag` was sent as `If-None-Match`."})
+async def openapi(call: Call) -> dict[str, Any] | Prepared:
     """This API, as an OpenAPI document."""
-    return _document()
+    content, tag = _document()
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    known = call.request.headers.get("if-none-match", "")
+    if tag in known or known.strip() == "*":
+        return Prepared(status_code=304, headers=headers)
+    return Prepared(content, headers=headers, media_type="application/json")
 
 
 @functools.cache  # anybody may ask, and it is some work
-def _document() -> dict[str, Any]:
+def _document() -> tuple[bytes, str]:
+    """The document, and what stands for it."""
     from holdfast.server.endpoints import ENDPOINTS
 
-    return document(ENDPOINTS, version=__version__)
+    content = to_text(document(ENDPOINTS, version=__version__))
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 @api("GET", "/v1/whoami", scope=Scope.ANY)

@@ -45,7 +45,8 @@ async def get_story(call: Call, id: str, query: StoryQuery) -> Story:
     """
     after = -1 if query.after is None else query.after
     story = await read_story(await call.store(), id, after, query.limit, brief=query.values == "brief")
-    return with_values(story, call.out)
+    size = sum(entry.size for entry in story.journal if not entry.cut) + (story.output_size or 0)
+    return await call.off_loop(size, lambda: with_values(story, call.out))
 
 
 @api("GET", "/v1/runs/{id}/records/{seq}", scope=Scope.READ, headers=(VALUES,))
@@ -62,7 +63,7 @@ async def get_record(call: Call, id: str, seq: str) -> Entry:
             f"taken it back.",
             run_id=id,
         )
-    return with_values(entry, call.out)
+    return await call.off_loop(entry.size, lambda: with_values(entry, call.out))
 
 
 class Conversation(BaseModel):

@@ -11,10 +11,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import Any
 
-from holdfast.server.api import JSON_DEPTH, is_too_deep
+from holdfast.codec import Encoded, codec_for
+from holdfast.errors import CodecError
+from holdfast.server.json_scanner import scan
 from holdfast.server.webhooks.posting import Answer
+
+_values = codec_for(Any)
 
 GOES_ON = 202
 NOTHING = 204
@@ -85,19 +89,17 @@ def _output(answer: Answer) -> Meaning:
     if not answer.body.strip():
         return Completed(None)
     try:
-        if is_too_deep(answer.body):
-            raise ValueError(f"it is nested more than {JSON_DEPTH} levels deep")
-        return Completed(json.loads(answer.body.decode("utf-8"), parse_constant=_not_json))
-    except (ValueError, RecursionError) as error:
+        scan(answer.body)
+        # Encoded here, where a large answer keeps nobody waiting.
+        return Completed(Encoded(_values.encode(json.loads(answer.body.decode("utf-8")), "the output of the run")))
+    except CodecError as error:
+        return Failed("WebhookRefused", str(error), retry=False)
+    except ValueError as error:
         return Failed(
             "WebhookFailed",
             f"the receiver answered {answer.status} with a body that is not JSON ({error}){_excerpt(answer)}: the body "
             f"of a success is the output of the run; answer 204 if there is none",
         )
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
 
 
 def _excerpt(answer: Answer) -> str:

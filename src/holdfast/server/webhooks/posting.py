@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import httpx2
 
@@ -43,6 +44,16 @@ class Answer:
     """False: the body is longer than what was read of it."""
 
 
+Take = Callable[[int], None]
+
+
+class Room(NamedTuple):
+    """How much of an answer is read."""
+
+    largest: int
+    take: Take
+
+
 class NotAnswered(Exception):
     """There is no answer, or none that counts: why, for people to read."""
 
@@ -58,8 +69,10 @@ class Poster:
         """Whose certificates are believed. ``SSL_CERT_FILE`` says so, if it is set."""
         return httpx2.create_ssl_context()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, largest: int) -> Answer:
-        """Send it, and read the answer. Raises ``NotAnswered``.
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, largest: int, take: Take
+    ) -> Answer:
+        """Send it, and read the answer. Raises ``NotAnswered``, and what ``take`` raises.
 
         Args:
             url: where to.
@@ -67,19 +80,20 @@ class Poster:
             body: of the request.
             within: seconds for all of it.
             largest: bytes of the answer that are read.
+            take: is told of bytes of the answer that have come in, and may refuse them.
         """
         try:
             async with asyncio.timeout(within):
-                return await self._followed(url, headers, body, largest)
+                return await self._followed(url, headers, body, Room(largest, take))
         except TimeoutError:
             raise NotAnswered(f"there was no answer within {within:g} s") from None
         except UsageError as error:
             raise NotAnswered(str(error)) from None
 
-    async def _followed(self, url: str, headers: Mapping[str, str], body: bytes, largest: int) -> Answer:
+    async def _followed(self, url: str, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
         target = self._targets.read(url)
         for _ in range(MOST_REDIRECTS + 1):
-            answer = await self._posted(target, headers, body, largest)
+            answer = await self._posted(target, headers, body, room)
             if answer.status not in SAME_AGAIN:
                 return answer
             target = self._next(target, answer)
@@ -99,25 +113,25 @@ class Poster:
             )
         return there
 
-    async def _posted(self, target: Target, headers: Mapping[str, str], body: bytes, largest: int) -> Answer:
+    async def _posted(self, target: Target, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
         addresses = await self._targets.addresses(target)
-        return await self._at_one_of(addresses[:MOST_ADDRESSES], target, headers, body, largest)
+        return await self._at_one_of(addresses[:MOST_ADDRESSES], target, headers, body, room)
 
     async def _at_one_of(
-        self, addresses: Sequence[str], target: Target, headers: Mapping[str, str], body: bytes, largest: int
+        self, addresses: Sequence[str], target: Target, headers: Mapping[str, str], body: bytes, room: Room
     ) -> Answer:
         """At the first address that takes a connection: nothing was sent to those before it."""
         problem = ""
         for address in addresses:
             try:
-                return await self._at(address, target, headers, body, largest)
+                return await self._at(address, target, headers, body, room)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 problem = str(error) or type(error).__name__
             except (httpx2.TransportError, OSError) as error:
                 raise NotAnswered(f"the connection broke: {error or type(error).__name__}") from None
         raise NotAnswered(f"it cannot be connected to: {problem}")
 
-    async def _at(self, address: str, target: Target, headers: Mapping[str, str], body: bytes, largest: int) -> Answer:
+    async def _at(self, address: str, target: Target, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
         request = httpx2.Request(
             "POST",
             target.url.copy_with(host=address),
@@ -137,16 +151,17 @@ class Poster:
         async with httpx2.AsyncHTTPTransport(verify=self._trust, limits=one) as transport:
             response = await transport.handle_async_request(request)
             try:
-                return await _read(response, largest)
+                return await _read(response, room)
             finally:
                 await response.aclose()
 
 
-async def _read(response: httpx2.Response, largest: int) -> Answer:
+async def _read(response: httpx2.Response, room: Room) -> Answer:
     """The answer, as it came: what was packed is not unpacked, since a little may become very much."""
-    most = largest if response.is_success else min(largest, SHORT)
+    most = room.largest if response.is_success else min(room.largest, SHORT)
     body = bytearray()
     async for part in response.aiter_raw():
+        room.take(len(part))
         body += part
         if len(body) > most:
             break

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
@@ -26,6 +27,7 @@ from starlette.requests import Request
 
 from holdfast.client.hooks import Webhook, find_webhook, list_webhooks, switch_off
 from holdfast.client.webhooks import ID, SIGNATURE, TIMESTAMP, signature
+from holdfast.core.tasks import keep_running
 from holdfast.errors import CodecError, HoldfastError, StoreError
 from holdfast.server.beside import look_after, meanwhile
 from holdfast.server.calls import Call
@@ -38,6 +40,7 @@ from holdfast.server.scopes import Scope
 from holdfast.server.tenants import Tenant
 from holdfast.server.webhooks.answers import Completed, Failed, GoesOn, Meaning, meaning, pause_before
 from holdfast.server.webhooks.posting import NotAnswered, Poster
+from holdfast.server.webhooks.slots import RequestSlots
 from holdfast.server.webhooks.targets import Targets, shown_host
 
 if TYPE_CHECKING:
@@ -49,7 +52,9 @@ EVERY = 1.0
 """Seconds between two looks at which webhooks there are."""
 AT_ONCE = 10
 """Requests that are under way for one address, from one server."""
-IN_ALL = 100
+PER_NAMESPACE = 100
+"""Requests that are under way for one namespace, from one server."""
+IN_ALL = 500
 """Requests that are under way from one server."""
 BEAT = 5.0
 """Seconds after which a request that is under way is looked after, at the latest."""
@@ -76,7 +81,7 @@ class Sending:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._poster = Poster(targets_of(platform))
-        self._in_all = asyncio.Semaphore(IN_ALL)
+        self._slots = RequestSlots(IN_ALL, PER_NAMESPACE)
         self._lines: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         """Who waits for deliveries, by namespace, address and URL."""
         self._under_way: dict[asyncio.Task[None], Errand] = {}
@@ -90,7 +95,9 @@ class Sending:
                 line.cancel()
                 del self._lines[place]
         for place in wanted - self._lines.keys():
-            self._lines[place] = asyncio.create_task(self._wait_in_line(tenant, place[1], place[2]))
+            line = partial(self._wait_in_line, tenant, place[1], place[2])
+            what = f"address {place[1]!r}: sending to its webhook"
+            self._lines[place] = asyncio.create_task(keep_running(line, what, log))
 
     async def stop(self) -> None:
         """Take nothing more, give back what was not begun, and wait a moment for answers."""
@@ -121,7 +128,7 @@ class Sending:
                 slots.release()
                 await asyncio.sleep(STORE_PAUSE)
                 continue
-            task = asyncio.create_task(errand.run(self._poster, self._in_all))
+            task = asyncio.create_task(errand.run(self._poster, self._slots))
             self._under_way[task] = errand
             task.add_done_callback(self._under_way.pop)
             task.add_done_callback(lambda _: slots.release())
@@ -143,19 +150,21 @@ class Errand:
     async def taken(cls, call: Call, address: str) -> Errand:
         """The next delivery of an address, whenever there is one."""
         listener = await Listener.of(call, address, None, "webhook")
-        kept = asyncio.create_task(_stay(listener))
+        what = f"address {address!r}: keeping its listener"
+        kept = asyncio.create_task(keep_running(partial(_stay, listener), what, log))
         try:
-            return cls(call, listener, listener.told(await listener.next()))
+            return cls(call, listener, await listener.told(await listener.next()))
         except BaseException:
             await asyncio.shield(_leave(listener))
             raise
         finally:
             kept.cancel()
 
-    async def run(self, poster: Poster, in_all: asyncio.Semaphore) -> None:
+    async def run(self, poster: Poster, slots: RequestSlots) -> None:
         """Send it, look after it meanwhile, and settle it."""
-        sent = asyncio.create_task(self._send(poster, in_all))
-        kept = asyncio.create_task(self._keep())
+        sent = asyncio.create_task(self._send(poster, slots))
+        what = f"run {self._delivery.run_id!r}: renewing the lease of its webhook"
+        kept = asyncio.create_task(keep_running(self._keep, what, log))
         try:
             await asyncio.wait([sent, kept], return_when=asyncio.FIRST_COMPLETED)
             if sent.done():
@@ -179,18 +188,18 @@ class Errand:
             if not self._is_receivers:
                 await _leave(self._listener)
 
-    async def _send(self, poster: Poster, in_all: asyncio.Semaphore) -> None:
-        async with in_all:
+    async def _send(self, poster: Poster, slots: RequestSlots) -> None:
+        async with slots.slot(self._call.tenant.namespace):
             store = await self._call.store()
             hook = await find_webhook(store, self._delivery.address)
             if hook is None or hook.off is not None:
                 await self._give_back("the webhook was taken away", EVERY)  # by then nobody waits for it here
                 return
             # What it was when the wait began may be long ago.
-            lease = await self._call.platform.listeners.lease_of(self._call.tenant, self._delivery.address)
-            self._delivery = replace(self._delivery, lease=lease)
+            address = await self._call.platform.listeners.settings_of(self._call.tenant, self._delivery.address)
+            self._delivery = replace(self._delivery, lease=address.lease)
             self.is_begun = True
-            meant = await self._posted(poster, hook)
+            meant = await self._posted(poster, hook, address.webhook_timeout)
         await self._settled(meant, hook)
 
     async def _settled(self, meant: Meaning, hook: Webhook | None = None) -> None:
@@ -206,17 +215,20 @@ class Errand:
             else:
                 return
 
-    async def _posted(self, poster: Poster, hook: Webhook) -> Meaning:
+    async def _posted(self, poster: Poster, hook: Webhook, timeout: float) -> Meaning:
         settings, delivery = self._call.platform.settings, self._delivery
-        body = to_json(delivery)
+        body = await self._call.off_loop(0, lambda: to_json(delivery))
         now = settings.now()
         headers = signed(hook.signing((await self._call.store()).now()), message_id(delivery.id), int(now), body)
         largest = min(settings.max_body, self._call.client.max_value)
-        try:
-            answer = await poster.post(hook.url, headers, body, within=delivery.lease, largest=largest)
-        except NotAnswered as problem:
-            return Failed("WebhookFailed", f"the delivery could not be sent, or was not answered: {problem}")
-        return meaning(answer, now)
+        with self._call.platform.bodies.room(f"webhooks of {self._call.tenant.namespace}") as room:
+            try:
+                answer = await poster.post(hook.url, headers, body, within=timeout, largest=largest, take=room.take)
+            except NotAnswered as problem:
+                return Failed("WebhookFailed", f"the delivery could not be sent, or was not answered: {problem}")
+            except Problem as problem:
+                return Failed("WebhookFailed", f"the answer could not be read: {problem}")
+            return await self._call.off_loop(len(answer.body), lambda: meaning(answer, now))
 
     async def _settle(self, meant: Meaning, hook: Webhook | None) -> None:
         call, delivery = self._call, self._delivery
@@ -296,4 +308,4 @@ def targets_of(platform: Platform) -> Targets:
 def _own_call(platform: Platform, tenant: Tenant, host: str) -> Call:
     """A call that the server makes for itself: it may listen everywhere, and wants plain values."""
     caller = Caller("", "webhook", tenant.namespace, (Scope.LISTEN_TO_ALL,), remote=host)
-    return Call(Request({"type": "http", "headers": []}), platform, caller, tenant)
+    return Call(Request({"type": "http", "headers": []}), platform, caller, tenant, is_own=True)

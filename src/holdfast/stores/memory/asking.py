@@ -15,7 +15,7 @@ from holdfast.stores.approvals import (
     RemindApproval,
     WithdrawApproval,
     answer_name,
-    in_order,
+    listed,
 )
 from holdfast.stores.memories import Memory, MemoryChange, PutMemory
 from holdfast.stores.memory.tables import Tables
@@ -102,8 +102,8 @@ class Asking(Tables):
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         """Approvals that match, the longest open first."""
         with self._lock:
-            found = [approval for approval in self._approvals.values() if where.matches(approval)]
-        return in_order(found, where)[:limit]
+            known = list(self._approvals.values())
+        return listed(known, where, limit)
 
     # Notices
 

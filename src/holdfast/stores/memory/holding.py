@@ -50,7 +50,7 @@ class Holding(Asking, Queueing):
         if op.clear_attempt:
             self._attempts.get(op.key, {}).pop(op.record.position, None)
         if op.reset_deliveries:
-            held = replace(held, deliveries=0)
+            held = replace(held, deliveries=0, suspicion=0)
             self._put(held)
         if op.record.kind is Kind.CANCEL:
             self._put(replace(held, cancel=Cancel.RECORDED))
@@ -94,8 +94,8 @@ class Holding(Asking, Queueing):
             return Verdict.FENCED
         if not rules.holds(run.state, run.epoch, op.epoch):
             return Verdict.TOLD if rules.is_finish_repeat(run.state, run.epoch, op) else Verdict.FENCED
-        if run.cancel is Cancel.ASKED and op.heed_cancel:
-            return Verdict.REFUSED
+        if run.cancel is not Cancel.NO and op.heed_cancel:
+            return Verdict.REFUSED if run.cancel is Cancel.ASKED else Verdict.FENCED
         is_awaited = bool(self._awaited.get(run.key))
         self._end(replace(run, state=op.state, output=op.output, error=op.error, finished_at=op.at, rewind=op.rewind))
         return Verdict.TOLD if is_awaited else Verdict.DONE
@@ -111,15 +111,17 @@ class Holding(Asking, Queueing):
             return Verdict.FENCED
         if run.cancel is Cancel.ASKED:
             return Verdict.REFUSED
-        if op.paused:
-            if run.paused_at is None:
-                return Verdict.REFUSED
-        elif any(
-            rules.waits_for(op, signal.name, signal.position) for signal in self._mailboxes.get(op.key, {}).values()
-        ):
+        unread = [] if op.paused else list(self._mailboxes.get(op.key, {}).values())
+        if op.paused and run.paused_at is None:
             return Verdict.REFUSED
+        if any(rules.waits_for(op, signal.name, signal.position) for signal in unread):
+            return Verdict.REFUSED
+        self._parked_by.pop(run.key, None)
+        if unread and not run.by_delivery and run.owner is not None:
+            self._parked_by[run.key] = run.owner
         self._accounts.give_back_all(run.key)
-        self._put(replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for))
+        parked = replace(run, state=RunState.WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for)
+        self._put(replace(parked, suspicion=0))
         return Verdict.DONE
 
     def _release(self, op: ReleaseRun) -> Verdict:

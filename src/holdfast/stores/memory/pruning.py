@@ -10,15 +10,14 @@ from holdfast.stores.operations import Run
 from holdfast.stores.pruning import (
     START,
     Family,
+    Findings,
     Kin,
     Kinship,
     Place,
     Pruned,
     Pruning,
     Swept,
-    Why,
     families,
-    first_place,
     why_kept,
 )
 
@@ -33,6 +32,8 @@ class _MemoryKinship(Kinship):
         self._by_parent = _by(self._runs.values(), "parent")
         self._by_previous = _by(self._runs.values(), "previous")
         self._by_session = _by([run for run in self._runs.values() if run.session], "session")
+        self._sessions: set[tuple[str, str]] = set()
+        """Those whose runs are known: the first one that is met stands for all of them."""
 
     def read(self, keys: Collection[int]) -> Iterator[Kin]:
         """What is known of these runs."""
@@ -53,6 +54,9 @@ class _MemoryKinship(Kinship):
             for younger in (*self._by_parent.get(run.id, ()), *self._by_previous.get(run.id, ())):
                 if rules.is_above(run.key, younger.key):
                     yield run.key, younger.key
+            if (run.workflow, run.session) in self._sessions:
+                continue
+            self._sessions.add((run.workflow, run.session))
             for mate in self._by_session.get(run.session, ()):
                 if mate.workflow == run.workflow:
                     yield run.key, mate.key
@@ -78,26 +82,26 @@ class Prunable(Tables):
     async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
         """Delete the next runs that match, with their families."""
         with self._lock:
+            findings = after.findings or Findings()
             if what.run_ids is not None:
                 found = [self._keys[run_id] for run_id in dict.fromkeys(what.run_ids) if run_id in self._keys]
                 place = None
             else:
                 found, place = self._next(what, after, limit)
+            new, kept = findings.split(found)
             kinship = _MemoryKinship(self)
             newest = self._newest(what)
             going: list[Family] = []
-            kept: dict[str, Why] = {}
-            for family in families(kinship, found):
+            for family in families(kinship, new):
                 keys = set(family.keys)
                 why = why_kept(family, what, newest, kinship.awaited(keys), kinship.waited_for(keys))
+                findings.note(family, why)
                 if why is None:
                     going.append(family)
                 else:
                     kept.update({one.id: why for one in family.members if one.key in found})
             records = size = 0
             if what.dry_run:
-                if what.run_ids is None:
-                    going = [family for family in going if first_place(family, what) > after]
                 journals = [self._records.get(key, []) for family in going for key in family.keys]
                 records = sum(map(len, journals))
                 size = sum(len(record.payload or b"") for journal in journals for record in journal)
@@ -106,17 +110,20 @@ class Prunable(Tables):
             else:
                 for member in [member for family in going for member in family.members]:
                     self._delete(member)
-        return Pruned(tuple(one.id for family in going for one in family.members), kept, records, size, place)
+        gone = tuple(one.id for family in going for one in family.members)
+        return Pruned(gone, kept, records, size, None if place is None else place._replace(findings=findings))
 
     async def sweep(self, limit: int = 2000) -> Swept:
         """Of runs there is nothing left."""
         with self._lock:
-            oldest = min((run.created_at for run in self._runs.values() if run.by_delivery), default=None)
-            before = rules.listeners_kept_from(oldest, self._clock())
+            delivered = min((run.created_at for run in self._runs.values() if run.by_delivery), default=None)
+            oldest = min((run.created_at for run in self._runs.values()), default=None)
+            listeners_from = rules.listeners_kept_from(delivered, self._clock())
+            workers_from = rules.workers_kept_from(oldest, self._clock())
             starters = {self._runs[key].starter for key in self._unfinished}
             for worker in [*self._workers.values()]:
-                is_over = worker.by_lease and worker.state != "live" and worker.lease_until < before
-                if is_over and worker.id not in starters:
+                before = listeners_from if worker.by_lease else workers_from
+                if worker.state != "live" and worker.lease_until < before and worker.id not in starters:
                     del self._workers[worker.id]
         return Swept()
 
@@ -129,7 +136,7 @@ class Prunable(Tables):
             and run.finished_at is not None
             and run.finished_at < what.before
         )
-        found = [place for place in places if place > after][:limit]
+        found = [place for place in places if place[:3] > after[:3]][:limit]
         return [place.key for place in found], found[-1] if len(found) == limit else None
 
     def _newest(self, what: Pruning) -> dict[str, int]:
@@ -151,6 +158,7 @@ class Prunable(Tables):
         for rows in (self._runs, self._records, self._attempts, self._mailboxes, self._notices, self._awaited):
             rows.pop(run.key, None)
         self._turns.pop(run.key, None)
+        self._parked_by.pop(run.key, None)
         self._keys.pop(run.id, None)
         self._generated.discard(run.key)
         self._unclaimed.discard(run.key)

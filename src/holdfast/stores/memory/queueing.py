@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from holdfast.core.queues import Admission, Gate, QueueLimits, next_turn
 from holdfast.core.states import RunState
+from holdfast.stores import rules
 from holdfast.stores.memory.tables import QueueRow, Tables
 from holdfast.stores.operations import Cancel, Run
 from holdfast.stores.queues import MOST_KEYS, KeptQueue, NewQueue, QueueKey
@@ -136,6 +137,18 @@ class Queueing(Tables):
                 self._pass(first, gates[first.queue])
         return taken
 
+    def _let_suspects_through(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
+        """The isolated runs that a claim takes of these."""
+        gates = {name: self._gate(name, now) for name in self._queues}
+
+        def take_place(run: Run) -> bool:
+            passes = self._may_pass(run, gates)
+            if passes and run.queue in gates:
+                self._pass(run, gates[run.queue])
+            return passes
+
+        return rules.choose_suspects(due, limit, take_place)
+
     def _order(self, run: Run) -> tuple[float, ...]:
         """The order within a queue; in one without limits, there is only priority and age."""
         if run.queue not in self._queues:
@@ -163,7 +176,7 @@ class Queueing(Tables):
         gates = {name: self._gate(name, now) for name in self._queues}
         for run in sleeping:
             gate = gates.get(run.queue)
-            if gate is None or run.wake_at is None:
+            if gate is None or run.wake_at is None or rules.is_isolated(run.suspicion):
                 yield run.wake_at
             elif self._queues[run.queue].paused_at is None:
                 yield _wake_time(run, run.wake_at, gate)

@@ -177,7 +177,7 @@ class Requests(Tables):
             self._redo((run.key, position), child.key, redo)
         if run.rewind is not None and run.rewind.failed:
             for attempt in [*self._attempts.get(run.key, {}).values()]:
-                if attempt.outcome is not None and attempt.position >= run.rewind.positions:
+                if attempt.position >= run.rewind.positions and not attempt.intent:
                     del self._attempts[run.key][attempt.position]
         if taken:
             gone = {record.seq for record in taken}
@@ -189,7 +189,8 @@ class Requests(Tables):
         deadline = run.deadline if run.deadline is not None and run.deadline > now else None
         self._put(
             replace(
-                run, state=RunState.PENDING, owner=None, deliveries=0, output=None, error=None, finished_at=None,
+                run, state=RunState.PENDING, owner=None, deliveries=0, suspicion=0, output=None, error=None,
+                finished_at=None,
                 wake_at=now, deadline=deadline, cancel=cancel, paused_at=None, rewind=None,
                 rewound=rules.rewound_by(run.rewound, run.rewind), limited=run.queue in self._queues,
             )

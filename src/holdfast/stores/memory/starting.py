@@ -20,10 +20,10 @@ class Starting(Queueing):
         present = self._by_id(new.id)
         if present is not None and present.seed == new.seed:
             return self._found(present, True, op.link)
+        if present is not None:
+            return self._found(present, False, op.link)._replace(deduplicated=rules.inputs_may_differ(new))
         if new.dedup and (known := self._dedups.get((new.queue, new.dedup))) is not None:
             return self._found(self._put_off(self._runs[known], new), False, op.link)._replace(deduplicated=True)
-        if present is not None:
-            return self._found(present, False, op.link)
         if op.join_orphan and (orphan := self._orphan(new)) is not None:
             joined = replace(orphan, starter=new.starter)
             self._put(joined)

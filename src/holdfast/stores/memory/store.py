@@ -29,9 +29,11 @@ from holdfast.stores.contract import (
     RunFilter,
     RunUsage,
     Store,
+    SwitchedOff,
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memory.archives import Restoring
 from holdfast.stores.memory.holding import Holding
 from holdfast.stores.memory.keeping import Keeping
@@ -124,6 +126,7 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 self._workers[worker] = replace(self._workers[worker], state="retired")
                 for run in self._held_by(worker):
                     self._free(run)
+                self._wake_parked_by(worker)
         self._announce()
 
     def kill_worker(self, worker: int) -> None:
@@ -134,22 +137,26 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
                 self._killed.add(worker)
         self._announce()
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         with self._lock:
             now = self._clock()
+            window = window or LeaseWindow(0.0, now)
             gone = [
                 worker
                 for worker in self._workers.values()
                 if worker.state == "live"
                 and worker.id != me
-                and (worker.id in self._killed or rules.lease_has_passed(worker, now, by_lease))
+                and (by_lease or not worker.by_lease)
+                and (worker.id in self._killed or window.has_passed(worker.beat_at, worker.lease_until))
             ]
             released = 0
             dead: list[str] = []
             for worker in gone:
                 self._workers[worker.id] = replace(worker, state="dead")
-                for run in self._held_by(worker.id):
-                    if self._outlives(run, worker, now):
+                self._wake_parked_by(worker.id)
+                held = self._held_by(worker.id)
+                for run in held:
+                    if self._outlives(run, worker, len(held), now):
                         released += 1
                     else:
                         dead.append(run.id)
@@ -157,15 +164,15 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
             self._announce()
         return Reaped(tuple(worker.id for worker in gone), released, tuple(dead))
 
-    def _outlives(self, run: Run, worker: Worker, now: float) -> bool:
-        """Free a run whose worker is dead, or end it if that was once too often."""
-        count = run.deliveries + 1
-        if rules.may_be_delivered_again(run.deliveries, run.max_deliveries):
-            self._free(replace(run, deliveries=count))
+    def _outlives(self, run: Run, worker: Worker, held: int, now: float) -> bool:
+        """Free a run whose worker, which held so many, is dead; or end it if that was once too often."""
+        after = rules.after_death(run.deliveries, run.max_deliveries, run.suspicion, held)
+        if not after.is_dead:
+            self._free(replace(run, deliveries=after.deliveries, suspicion=after.suspicion))
             return True
         who = rules.describe_worker(worker.name, worker.host, worker.pid, by_lease=worker.by_lease)
-        error = rules.death_error(run.id, count, who, self._notices.get(run.key, {}).values())
-        self._end(replace(run, state=RunState.DEAD, deliveries=count, error=error, finished_at=now))
+        error = rules.death_error(run.id, after.deliveries, who, self._notices.get(run.key, {}).values())
+        self._end(replace(run, state=RunState.DEAD, deliveries=after.deliveries, error=error, finished_at=now))
         return False
 
     async def expire(self, limit: int = 100) -> list[str]:
@@ -197,16 +204,29 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
     # Claims
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
         with self._lock:
             if limit <= 0 or not self._is_live(worker):
                 return []
             now = self._clock()
             due = [run for run in self._sleeping(workflows, queues) if run.wake_at is not None and run.wake_at <= now]
+            isolated = [run for run in due if rules.is_isolated(run.suspicion)]
+            chosen: list[Run] = []
+            if suspects_after is not None:
+                overdue = [run for run in isolated if run.wake_at is not None and run.wake_at <= now - suspects_after]
+                chosen = self._let_suspects_through(overdue, now, limit)
+            if not chosen:
+                chosen = self._let_through([run for run in due if not rules.is_isolated(run.suspicion)], now, limit)
             claimed = [
                 replace(run, state=RunState.RUNNING, epoch=run.epoch + 1, owner=worker, wake_at=None, waits_for="")
-                for run in self._let_through(due, now, limit)
+                for run in chosen
             ]
             for run in claimed:
                 self._put(run)
@@ -271,22 +291,26 @@ class MemoryStore(Holding, Requests, Starting, Prunable, Restoring, Scheduling, 
 
     # The switch
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
         with self._lock:
-            if workflow in self._switches:
+            known = self._switches.get(workflow)
+            if known is not None and (temporary or not known.is_temporary):
                 return False
-            self._switches[workflow] = self._clock()
+            since = self._clock() if known is None else known.since
+            self._switches[workflow] = SwitchedOff(since, by, reason, temporary)
         self._announce()
         return True
 
-    async def switch_on(self, workflow: str) -> bool:
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
         with self._lock:
-            if self._switches.pop(workflow, None) is None:
+            known = self._switches.get(workflow)
+            if known is None or (only_temporary and not known.is_temporary):
                 return False
+            del self._switches[workflow]
         self._announce()
         return True
 
-    async def switched_off(self) -> Mapping[str, float]:
+    async def switched_off(self) -> Mapping[str, SwitchedOff]:
         with self._lock:
             return dict(self._switches)
 

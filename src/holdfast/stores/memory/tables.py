@@ -15,7 +15,7 @@ from holdfast.core.usage import Usage
 from holdfast.stores import rules
 from holdfast.stores.approvals import Approval, ApprovalState, is_answer
 from holdfast.stores.auditing import NewAudit
-from holdfast.stores.contract import Worker, WorkflowSpec
+from holdfast.stores.contract import SwitchedOff, Worker, WorkflowSpec
 from holdfast.stores.documents import Document
 from holdfast.stores.memories import Memory
 from holdfast.stores.memory.accounts import MemoryAccounts
@@ -76,6 +76,8 @@ class Tables:
         self._mailboxes: dict[int, dict[int, Signal]] = {}
         self._signal_keys: set[tuple[int, str]] = set()
         self._last_signal = 0
+        self._parked_by: dict[int, int] = {}
+        """The workers that parked runs with unread mail, by the key of the run."""
         self._links: dict[tuple[int, int], Waits] = {}
         """By the key of the run that waits, and the position of its command."""
         self._places: dict[int, dict[int, None]] = {}
@@ -99,7 +101,7 @@ class Tables:
         self._last_worker = 0
         self._killed: set[int] = set()
         self._specs: dict[str, WorkflowSpec] = {}
-        self._switches: dict[str, float] = {}
+        self._switches: dict[str, SwitchedOff] = {}
         self._queues: dict[str, QueueRow] = {}
         self._turns: dict[int, int] = {}
         """By run, of those that were put into a limited queue."""
@@ -153,6 +155,12 @@ class Tables:
     def _wake(self, run: Run) -> None:
         if run.state is RunState.WAITING and run.paused_at is None:
             self._put(replace(run, wake_at=self._clock()))
+
+    def _wake_parked_by(self, worker: int) -> None:
+        """A worker is gone: let others see whether their code waits for what is in the mailboxes of what it parked."""
+        for key in [key for key, parked_by in self._parked_by.items() if parked_by == worker]:
+            if (run := self._runs.get(key)) is not None:
+                self._wake(run)
 
     # Ends
 

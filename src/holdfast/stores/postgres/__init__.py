@@ -20,7 +20,8 @@ try:
     import psycopg as psycopg
 except ImportError as error:
     raise UsageError(
-        f'postgresql:// URLs need a driver that is not installed here ({error}): pip install "holdfast[postgres]"'
+        f"postgresql:// URLs need a driver that is not installed here ({error}): "
+        'pip install "holdfast-agents[postgres]"'
     ) from error
 
 from holdfast.stores.postgres.store import PgStore

@@ -21,7 +21,8 @@ ARCHIVES: Final[dict[str, str]] = {
         "rewind = q.rewind, output = q.output, error = q.error, unclaimed = q.unclaimed",
     ),
     "RESTORE_ATTEMPT": insert(
-        "attempts", "run:i position:i attempt:i intent:i progress:b error:t at:f name:t outcome:b"
+        "attempts",
+        "run:i position:i attempt:i intent:i progress:b error:t at:f name:t retry_at:f failing_since:f outcome:b",
     ),
     "RESTORE_APPROVAL": changes(
         "id:t run:i position:i state:t asked_at:f expires_at:f asked_of:t reminders:i reminded_at:f answered_by:t "

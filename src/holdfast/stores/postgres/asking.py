@@ -16,12 +16,16 @@ _ASKED_FIRST: Final = "ORDER BY a.asked_at, a.number"
 _ASKED_LAST: Final = "ORDER BY a.asked_at DESC, a.number DESC"
 _WITH_RUNS: Final = "LIMIT %s) a CROSS JOIN LATERAL (SELECT id, workflow FROM {s}.runs WHERE key = a.run OFFSET 0) r"
 
+_PLACE: Final = "(SELECT number FROM {s}.approvals WHERE id = %s AND asked_at = %s)"
+
 APPROVAL_CONDITIONS: Final[dict[str, str]] = {
     "only_open": "a.state = 'open'",
     "run_id": "a.run = (SELECT key FROM {s}.runs WHERE id = %s)",
     "workflow": "(SELECT workflow FROM {s}.runs WHERE key = a.run) = %s",
     "asked_of": "a.asked_of = %s",
     "id_prefix": "a.id >= %s AND a.id < %s",
+    "after": f"(a.asked_at, a.number) > (%s, coalesce({_PLACE}, 0))",
+    "after_closed": f"(a.asked_at, a.number) < (%s, coalesce({_PLACE}, {2**63 - 1}))",
 }
 
 ASKING: Final[dict[str, str]] = {
@@ -52,7 +56,7 @@ ASKING: Final[dict[str, str]] = {
         "(SELECT ctid FROM {s}.approvals WHERE run = q.run AND state || '' = 'open' OFFSET 0) t))",
     ),
     "LIST_APPROVALS": f"{_SOME_APPROVALS} {_ASKED_FIRST} {_WITH_RUNS} {_ASKED_FIRST}",
-    "CLOSED_APPROVALS": f"{_SOME_APPROVALS} AND a.state != 'open' {_ASKED_LAST} {_WITH_RUNS} {_ASKED_LAST}",
+    "CLOSED_APPROVALS": f"{_SOME_APPROVALS} AND a.state <> 'open' {_ASKED_LAST} {_WITH_RUNS} {_ASKED_LAST}",
     # Notices
     "TELL": insert(
         "notices",

@@ -13,6 +13,10 @@ by the next one. It shows in the number of the server process, which the pooler 
 is set for the session, nothing is prepared on the server, and ``Connection.settings_sql`` must be the first statement
 of every transaction instead. A pooler that hands out whole sessions is treated in the same way, because it cannot be
 told apart.
+
+A pooler that passes on the server's own process number is not recognized when one connects, but by what its other
+clients leave behind in a session (see ``trips``). From then on this process treats all connections with that URL in the
+same way.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import StoreReadOnly, StoreSchemaError, UsageError
+from holdfast.stores.clocks import elapsed
 from holdfast.stores.postgres import adapters
 from holdfast.stores.postgres.faults import store_error
 from holdfast.stores.postgres.statements import PLANNING
@@ -49,7 +54,7 @@ _SCHEMES = ("postgresql", "postgres")
 _FIRST_LOOK = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
     "current_setting('server_encoding'), current_setting('synchronous_commit'), pg_is_in_recovery(), "
-    "current_setting('default_transaction_read_only') = 'on'"
+    "current_setting('default_transaction_read_only') = 'on', extract(epoch FROM clock_timestamp())::float8"
 )
 
 
@@ -58,10 +63,36 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     shown: str = ""
     """Its URL without secrets."""
-    is_pooled: bool = False
-    """Whether somebody stands between, so that no session is ours."""
-    settings_sql: str = ""
-    """The first statement of every transaction, if ``is_pooled``; else nothing."""
+    url: str = ""
+    """Its URL, with secrets."""
+    pooled_settings_sql: str = ""
+    """What ``settings_sql`` is behind a pooler."""
+    is_recognized: bool = False
+    """Whether a pooler has shown itself when the connection was made."""
+    told_time: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The server's clock, and when it was asked for and told: see ``clocks.DatabaseClock.note``."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands between, so that no session is ours."""
+        return self.is_recognized or is_shared(self.url)
+
+    @property
+    def settings_sql(self) -> str:
+        """The first statement of every transaction, if ``is_pooled``; else nothing."""
+        return self.pooled_settings_sql if self.is_pooled else ""
+
+    def treat_as_pooled(self) -> None:
+        """Rely on nothing in a session from now on, because other clients use it as well."""
+        _shared.add(self.url)
+
+
+_shared: set[str] = set()
+
+
+def is_shared(url: str) -> bool:
+    """Whether this process has found out that connections with this URL share their sessions with other clients."""
+    return url in _shared
 
 
 def connect(
@@ -86,7 +117,7 @@ def connect(
         raise store_error(error, shown) from error
     try:
         adapters.register(connection)
-        connection.shown = shown
+        connection.shown, connection.url = shown, url
         _set_up(connection, _settings(durable, idle_limit, patience))
     except psycopg.Error as error:
         connection.close()
@@ -166,9 +197,11 @@ def _settings(durable: bool, idle_limit: float, patience: float) -> dict[str, st
 
 
 def _set_up(connection: Connection, settings: dict[str, str]) -> None:
+    asked = elapsed()
     row = connection.execute(_FIRST_LOOK).fetchone()
     assert row is not None
-    pid, number, version, encoding, synchronous, is_standby, is_read_only = row
+    pid, number, version, encoding, synchronous, is_standby, is_read_only, clock = row
+    connection.told_time = (clock, asked, elapsed())
     shown = connection.shown
     if number < OLDEST * 10_000:
         raise StoreSchemaError(
@@ -191,10 +224,10 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
         raise StoreReadOnly(f"{shown} {why}.")
     if synchronous == "off":
         settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
-    connection.is_pooled = connection.info.backend_pid != pid
-    if connection.is_pooled:
-        connection.settings_sql = _set(settings, local=True)
-    else:
+    # In a shared session, the setting of a connection that is not durable may be found by one that is.
+    connection.pooled_settings_sql = _set({"synchronous_commit": synchronous, **settings}, local=True)
+    connection.is_recognized = connection.info.backend_pid != pid
+    if not connection.is_pooled:
         connection.execute(_set(settings, local=False).encode())
 
 

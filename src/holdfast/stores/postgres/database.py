@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from psycopg.errors import InvalidSqlStatementName, UniqueViolation
+from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
@@ -30,7 +30,7 @@ from holdfast.stores.postgres.adapters import Ints, Texts
 from holdfast.stores.postgres.bulk import Bulk, Questions
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.trips import Result, Sent, Trips, Waits
+from holdfast.stores.postgres.trips import Result, Sent, Trips, Unprepared, Waits
 from holdfast.stores.sql.claims import PROMOTE
 from holdfast.stores.sql.database import Collision, Database, Row, Values
 
@@ -39,7 +39,8 @@ _AMONG = 4
 _AT_LEAST = 100
 PLANS_AGE = 30.0
 """Seconds after which plans are made anew: a table may have grown a thousandfold, and statistics come late."""
-
+_UNPREPARED_ATTEMPTS = 2
+"""A name that is not known is prepared again, and one that is known then shows that nothing can be prepared."""
 
 _BEGIN = Sent("BEGIN")
 _BEGIN_READING = Sent("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -62,6 +63,8 @@ class PgDatabase(Database):
         """A transaction has begun, if only here."""
         self._queue: list[Sent] = []
         """What is to be carried out, and to return nothing."""
+        self._preamble = 0
+        """How many statements at the beginning of a transaction's queue do nothing by themselves."""
         self._locks: list[tuple[Sent, Callable[[list[Row]], None] | None]] = []
         """What is to be locked behind the fences, and what to do with what comes back."""
         self._keys: list[int] = []
@@ -87,10 +90,11 @@ class PgDatabase(Database):
         self._forget_all()
         self._is_open = True
         self._queue.append(begin)
-        if self.connection.settings_sql:
-            self._queue.append(Sent(self.connection.settings_sql))
+        if settings := self.connection.settings_sql:
+            self._queue.append(Sent(settings))
         if self.patience is not None:
             self._queue.append(Sent(f"SET LOCAL lock_timeout = {self.patience * 1000:.0f}"))
+        self._preamble = len(self._queue)
 
     def _renew_plans(self) -> None:
         """Let the server make its plans anew, now and then; behind a pooler it keeps none."""
@@ -106,12 +110,9 @@ class PgDatabase(Database):
         self._locks.clear()
         if self._totals:
             self._queue.append(Sent(self.sql.ADD_TOTALS, self._totals.row()))
-        if self.connection.pgconn.transaction_status != TransactionStatus.IDLE or self._has_something():
+        if self.connection.pgconn.transaction_status != TransactionStatus.IDLE or len(self._queue) > self._preamble:
             self._trip(last=_COMMIT)
         self._forget_all()
-
-    def _has_something(self) -> bool:
-        return len(self._queue) > (2 if self.connection.settings_sql else 1)
 
     def roll_back(self) -> None:
         self._forget_all()
@@ -149,7 +150,7 @@ class PgDatabase(Database):
         found = None if known is None else known.get(question)
         if found is None:
             self.foresee({statement: [question]})
-            self._trip() if self._is_open or not self.connection.settings_sql else self._alone()
+            self._trip() if self._is_open else self._alone()
             found = self._answers[statement][question]
         if not self._is_open:
             del self._answers[statement][question]  # the next one may find another answer
@@ -183,6 +184,15 @@ class PgDatabase(Database):
     def _alone(self, sent: Sent | None = None) -> Result:
         """A transaction of its own, for all that waits and for this."""
         self._renew_plans()
+        queue, foreseen = list(self._queue), dict(self._foreseen)
+        for _ in range(_UNPREPARED_ATTEMPTS):
+            try:
+                return self._try_alone(sent)
+            except Unprepared:
+                self._queue, self._foreseen = list(queue), dict(foreseen)
+        return self._try_alone(sent)
+
+    def _try_alone(self, sent: Sent | None) -> Result:
         settings = self.connection.settings_sql
         if settings:
             self._queue[:0] = [_BEGIN, Sent(settings)]
@@ -218,7 +228,7 @@ class PgDatabase(Database):
             sent.append(_COMMIT)
         try:
             results = self._trips.make(sent)
-        except (UniqueViolation, InvalidSqlStatementName) as error:
+        except UniqueViolation as error:
             raise Collision(str(error)) from error
         for number, note in noted:
             note(results[number].rows())
@@ -262,7 +272,7 @@ class PgDatabase(Database):
     def _append(self, sent: Sent, count: int) -> Waits[bool]:
         try:
             [result] = yield from self._trips.steps([sent])
-        except (UniqueViolation, InvalidSqlStatementName):
+        except (UniqueViolation, Unprepared):
             return False
         return result.count == count
 

@@ -72,9 +72,9 @@ def store_error(error: Error, database: str) -> StoreError:
     told = told_of(error)
     if code in _CONFLICTS or code == "55P03":
         return StoreLocked(
-            f"{database}: others held the rows that are needed here for too long ({told}). Holdfast's own processes "
-            f"hold them for milliseconds: look in pg_stat_activity for a session that is idle in transaction, or for "
-            f"a long ALTER TABLE or LOCK."
+            f"{database}: another session held the rows that are needed here for too long ({told}). Look in "
+            f"pg_stat_activity for a session that is idle in transaction, and for a long ALTER TABLE or LOCK. Holdfast "
+            f"itself holds them for milliseconds."
         )
     if code == "53100" or "No space left on device" in told:
         return StoreFull(

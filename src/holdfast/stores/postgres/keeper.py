@@ -58,8 +58,9 @@ SHORTEST_PAUSE = 0.002
 _PAUSE_AFTER = 4
 """So many times as long as a notification took, there is none: all who notify wait for one lock of the server's, and
 where that takes long, there are many."""
-_RETAKE_PAUSE = 0.5
-"""Seconds until a lock is tried again that somebody else has: most likely a session of ours that has not ended yet."""
+_RETAKE_PAUSE = 0.05
+"""Seconds until a lock is tried again that somebody else has: most likely a session of ours that has not ended yet, or
+somebody who looks whether it is free. It must be tried again before others look a second time."""
 _TAKE = f"SELECT q.id, pg_try_advisory_lock(%s::int4, q.id::int4), {SERVER_BEGAN} FROM unnest(%s) q(id)"
 _LET_GO = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
 _NOTIFY = "SELECT pg_notify(q.channel, '') FROM unnest(%s) q(channel)"
@@ -72,7 +73,7 @@ class Keeper(Generic[D]):
     called on the event loop with a channel on which somebody else has notified, or with ``None`` if news may be missed
     (now the connection is lost) or may have been missed (now there is one again). ``retaken`` is called in the keeper's
     thread, with ids of workers whose locks were taken after ``hold`` had returned, and with the ``SERVER_BEGAN`` under
-    which they are held now.
+    which they are held now; ``None``: they are not held any more, because a pooler has shown up.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Keeper(Generic[D]):
         lock_class: int,
         channels: Collection[str] = (),
         heard: Callable[[str | None], None] | None = None,
-        retaken: Callable[[D, Collection[int], float], None] | None = None,
+        retaken: Callable[[D, Collection[int], float | None], None] | None = None,
     ) -> None:
         self._link = Link(connect, wrap, shown)
         self._lock_class = lock_class
@@ -109,8 +110,12 @@ class Keeper(Generic[D]):
         self._began = 0.0
         self._why: BaseException | None = None
         self._closing = False
-        self.is_pooled = False
+
+    @property
+    def is_pooled(self) -> bool:
         """Whether a pooler stands between: no locks and no news then."""
+        connection = self._link.connection
+        return connection is not None and connection.is_pooled
 
     @property
     def is_listening(self) -> bool:
@@ -212,6 +217,8 @@ class Keeper(Generic[D]):
             try:
                 if self._connected() is not None and self._is_behind() and time.monotonic() >= self._retake_at:
                     self._take_locks()
+                if self._held and self.is_pooled:
+                    self._disown_locks()
                 self._notify_others()
                 self._answer()
                 self._wait()
@@ -245,7 +252,6 @@ class Keeper(Generic[D]):
         assert connection is not None
         is_again = self._why is not None or self._set_up is not None
         self._forget_locks()
-        self.is_pooled = connection.is_pooled
         self._pid = connection.info.backend_pid
         if not self.is_pooled:
             connection.add_notify_handler(self._note)
@@ -269,6 +275,13 @@ class Keeper(Generic[D]):
             retaken, began = self._retaken, self._began
             self._link.do(lambda database: retaken(database, untold, began), wait=False)
         self._untold.clear()
+
+    def _disown_locks(self) -> None:
+        """A pooler has shown up: the locks are in sessions that it closes when it likes, and say nothing of us."""
+        held, retaken = set(self._held), self._retaken
+        if retaken:
+            self._link.do(lambda database: retaken(database, held, None), wait=False)
+        self._forget_locks()
 
     def _forget_locks(self) -> None:
         self._held.clear()

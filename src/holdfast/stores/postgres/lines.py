@@ -39,7 +39,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-from holdfast.errors import StoreError, StoreLocked, StoreUnavailable, UsageError
+from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
 from holdfast.stores.postgres.connections import PATIENCE, Connection
 from holdfast.stores.postgres.faults import is_conflict, is_lost, translated
 from holdfast.stores.postgres.trips import Waits
@@ -164,7 +164,7 @@ class Link(Generic[D]):
                 raise
         except StoreError as error:
             self.hold_off()
-            if self._was_connected and not isinstance(error, StoreUnavailable):
+            if self._was_connected and not isinstance(error, StoreUnavailable | SchemaTooNew):
                 # It has worked before: servers change roles, and passwords are changed.
                 raise StoreUnavailable(str(error)) from error
             raise

@@ -8,11 +8,13 @@ once; the others find that it is done.
 of those who use it. That works as long as a migration only adds: tables, columns with a default, which in PostgreSQL
 touch no row, and indexes. What is to go is first used by nobody for one release. A migration that older versions
 cannot live with raises ``compatible_from``: those that know only of schemas before that are refused, in words, when
-they open the store or connect again. A migration holds its locks until it is committed, so it must be quick whatever is
-in the tables, and rewrites none. Indexes on a table that is large already are made ``CONCURRENTLY``, which no
-transaction can do: after the rest is committed, and before the version is raised. Whoever is interrupted in between has
-changed nothing that others would notice, and does it again. Such an index waits for all transactions that see the
-database as it was; so nobody may wait for the lock in one, and those who do not get it ask again.
+they open the store or connect again, and a worker finds out with its next look (see ``workers``).
+
+A migration holds its locks until it is committed, so it must be quick whatever is in the tables, and rewrites none.
+Indexes on a table that is large already are made ``CONCURRENTLY``, which no transaction can do: after the rest is
+committed, and before the version is raised. Whoever is interrupted in between has changed nothing that others would
+notice, and does it again. Such an index waits for all transactions that see the database as it was; so nobody may wait
+for the lock in one, and those who do not get it ask again.
 
 **Whose schema it is.** The table ``meta`` marks it as ours. A schema that has tables but no ``meta`` is somebody
 else's, and left alone.
@@ -29,7 +31,7 @@ from typing import Any, LiteralString, NamedTuple, cast
 import psycopg
 from psycopg import errors, sql
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly
 from holdfast.stores.postgres import versions
 
 log = logging.getLogger("holdfast.stores")
@@ -49,6 +51,12 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(versions.QUEUES, 1, versions.QUEUES_INDEXES),
     Migration(versions.DELIVERIES, 1, versions.DELIVERIES_INDEXES),
     Migration(versions.KEEPING, 1),
+    Migration(versions.SWITCHES, 1),
+    Migration(versions.SUSPECTS, 1, versions.SUSPECTS_INDEXES),
+    Migration(versions.HISTORY, 1, versions.HISTORY_INDEXES),
+    Migration(versions.NEXT_ATTEMPTS, 1),
+    Migration(versions.INPUT_SCHEMAS, 1),
+    Migration(versions.UNREAD_MAIL, 1, versions.UNREAD_MAIL_INDEXES),
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1; version 0 is a schema without tables, or none."""
 
@@ -123,13 +131,23 @@ def check(connection: Connection, schema: str) -> int:
             f"that tells its version. Holdfast keeps its runs in a schema of their own: choose another namespace, or "
             f"another database."
         ) from None
-    if compatible_from > VERSION:
-        raise StoreSchemaError(
-            f"the schema {schema} has version {version}, which can be used by a Holdfast that knows version "
-            f"{compatible_from} or higher, and this one knows versions up to {VERSION}: a newer Holdfast has migrated "
-            f"it. Upgrade this one (pip install -U holdfast), or choose another namespace."
-        )
+    check_compatible(schema, compatible_from)
     return version
+
+
+def compatible_from(connection: Connection, schema: str) -> int:
+    """The version that a Holdfast must know to use ``schema``, which has its tables."""
+    return int(_meta(connection, schema)["compatible_from"])
+
+
+def check_compatible(schema: str, compatible_from: int) -> None:
+    """Raises ``SchemaTooNew`` if a schema needs a Holdfast that knows a higher version."""
+    if compatible_from > VERSION:
+        raise SchemaTooNew(
+            f"the schema {schema} can be used by a Holdfast that knows version {compatible_from} or higher of it, and "
+            f"this one knows versions up to {VERSION}: a newer Holdfast has migrated it. Upgrade this one "
+            f"(pip install -U holdfast-agents) and start the process again, or choose another namespace."
+        )
 
 
 def ddl(schema: str, role: str | None = None, version: int = 0) -> str:

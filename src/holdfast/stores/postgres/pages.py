@@ -23,6 +23,11 @@ LISTS: Final[dict[str, str]] = {
         "WHERE (workflow, state, key) < (q.w, q.s, q.k) AND (workflow, state, key) >= (q.w, q.s, q.f){filters} "
         "ORDER BY workflow DESC, state DESC, key DESC LIMIT %s"
     ),
+    "LIST_STATE": (
+        "SELECT key FROM (SELECT %s::text || '.' AS s, %s::bigint AS k, %s::bigint AS f) q CROSS JOIN {s}.runs "
+        "WHERE (state || '.', key) < (q.s, q.k) AND (state || '.', key) >= (q.s, q.f){filters} "
+        "ORDER BY state || '.' DESC, key DESC LIMIT %s"
+    ),
     "NEWEST_CREATED": "SELECT max(key + 0) FROM {s}.runs WHERE created_at >= %s AND created_at < %s",
     "KNOWN_WORKFLOWS": _KNOWN_WORKFLOWS,
     "CREATED_BELOW": (

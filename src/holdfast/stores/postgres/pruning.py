@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.stores.postgres.bulk import changes, delete, questions
+from holdfast.stores.rules import WORKERS_KEPT
 from holdfast.stores.sql import blobs
 
 _REFERENCE = "CASE WHEN octet_length({0}) = 33 AND get_byte({0}, 0) = 0 THEN {0} END"
@@ -26,6 +27,17 @@ def _of_runs(table: str, *columns: str) -> str:
 
 def _forget(table: str, column: str = "run") -> str:
     return delete(table, "key:i", f"{column} = q.key")
+
+
+def _forget_workers(by_lease: int, oldest: str) -> str:
+    """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
+    return (
+        "DELETE FROM {s}.workers WHERE id = ANY(ARRAY(SELECT w.id FROM (SELECT id, lease_until FROM {s}.workers "
+        f"WHERE by_lease = {by_lease} AND state <> 'live' ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) w "
+        f"WHERE w.lease_until < least(%s::float8, coalesce(({oldest}), %s::float8)) "
+        "AND (SELECT 1 FROM {s}.runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL LIMIT 1) "
+        "IS NULL))"
+    )
 
 
 PRUNING: Final[dict[str, str]] = {
@@ -100,12 +112,8 @@ PRUNING: Final[dict[str, str]] = {
         ),
     ),
     "FORGET_BLOB": delete("blobs", "hash:b", "hash = q.hash"),
-    "FORGET_LISTENERS": (
-        "DELETE FROM {s}.workers WHERE id = ANY(ARRAY(SELECT w.id FROM (SELECT id, lease_until FROM {s}.workers "
-        "WHERE by_lease = 1 AND state <> 'live' ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) w "
-        "WHERE w.lease_until < least(%s::float8, "
-        "coalesce((SELECT min(created_at) FROM {s}.runs WHERE by_delivery + 0 = 1), %s::float8)) "
-        "AND (SELECT 1 FROM {s}.runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL LIMIT 1) "
-        "IS NULL))"
+    "FORGET_LISTENERS": _forget_workers(1, "SELECT min(created_at) FROM {s}.runs WHERE by_delivery + 0 = 1"),
+    "FORGET_WORKERS": _forget_workers(
+        0, f"SELECT created_at - {WORKERS_KEPT} FROM {{s}}.runs ORDER BY created_at, key LIMIT 1"
     ),
 }

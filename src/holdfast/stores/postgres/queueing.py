@@ -12,8 +12,13 @@ from typing import Final
 
 from holdfast.stores.postgres.bulk import changes, insert, insert_last, questions, update
 
-DUE_AS = "CASE WHEN due_as > 1 AND cancel <> '' THEN 6 ELSE due_as END"
-"""What ``ready`` is when a run is due: see ``schema``."""
+
+def due_as(suspicion: str = "suspicion", cancelled: str = "cancel <> ''") -> str:
+    """What ``ready`` is when a run is due: see ``schema``."""
+    return f"CASE WHEN {suspicion} > 1 THEN 7 WHEN due_as > 1 AND {cancelled} THEN 6 ELSE due_as END"
+
+
+DUE_AS = due_as()
 
 _OF_VERSION = "queue = {o} AND workflow = {w} AND version = {v} AND ready"
 _OF_KEY = "queue = {o} AND queue_key = {k} AND ready"
@@ -194,7 +199,9 @@ QUEUEING: Final[dict[str, str]] = {
         "AND finished_at IS NULL ORDER BY queue, queue_key, key LIMIT %s) c ORDER BY c.key OFFSET 0) c "
         "CROSS JOIN LATERAL (SELECT key FROM {s}.runs WHERE key = c.key OFFSET 0 FOR NO KEY UPDATE) r"
     ),
-    "UNLIMIT_RUN": update("key:i", "due_as = 1, turn = 0, ready = CASE WHEN ready > 1 THEN 1 ELSE ready END"),
+    "UNLIMIT_RUN": update(
+        "key:i", "due_as = 1, turn = 0, ready = CASE WHEN ready BETWEEN 2 AND 6 THEN 1 ELSE ready END"
+    ),
     "DROP_QUEUE": "DELETE FROM {s}.queues WHERE name = %s",
     "DROP_TURNS": "DELETE FROM {s}.queue_turns WHERE queue = %s",
     "DROP_KEYS": "DELETE FROM {s}.queue_keys WHERE queue = %s",

@@ -39,17 +39,16 @@ REOPENING: Final[dict[str, str]] = {
         "UPDATE {s}.approvals SET state = 'withdrawn' WHERE run = %(run)s AND (approvals.position >= %(positions)s "
         f"OR approvals.position IN (SELECT records.position FROM {{s}}.records WHERE kind = 9 AND {_TAKEN}))"
     ),
-    "TAKE_BACK_OUTCOMES": (
-        "DELETE FROM {s}.attempts WHERE run = %(run)s AND position >= %(positions)s AND outcome IS NOT NULL"
-    ),
+    "TAKE_BACK_ATTEMPTS": ("DELETE FROM {s}.attempts WHERE run = %(run)s AND position >= %(positions)s AND intent = 0"),
     "NOTE_REWOUND": (
         "UPDATE {s}.runs SET rewound = CASE rewound WHEN '[]' THEN '[' ELSE left(rewound, -1) || ', ' END "
         "|| %s::bigint || ']' WHERE key = %s"
     ),
     "REOPEN_RUN": (
-        "UPDATE {s}.runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, "
-        f"finished_at = NULL, due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
-        f"ELSE {_REOPENED_AS} END, dedup = '', wake_at = %s, deadline = CASE WHEN deadline > %s THEN deadline END, "
+        "UPDATE {s}.runs SET state = 'pending', owner = NULL, deliveries = 0, suspicion = 0, output = NULL, "
+        f"error = NULL, finished_at = NULL, due_as = {_REOPENED_AS}, "
+        f"ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 ELSE {_REOPENED_AS} END, "
+        f"dedup = '', wake_at = %s, deadline = CASE WHEN deadline > %s THEN deadline END, "
         f"unclaimed = least(unclaimed, 1), cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, "
         "paused_at = NULL, rewind = NULL WHERE key = %s"
     ),

@@ -30,7 +30,7 @@ from holdfast.stores.postgres.bulk import Bulk, changes, delete, given, insert, 
 from holdfast.stores.postgres.keeping import KEEPING
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.pruning import PRUNING
-from holdfast.stores.postgres.queueing import DUE_AS, LIMITED_AT, QUEUEING
+from holdfast.stores.postgres.queueing import DUE_AS, LIMITED_AT, QUEUEING, due_as
 from holdfast.stores.postgres.reopening import REOPENING
 from holdfast.stores.postgres.schedules import SCHEDULING
 from holdfast.stores.sql.statements import Statements
@@ -48,7 +48,7 @@ _RUN = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
     "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
-    "by_delivery"
+    "by_delivery, suspicion"
 )
 _RECORD = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 _RECORD_VALUES = (
@@ -65,8 +65,10 @@ _CLAIMED = (
     "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
     "(SELECT 1 FROM {s}.workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
-_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, {_CLAIMED}"
-_FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
+_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, parked_by = NULL, {_CLAIMED}"
+_FREED_AS = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {} END"
+_FREED = _FREED_AS.format(DUE_AS)
+_WOKEN = f"ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END"  # one that is set aside stays so
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 
 # Those that are still being restored are let alone.
@@ -77,6 +79,7 @@ _WANTED = "unnest(%(workflows)s::text[], %(versions)s::text[]) w (name, version)
 _ON = f"{_WANTED} WHERE NOT EXISTS (SELECT 1 FROM {{s}}.switches o WHERE o.workflow = w.name)"
 _READY = f"FROM {{s}}.runs WHERE ready = 1 AND workflow = w.name AND version = w.version AND {_SERVED}"
 _TIMERS = f"FROM {{s}}.runs WHERE ready = 0 AND workflow = w.name AND version = w.version AND {_SERVED}"
+_SUSPECTS = f"FROM {{s}}.runs WHERE ready = 7 AND workflow = w.name AND version = w.version AND {_SERVED}"
 
 _RUNS: Final[dict[str, str]] = {
     "GET_RUN": questions("id:t", f"SELECT {_RUN} FROM {{s}}.runs WHERE id = q.id"),
@@ -107,32 +110,33 @@ _RUNS: Final[dict[str, str]] = {
         "turn, dedup, debounced, by_delivery FROM {q} ORDER BY id",
     ),
     "TAG_RUN": insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING"),
-    "RESET_DELIVERIES": update("key:i", "deliveries = 0"),
+    "RESET_DELIVERIES": update("key:i", "deliveries = 0, suspicion = 0"),
     "FINISH_RUN": update(
         "state:t output:b error:b finished_at:f rewind:t key:i",
         "state = q.state, output = q.output, error = q.error, finished_at = q.finished_at, rewind = q.rewind, "
         + _NO_MORE,
     ),
     "PARK_RUN": update(
-        "ready:i wake_at:f waits_for:t key:i",
-        "state = 'waiting', owner = NULL, ready = q.ready, wake_at = q.wake_at, waits_for = q.waits_for",
+        "ready:i wake_at:f waits_for:t by_holder:i key:i",
+        "state = 'waiting', owner = NULL, ready = q.ready, wake_at = q.wake_at, waits_for = q.waits_for, "
+        "suspicion = 0, parked_by = CASE WHEN q.by_holder = 1 THEN runs.owner END",
     ),
     "RELEASE_RUN": update("wake_at:f key:i", f"{_FREED}, wake_at = q.wake_at"),
     "RELEASE_LATER": update(
         "wake_at:f counted:i key:i",
-        "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 0 END, wake_at = q.wake_at, "
+        f"{_FREED_AS.format('CASE WHEN suspicion > 1 THEN 7 ELSE 0 END')}, wake_at = q.wake_at, "
         "deliveries = deliveries + q.counted",
     ),
-    "DELIVERIES": questions("key:i", "SELECT deliveries, max_deliveries FROM {s}.runs WHERE key = q.key"),
+    "DELIVERIES": questions("key:i", "SELECT deliveries, max_deliveries, suspicion FROM {s}.runs WHERE key = q.key"),
     "WAKE_RUN": update(
         "wake_at:f key:i",
-        f"ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = q.wake_at",  # set aside: stays so
+        f"{_WOKEN}, wake_at = q.wake_at",
         " AND runs.state = 'waiting' AND runs.paused_at IS NULL",
     ),
     "CANCEL_HELD": update("key:i", f"{_ASKED}, paused_at = NULL"),
     "CANCEL_SLEEPING": update(
         "wake_at:f key:i",
-        f"{_ASKED}, paused_at = NULL, ready = CASE WHEN due_as > 1 THEN 6 ELSE 1 END, wake_at = q.wake_at",
+        f"{_ASKED}, paused_at = NULL, ready = {due_as(cancelled='true')}, wake_at = q.wake_at",
     ),
     "CANCEL_AT_ONCE": update(
         "finished_at:f key:i", f"{_ASKED}, state = 'cancelled', finished_at = q.finished_at, {_NO_MORE}"
@@ -149,7 +153,11 @@ _RUNS: Final[dict[str, str]] = {
         "state = 'running', epoch = epoch + 1, owner = q.owner, ready = NULL, wake_at = NULL, waits_for = '', "
         "due_as = CASE due_as WHEN 2 THEN 3 ELSE due_as END, dedup = CASE debounced WHEN 1 THEN '' ELSE dedup END",
     ),
-    "FREE_RUN": update("wake_at:f deliveries:i key:i", f"{_FREED}, wake_at = q.wake_at, deliveries = q.deliveries"),
+    "FREE_RUN": update(
+        "wake_at:f deliveries:i suspicion:i key:i",
+        f"{_FREED_AS.format(due_as('q.suspicion'))}, wake_at = q.wake_at, deliveries = q.deliveries, "
+        "suspicion = q.suspicion",
+    ),
     "KILL_RUN": update(
         "deliveries:i error:b finished_at:f key:i",
         f"state = 'dead', deliveries = q.deliveries, error = q.error, finished_at = q.finished_at, {_NO_MORE}",
@@ -207,12 +215,15 @@ _JOURNALS: Final[dict[str, str]] = {
         "FROM {s}.records WHERE run = %s AND seq < %s ORDER BY seq"
     ),
     "NOTE_ATTEMPT": insert_last(
-        "attempts", "run:i position:i attempt:i intent:i progress:b error:t at:f name:t", "run, position"
+        "attempts",
+        "run:i position:i attempt:i intent:i progress:b error:t at:f name:t retry_at:f failing_since:f",
+        "run, position",
     ),
     "CLEAR_ATTEMPT": delete("attempts", "run:i position:i", "run = q.run AND position = q.position"),
     "ATTEMPTS": questions(
         "run:i",
-        "SELECT position, attempt, intent, progress, error, at, name, outcome FROM {s}.attempts WHERE run = q.run",
+        "SELECT position, attempt, intent, progress, error, at, name, outcome, retry_at, failing_since "
+        "FROM {s}.attempts WHERE run = q.run",
     ),
     "OUTCOME": "SELECT 1 FROM {s}.attempts WHERE run = %s AND position = %s AND name = %s AND outcome IS NOT NULL",
 }
@@ -315,9 +326,13 @@ _REST: Final[dict[str, str]] = {
         "CROSS JOIN LATERAL (SELECT key, id FROM {s}.runs WHERE id = q.id OFFSET 0) r "
         "CROSS JOIN LATERAL (SELECT * FROM {s}.usages WHERE run = r.key OFFSET 0) u"
     ),
-    "SWITCHES": "SELECT workflow, off_since FROM {s}.switches",
-    "SWITCH_OFF": "INSERT INTO {s}.switches (workflow, off_since) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-    "SWITCH_ON": "DELETE FROM {s}.switches WHERE workflow = %s",
+    "SWITCHES": "SELECT workflow, off_since, set_by, reason, is_temporary FROM {s}.switches",
+    "SWITCH_OFF": """
+        INSERT INTO {s}.switches AS old (workflow, off_since, set_by, reason, is_temporary) VALUES (%s, %s, %s, %s, %s)
+        ON CONFLICT (workflow) DO UPDATE SET set_by = excluded.set_by, reason = excluded.reason, is_temporary = 0
+        WHERE old.is_temporary = 1 AND excluded.is_temporary = 0
+        """,
+    "SWITCH_ON": "DELETE FROM {s}.switches WHERE workflow = %s AND is_temporary >= %s",
     # One that is there is locked: nobody deletes it before the commit (see ``pruning``).
     "KEEP_BLOB": insert(
         "blobs", "hash:b size:i data:b", " ORDER BY q.hash ON CONFLICT (hash) DO UPDATE SET size = excluded.size"
@@ -327,27 +342,45 @@ _REST: Final[dict[str, str]] = {
     "PUBLISH": insert_last(
         "workflows",
         "name:t parameters:t id_template:t queue:t timeout:f tags:t budget:t is_agent:i max_deliveries:i "
-        "announced_at:f queue_key:t by_delivery:i",
+        "announced_at:f queue_key:t by_delivery:i inputs_schema:t",
         "name",
     ),
     "SPECS": (
         "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, "
-        "queue_key, by_delivery FROM {s}.workflows"
+        "queue_key, by_delivery, inputs_schema FROM {s}.workflows"
     ),
 }
 
 _CLAIMS: Final[dict[str, str]] = {
     "HAS_DUE": (
         f"SELECT EXISTS (SELECT 1 FROM {_ON} AND ((SELECT 1 {_READY} LIMIT 1) IS NOT NULL "
-        f"OR (SELECT 1 {_TIMERS} AND wake_at <= %(now)s LIMIT 1) IS NOT NULL)) "
+        f"OR (SELECT 1 {_TIMERS} AND wake_at <= %(now)s LIMIT 1) IS NOT NULL "
+        f"OR (SELECT 1 {_SUSPECTS} AND wake_at <= %(now)s LIMIT 1) IS NOT NULL)) "
         f"OR coalesce(({LIMITED_AT}) <= %(now)s, false)"
     ),
     "NEXT_READY": (
-        f"SELECT min((SELECT wake_at {_READY} ORDER BY workflow, version, priority DESC, key LIMIT 1)), ({LIMITED_AT}) "
-        f"FROM {_ON}"
+        f"SELECT min((SELECT wake_at {_READY} ORDER BY workflow, version, priority DESC, key LIMIT 1)), "
+        f"({LIMITED_AT}), min((SELECT wake_at {_SUSPECTS} ORDER BY workflow, version, wake_at LIMIT 1)) FROM {_ON}"
+    ),
+    "SUSPECTS": questions(
+        "workflow:t version:t before:f few:i",
+        "SELECT key, queue, queue_key, priority, suspicion, (due_as > 1)::int, (cancel <> '')::int FROM {s}.runs "
+        "WHERE ready = 7 AND workflow = q.workflow AND version = q.version AND wake_at <= q.before "
+        "ORDER BY suspicion DESC, priority DESC, key LIMIT q.few",
     ),
     "NEXT_TIMER": f"SELECT min((SELECT wake_at {_TIMERS} ORDER BY workflow, version, wake_at LIMIT 1)) FROM {_ON}",
 }
+
+
+def _each(column: str, order: str, condition: str) -> str:
+    """The different values of a column, found by one step through its index for each."""
+    first = f"SELECT {column} FROM {{s}}.runs WHERE {condition}"
+    return (
+        f"WITH RECURSIVE e (id) AS (({first} ORDER BY {order} LIMIT 1) UNION ALL "
+        f"SELECT ({first} AND {column} > e.id ORDER BY {order} LIMIT 1) FROM e WHERE e.id IS NOT NULL) "
+        "SELECT id FROM e WHERE id IS NOT NULL"
+    )
+
 
 _WORKERS: Final[dict[str, str]] = {
     # Whoever declares it dead locks its row against this; renewing a lease does not.
@@ -356,17 +389,16 @@ _WORKERS: Final[dict[str, str]] = {
     ),
     "WORKER": f"SELECT {_WORKER} FROM {{s}}.workers WHERE id = %s",
     "WORKERS": (
-        f"SELECT {_WORKER} FROM {{s}}.workers w WHERE state = 'live' "
-        "OR (SELECT 1 FROM {s}.runs WHERE owner = w.id AND owner IS NOT NULL LIMIT 1) IS NOT NULL "
-        "OR (SELECT 1 FROM {s}.runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL LIMIT 1) "
-        "IS NOT NULL "
-        "OR id = ANY(%s::bigint[]) ORDER BY id"
+        f"SELECT {_WORKER} FROM {{s}}.workers WHERE id = ANY(ARRAY(SELECT id FROM {{s}}.workers WHERE state = 'live') "
+        f"|| ARRAY({_each('owner', 'owner, key', 'owner IS NOT NULL')}) "
+        f"|| ARRAY({_each('starter', 'starter', 'starter IS NOT NULL AND finished_at IS NULL')}) "
+        "|| %s::bigint[]) ORDER BY id"
     ),
     "SERVE": "UPDATE {s}.workers SET workflows = %s WHERE id = %s",
-    "LEASE": "SELECT lease_until FROM {s}.workers WHERE id = %s AND state = 'live' FOR UPDATE",
+    "LEASE": "SELECT beat_at, lease_until FROM {s}.workers WHERE id = %s AND state = 'live' FOR UPDATE",
     "END_WORKER": "UPDATE {s}.workers SET state = %s WHERE id = %s",
     "HELD_RUNS": (
-        "SELECT key, id, deliveries, max_deliveries FROM {s}.runs WHERE owner = %s AND owner IS NOT NULL "
+        "SELECT key, id, deliveries, max_deliveries, suspicion FROM {s}.runs WHERE owner = %s AND owner IS NOT NULL "
         "AND state || '' = 'running' ORDER BY key FOR NO KEY UPDATE"
     ),
     "HELD_WITH_BUDGET": (
@@ -375,6 +407,11 @@ _WORKERS: Final[dict[str, str]] = {
     "RELEASE_ALL": (
         f"UPDATE {{s}}.runs SET {_FREED}, wake_at = %s WHERE key = ANY(ARRAY(SELECT key FROM {{s}}.runs "
         "WHERE owner = %s AND owner IS NOT NULL AND state || '' = 'running' ORDER BY key FOR NO KEY UPDATE))"
+    ),
+    "WAKE_PARKED_BY": (
+        f"UPDATE {{s}}.runs SET {_WOKEN}, wake_at = %s WHERE key = ANY(ARRAY(SELECT key FROM {{s}}.runs "
+        "WHERE parked_by = %s AND parked_by IS NOT NULL AND state || '' = 'waiting' AND paused_at IS NULL "
+        "ORDER BY key FOR NO KEY UPDATE))"
     ),
 }
 

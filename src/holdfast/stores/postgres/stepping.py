@@ -35,6 +35,7 @@ from holdfast.core.records import Attempt
 from holdfast.errors import StepError, StoreUnavailable, UsageError
 from holdfast.stores.operations import Run, Verdict
 from holdfast.stores.postgres.adapters import escaped
+from holdfast.stores.postgres.connections import connect_plainly, is_shared
 from holdfast.stores.postgres.faults import is_lost, outcome_is_unknown, store_error
 from holdfast.stores.transactions import StepTransaction, ended_by_itself, refused
 
@@ -160,8 +161,8 @@ class AsyncStepConnection(psycopg.AsyncConnection[Any]):
 class Session:
     """A connection to the server, without the Python object around it."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.is_pooled = connection.info.backend_pid != _pid(connection)
+    def __init__(self, connection: psycopg.Connection[Any], *, is_shared: bool) -> None:
+        self.is_pooled = is_shared or connection.info.backend_pid != _pid(connection)
         self.used_at = time.monotonic()
         self.pgconn = _taken_from(connection)
 
@@ -192,8 +193,8 @@ class Session:
 class Sessions:
     """Those of a store."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], schema: str, shown: str) -> None:
-        self._connect = connect
+    def __init__(self, url: str, schema: str, shown: str) -> None:
+        self._url = url
         self._is_held = _IS_HELD.format(s=schema).encode()
         self._shown = shown
         self._idle: list[Session] = []
@@ -246,9 +247,9 @@ class Sessions:
         with self._guard:
             if self._idle:
                 return self._idle.pop(), False
-        connection = self._connect()
+        connection = connect_plainly(self._url)
         try:
-            return Session(connection), True
+            return Session(connection, is_shared=is_shared(self._url)), True
         except BaseException as error:
             connection.close()
             if isinstance(error, psycopg.Error):

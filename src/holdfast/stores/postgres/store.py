@@ -8,8 +8,12 @@ does what depends on a session. A fourth one is opened for the lists that people
 commit, and goes through the keeper. What a process that dies in between has not told is found all the same: by those
 that look for dead workers, and by the look that every worker takes now and then (see ``workers``).
 
-**Time.** Machines disagree; the database's clock is the same for all. The store keeps its distance from it. Leases are
-the one thing in which that would not do: for them the database itself is asked what time it is.
+**Time.** Machines disagree; the database's clock is the same for all. ``now`` is an estimate of it (see ``clocks``),
+which every new connection and every look correct. Renewals of leases are written with the database's own time.
+
+**Cut off.** The server drops the locks of all workers when it loses its connections to them, as when a network is away.
+A process that could not connect itself knows that others could not either, and gives them time to come back
+(``REJOIN``) before it takes a free lock for a death.
 """
 
 from __future__ import annotations
@@ -18,31 +22,36 @@ import asyncio
 import logging
 import secrets
 import sys
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
 
+import psycopg
+
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
-from holdfast.errors import StoreError, StoreLocked, StoreUnavailable, UsageError
+from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
+from holdfast.stores.clocks import DatabaseClock, elapsed
 from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, Reaped
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Answer, Op, Run, Verdict
 from holdfast.stores.postgres import stepping
-from holdfast.stores.postgres.connections import Connection, connect, connect_plainly, split_url
+from holdfast.stores.postgres.connections import Connection, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.faults import store_error
 from holdfast.stores.postgres.keeper import Keeper
 from holdfast.stores.postgres.lines import Line
-from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.migrations import check_compatible, compatible_from, migrate
 from holdfast.stores.postgres.notifying import Notifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
-from holdfast.stores.postgres.workers import Looker, Seen, lock_class
+from holdfast.stores.postgres.workers import Doubtful, Looker, Seen, lock_class
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.sql.batch import plain_records
 from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.queues import Outcome
 from holdfast.stores.sql.rows import Reader
 from holdfast.stores.sql.stepping import find_out
@@ -58,6 +67,9 @@ SECOND_LOOK = 0.1
 BURYING_PATIENCE = 0.25
 """Seconds to wait for rows of a worker that seems to be dead. It may be a process that was suspended with these rows
 locked, and all who see that would wait for as long as the server lets it be."""
+REJOIN = 5.0
+"""Seconds after the last failed attempt to connect in which free locks mean nothing. Others pause for up to a second
+between two attempts, and an attempt takes its time where packets get lost."""
 FOLLOW_EVERY = 0.25
 """Seconds after which whoever follows runs looks again, where news cannot be heard."""
 FALLBACK = 5.0
@@ -99,8 +111,7 @@ class PgStore(SqlStore):
         self.url = in_namespace(shown_url(self._target), self.namespace)
         self.schema = schema_of(self.namespace)
         self._given_clock = clock
-        self._offset = 0.0
-        """How far the database's clock is ahead of this machine's."""
+        self._clock = DatabaseClock(self.url)
         self._reader = Reader(self.url)
         self._looker = Looker(PgStatements(self.schema))
         self._look_every = look_every
@@ -110,6 +121,9 @@ class PgStore(SqlStore):
         self._keeping: Keeper[PgDatabase] | None = None
         self._sessions: Sessions | None = None
         """The connections of transactional steps."""
+        self._is_migrated = False
+        self._refusal: SchemaTooNew | None = None
+        """A newer Holdfast has migrated the schema: nothing more is done here."""
         self._mine: set[int] = set()
         """Workers registered through this object that have not retired."""
         self._lost: set[int] = set()
@@ -119,7 +133,12 @@ class PgStore(SqlStore):
         self._cursor = 0
         """Where the last look for signals ended."""
         self._switches = ""
-        self._suspects: list[Suspect] = []
+        self._doubtful: list[Doubtful] = []
+        """Workers that the last look has found to be perhaps dead."""
+        self._looked_at = 0.0
+        """The database's clock at the last look."""
+        self._unreachable_at = float("-inf")
+        """When an attempt to connect last failed, in ``elapsed`` time."""
         self._looking: asyncio.Task[None] | None = None
         self._has_looked = False
         self._news = asyncio.Event()
@@ -135,10 +154,11 @@ class PgStore(SqlStore):
         if self._writing is not None:
             return
         self._news, self._notifier = asyncio.Event(), Notifier(self.schema, self._notify)  # not those of another loop
-        self._follows = False
+        self._follows = self._is_migrated = False
+        self._refusal = None
         writing = self._line("writer")
         keeping = Keeper(
-            partial(connect, self._target, durable=False),
+            partial(self._connect, durable=False),
             self._wrapped,
             self.url,
             lock_class=lock_class(self.schema),
@@ -148,9 +168,7 @@ class PgStore(SqlStore):
         )
         try:
             await writing.do(lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled))
-            before = time.time()
-            clock = await writing.do(lambda db: db.ask("SELECT extract(epoch FROM clock_timestamp())::float8"))
-            self._set_clock(clock[0][0], before)
+            self._is_migrated = True
             await keeping.start()
         except BaseException:
             writing.close()
@@ -160,10 +178,31 @@ class PgStore(SqlStore):
         self._reading = self._line("reader")
 
     def _line(self, name: str) -> Line[PgDatabase]:
-        return Line(partial(connect, self._target), self._wrapped, self.url, name)
+        return Line(self._connect, self._wrapped, self.url, name)
+
+    def _connect(self, *, durable: bool = True) -> Connection:
+        try:
+            return connect(self._target, durable=durable)
+        except StoreUnavailable:
+            self._unreachable_at = elapsed()
+            raise
 
     def _wrapped(self, connection: Connection) -> PgDatabase:
+        self._clock.note(*connection.told_time)
+        if self._is_migrated:
+            try:
+                self._check_schema(compatible_from(connection, self.schema))
+            except psycopg.Error as error:
+                raise store_error(error, self.url) from error
         return PgDatabase(connection, self.schema)
+
+    def _check_schema(self, needed: int) -> None:
+        """Refuse everything from now on if a newer Holdfast has migrated the schema."""
+        try:
+            check_compatible(self.schema, needed)
+        except SchemaTooNew as error:
+            self._refusal = error
+            raise
 
     def _notify(self, channel: str) -> None:
         if self._keeping is not None:
@@ -217,6 +256,8 @@ class PgStore(SqlStore):
         return self._opened(self._keeping)
 
     def _opened(self, line: T | None) -> T:
+        if self._refusal is not None:
+            raise SchemaTooNew(*self._refusal.args)
         if line is None:
             raise StoreUnavailable(f"{self.url} is not open: call open() first (or it has been closed)")
         return line
@@ -224,7 +265,7 @@ class PgStore(SqlStore):
     # Time
 
     def now(self) -> float:
-        return time.time() + self._offset if self._given_clock is None else self._given_clock()
+        return self._clock.now() if self._given_clock is None else self._given_clock()
 
     def _time_at(self, theirs: float | None) -> float:
         return self.now() if theirs is None or self._given_clock is not None else theirs
@@ -233,9 +274,6 @@ class PgStore(SqlStore):
     def _time(self) -> float | None:
         """What leases are measured by: the database's clock, unless a test has its own."""
         return None if self._given_clock is None else self._given_clock()
-
-    def _set_clock(self, theirs: float, asked_at: float) -> None:
-        self._offset = theirs - (asked_at + time.time()) / 2
 
     # Writing, and telling others
 
@@ -256,9 +294,17 @@ class PgStore(SqlStore):
         return [*repeat(Verdict.DONE, len(rows))] if appended is not None and await appended else None
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
-        runs = await super().claim(worker, workflows=workflows, queues=queues, limit=limit)
+        runs = await super().claim(
+            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        )
         for run in runs:
             if run.limited:
                 self._notifier.note_limited(run)
@@ -276,13 +322,13 @@ class PgStore(SqlStore):
             self._notifier.tell_all()
         return ended
 
-    async def switch_off(self, workflow: str) -> bool:
-        done = await super().switch_off(workflow)
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+        done = await super().switch_off(workflow, by, reason, temporary=temporary)
         self._notifier.tell_of_work()
         return done
 
-    async def switch_on(self, workflow: str) -> bool:
-        done = await super().switch_on(workflow)
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        done = await super().switch_on(workflow, only_temporary=only_temporary)
         self._notifier.tell_of_work()
         return done
 
@@ -319,7 +365,7 @@ class PgStore(SqlStore):
     ) -> PgStepTransaction | None:
         self._opened(self._writing)
         if self._sessions is None:
-            self._sessions = Sessions(partial(connect_plainly, self._target), self.schema, self.url)
+            self._sessions = Sessions(self._target, self.schema, self.url)
 
         def ask() -> Awaitable[Verdict]:
             return self._write(lambda db: find_out(db, run, attempt, self.now()))
@@ -343,8 +389,8 @@ class PgStore(SqlStore):
             self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
         return number
 
-    def _note_servers(self, db: PgDatabase, workers: Collection[int], began: float) -> None:
-        """The keeper has locks again, or has got them late."""
+    def _note_servers(self, db: PgDatabase, workers: Collection[int], began: float | None) -> None:
+        """The keeper has locks again, or has got them late, or cannot have any."""
         for worker in workers:
             self._looker.note_server(db, worker, began)
 
@@ -365,17 +411,25 @@ class PgStore(SqlStore):
         with suppress(StoreUnavailable):  # then it is free already
             await self._keeper.let_go(worker)
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         if self._looking is None or not self._has_looked:
             await self._look(me)
-        suspects, self._suspects = self._suspects, []
-        if by_lease is not None:
-            listeners = await self._read(lambda db: self._looker.listeners_over(db, by_lease, self._time))
-            suspects = [*suspects, *(one for one in listeners if one.id != me)]
+        doubtful, self._doubtful = self._doubtful, []
+        # Of two times the earlier one: the database's clock may have been set since the window was made.
+        until = self._looked_at if window is None else min(window.until, self._looked_at)
+        counted = LeaseWindow(0.0 if window is None else window.since, until)
+        suspects = [
+            one.suspect
+            for one in doubtful
+            if (one.has_lost_lock and self._may_trust_locks()) or counted.has_passed(one.beat_at, one.lease_until)
+        ]
+        if by_lease:
+            listeners = await self._read(lambda db: self._looker.listeners_over(db, counted))
+            suspects += [one for one in listeners if one.id != me]
         reaped = Reaped()
         for suspect in suspects:
             try:
-                one = await self._opened(self._writing).do(partial(self._bury, suspect))
+                one = await self._opened(self._writing).do(partial(self._bury, suspect, counted))
             except StoreLocked:
                 continue  # another worker is at it, or it was stopped in the middle of a commit: the next look tells
             reaped = Reaped(reaped.workers + one.workers, reaped.released + one.released, reaped.dead + one.dead)
@@ -383,13 +437,17 @@ class PgStore(SqlStore):
             self._notifier.tell_all()  # also what the dead ones have not told any more
         return reaped
 
-    def _bury(self, suspect: Suspect, db: PgDatabase) -> Reaped:
+    def _may_trust_locks(self) -> bool:
+        """Whether a free lock means that a worker is dead, and not that all were cut off a moment ago."""
+        return elapsed() - self._unreachable_at > REJOIN
+
+    def _bury(self, suspect: Suspect, counted: LeaseWindow, db: PgDatabase) -> Reaped:
         """Bury a worker, unless somebody holds what that needs: commits must not have to wait for long behind it."""
 
-        def is_dead(suspect: Suspect, lease_until: float) -> bool:
-            if lease_until < self._looker.clock(db, self._time):
+        def is_dead(suspect: Suspect, beat_at: float, lease_until: float) -> bool:
+            if counted.has_passed(beat_at, lease_until):
                 return True
-            return not suspect.by_lease and self._looker.has_lost_its_lock(db, suspect)
+            return not suspect.by_lease and self._may_trust_locks() and self._looker.has_lost_its_lock(db, suspect)
 
         db.patience = BURYING_PATIENCE
         try:
@@ -415,23 +473,33 @@ class PgStore(SqlStore):
 
     async def _look(self, me: int | None) -> None:
         seen = await self._seen(me)
-        if seen.suspects and self._look_every:
+        if seen.doubtful or me is None or not self._look_every:  # else only the worker's neighbors matter
+            seen = seen._replace(doubtful=await self._find_doubtful(me))
+        if seen.doubtful and self._look_every:
             await asyncio.sleep(SECOND_LOOK)
-            again = await self._seen(me)
-            seen = again._replace(suspects=[suspect for suspect in again.suspects if suspect in seen.suspects])
+            known = {one.suspect for one in seen.doubtful}
+            seen = seen._replace(doubtful=[one for one in await self._find_doubtful(me) if one.suspect in known])
         self._has_looked = True
-        self._suspects = seen.suspects
+        self._doubtful, self._looked_at = seen.doubtful, seen.at
         self._notifier.is_followed = seen.is_followed
-        if seen.suspects or seen.is_due or seen.has_news or seen.switches != self._switches:
+        if seen.doubtful or seen.is_due or seen.has_news or seen.switches != self._switches:
             self._switches = seen.switches
             self._news.set()
 
+    async def _find_doubtful(self, me: int | None) -> list[Doubtful]:
+        return await self._read(lambda db: self._looker.doubtful(db, me or 0, self._time))
+
     async def _seen(self, me: int | None) -> Seen:
-        before = time.time()
-        seen = await self._read(
-            lambda db: self._looker.look(db, me or 0, self._wanted, self._cursor, self.now(), self._time)
-        )
-        self._set_clock(seen.at, before)
+        def look(db: Database) -> tuple[Seen, float, float]:
+            asked = elapsed()
+            seen = self._looker.look(db, me or 0, self._wanted, self._cursor, self.now(), self._time)
+            return seen, asked, elapsed()
+
+        seen, asked, answered = await self._read(look)
+        self._clock.note(seen.at, asked, answered)
+        if self._given_clock is None:
+            self._clock.warn_if_wrong()
+        self._check_schema(seen.compatible_from)
         return seen
 
     async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:

@@ -5,6 +5,12 @@ are put into libpq's buffer first, and leave in one piece: for a batch of ten st
 All else is psycopg's: how values are dumped and loaded, how errors are made, and how a thread waits.
 
 If a statement fails, the server passes over all that follow, and the first error is raised.
+
+**Prepared statements** are named after their content. Where a pooler hands one session to several clients without our
+knowledge, a name can therefore mean nothing but the statement that we want, whoever has prepared it. Two errors remain:
+the session does not know a name, because it is another one now or because somebody has thrown its statements away; or
+it knows one that we have not prepared in it, which shows that it is shared. Then nothing is prepared any more.
+``Unprepared`` is raised for both, and the work can be repeated.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -21,7 +28,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.waiting import Ready, Wait
 
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.sql.database import Row, Values
+from holdfast.stores.sql.database import Collision, Row, Values
 
 if TYPE_CHECKING:
     from psycopg.abc import Transformer as AnyTransformer
@@ -33,6 +40,10 @@ Waits = Generator[Wait, Ready | int, T]
 
 _PLACEHOLDER = re.compile(r"%%|%(?:\((\w+)\))?s")
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
+
+
+class Unprepared(Collision):
+    """The session does not have the prepared statements that it was expected to have."""
 
 
 class Sent(NamedTuple):
@@ -73,10 +84,9 @@ class Trips:
         self._transformer: AnyTransformer = Transformer(connection)
         self._prepared: dict[tuple[bytes, Sequence[int]], bytes] = {}
         """Names of statements that the server knows, by their text and the types of their values."""
-        self._numbers = count()
 
     def make(self, sent: Sequence[Sent]) -> list[Result]:
-        """Carry out statements, in order, and wait for it here. Raises what psycopg raises."""
+        """Carry out statements, in order, and wait for it here. Raises what psycopg raises, and ``Unprepared``."""
         return self._connection.wait(self.steps(sent))
 
     def steps(self, sent: Sequence[Sent]) -> Waits[list[Result]]:
@@ -88,14 +98,14 @@ class Trips:
         new: dict[int, tuple[bytes, Sequence[int]]] = {}
         places: list[int] = []
         expected = 0
+        is_pooled = self._connection.is_pooled
         for query, params, types, formats in dumped:
-            if self._connection.is_pooled:
+            if is_pooled:
                 pgconn.send_query_params(query, params, types, formats, Format.BINARY)
             else:
                 name = self._prepared.get((query, types))
                 if name is None:
-                    name = b"holdfast_%d" % next(self._numbers)
-                    self._prepared[query, types] = name
+                    self._prepared[query, types] = name = _name(query, types)
                     pgconn.send_prepare(name, query, types)
                     new[expected] = (query, types)
                     expected += 1
@@ -107,12 +117,18 @@ class Trips:
         pgconn.exit_pipeline_mode()
         failed = next((result for result in results if result.status in _FAILED), None)
         if failed is not None:
-            for at, statement in new.items():
-                if results[at].status != ExecStatus.COMMAND_OK:
-                    del self._prepared[statement]
+            kept = {new[at]: self._prepared[new[at]] for at in new if results[at].status == ExecStatus.COMMAND_OK}
+            for statement in new.values():
+                del self._prepared[statement]
             error = psycopg.errors.error_from_result(failed)
             if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-                self._prepared.clear()  # somebody has thrown them away
+                self._prepared.clear()
+            self._prepared.update(kept)
+            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+                raise Unprepared(str(error)) from error
+            if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
+                self._connection.treat_as_pooled()
+                raise Unprepared(str(error)) from error
             raise error
         return [Result(results[at], self._transformer) for at in places]
 
@@ -135,6 +151,11 @@ class _Query(NamedTuple):
     text: bytes
     names: Sequence[str] | None
     """Of its values, if they have any."""
+
+
+def _name(query: bytes, types: Sequence[int]) -> bytes:
+    content = query + b"\0" + repr(tuple(types)).encode()
+    return b"holdfast_" + blake2b(content, digest_size=16).hexdigest().encode()
 
 
 @lru_cache(maxsize=1000)

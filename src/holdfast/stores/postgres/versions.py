@@ -413,3 +413,41 @@ CREATE TABLE {schema}.spending (
     PRIMARY KEY (day, workflow, model, slot)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 """
+
+SWITCHES = r"""
+ALTER TABLE {schema}.switches ADD COLUMN set_by text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE {schema}.switches ADD COLUMN reason text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE {schema}.switches ADD COLUMN is_temporary smallint NOT NULL DEFAULT 0;
+"""
+
+SUSPECTS = r"""
+ALTER TABLE {schema}.runs ADD COLUMN suspicion integer NOT NULL DEFAULT 0;
+"""
+SUSPECTS_INDEXES = r"""
+CREATE INDEX runs_suspects ON {schema}.runs (workflow, version, wake_at) INCLUDE (queue) WHERE ready = 7;
+"""
+
+HISTORY = r"""
+CREATE INDEX workers_serving ON {schema}.workers (id) WHERE state = 'live' AND by_lease = 0;
+CREATE INDEX workers_left ON {schema}.workers (id) WHERE by_lease = 0 AND state <> 'live';
+"""
+HISTORY_INDEXES = r"""
+CREATE INDEX runs_in_state ON {schema}.runs ((state || '.'), key);
+CREATE INDEX approvals_by_time ON {schema}.approvals (asked_at, number);
+"""
+
+NEXT_ATTEMPTS = """
+ALTER TABLE {schema}.attempts ADD COLUMN retry_at double precision;
+ALTER TABLE {schema}.attempts ADD COLUMN failing_since double precision;
+"""
+
+INPUT_SCHEMAS = r"""
+ALTER TABLE {schema}.workflows ADD COLUMN inputs_schema text COLLATE "C" NOT NULL DEFAULT '';
+"""
+
+UNREAD_MAIL = """
+ALTER TABLE {schema}.runs ADD COLUMN parked_by bigint;
+"""
+UNREAD_MAIL_INDEXES = """
+CREATE INDEX runs_parked_by ON {schema}.runs (parked_by) WHERE parked_by IS NOT NULL;
+"""

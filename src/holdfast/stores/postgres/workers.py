@@ -5,20 +5,27 @@ lock is free as soon as the process or its connection is gone: then the worker i
 connection was cut; a worker that lives takes its lock again in a moment. So a suspect is looked at twice.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
-database's clock. A worker by lease never has one, and is nobody's suspect: only those who are asked to look for such
-(``reap`` with ``by_lease``) ask for those whose lease has passed.
+database's clock, and as far as the caller's window reaches (see ``leases``). A worker by lease never has one, and is
+nobody's suspect: only those who are asked to look for such (``reap`` with ``by_lease``) ask for those whose lease has
+passed.
+
+**Neighbors.** Each worker watches the few that come after it in a circle, so a look costs the same in a fleet of any
+size. Whichever workers die, at least one that lives watches one of those; then it looks at all of them, since deaths
+come in groups.
 
 **One look for everything.** A worker that has nothing to do asks one question now and then, about all that might have
 become its business without anybody having told it: workers that seem to be dead, runs that are due, signals and
-requests for the runs that it holds, workflows that were switched off or on.
+requests for the runs that it holds, workflows that were switched off or on, and whether a newer Holdfast has migrated
+the schema.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.stores.contract import NewWorker
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.postgres.keeper import SERVER_BEGAN
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.statements import PgStatements
@@ -33,15 +40,42 @@ _TIME = f"coalesce(%(time)s::float8, {_CLOCK})"
 """The database's clock, unless a test has its own."""
 
 
+NEIGHBORS = 3
+"""How many workers each one watches: those with the next higher ids, as if all stood in a circle."""
+
+
+def _try_lock(number: int | str, shared: str = "") -> str:
+    """Whether nobody holds a lock, or, if ``shared``, nobody but those who share it. It is not kept.
+
+    ``pg_locks`` would tell it as well, but it copies all locks of the server, while everybody else waits.
+    """
+    which = f"(%(class)s::int4, {number}::int4)"
+    return f"CASE WHEN pg_try_advisory_lock{shared}{which} THEN pg_advisory_unlock{shared}{which} ELSE false END"
+
+
+_IS_FREE = f"CASE WHEN server_started = {SERVER_BEGAN} THEN {_try_lock('id', '_shared')} ELSE false END"
+"""Whether the lock of a worker is free, and that means something."""
+
+
 def lock_class(schema: str) -> int:
     """The first half of the numbers of all locks of a schema."""
     return int.from_bytes(hashlib.blake2b(schema.encode(), digest_size=4).digest(), signed=True)
 
 
+class Doubtful(NamedTuple):
+    """A worker that may be dead."""
+
+    suspect: Suspect
+    beat_at: float
+    lease_until: float
+    has_lost_lock: bool
+    """Its lock is free, and that means something."""
+
+
 class Seen(NamedTuple):
     """What a look has found."""
 
-    suspects: list[Suspect]
+    doubtful: list[Doubtful]
     is_due: bool
     """Something may be claimed."""
     has_news: bool
@@ -50,6 +84,8 @@ class Seen(NamedTuple):
     """Which workflows are switched off, as one text."""
     is_followed: bool
     """Somebody follows runs, perhaps those that are executed here."""
+    compatible_from: int
+    """The version of the schema that a Holdfast must know to use it."""
     at: float
     """The database's clock."""
 
@@ -60,7 +96,9 @@ class Looker:
     def __init__(self, statements: PgStatements) -> None:
         schema = quoted(statements.schema)
         self._class = lock_class(statements.schema)
-        workers, signals, runs, switches = (f"{schema}.{name}" for name in ("workers", "signals", "runs", "switches"))
+        workers, signals, runs, switches, meta = (
+            f"{schema}.{name}" for name in ("workers", "signals", "runs", "switches", "meta")
+        )
         self._register = (
             f"INSERT INTO {workers} "
             f"(token, name, host, pid, workflows, queues, by_lease, state, started_at, lease_until, beat_at) "
@@ -75,28 +113,29 @@ class Looker:
         self._listeners_over = (
             f"SELECT id, name, host, pid FROM {workers} "
             f"WHERE state = 'live' AND by_lease = 1 "
-            f"AND greatest(beat_at, %(since)s) + lease_until - beat_at < {_TIME} ORDER BY id"
+            f"AND greatest(beat_at, %(since)s) + lease_until - beat_at < %(until)s ORDER BY id"
         )
         self._note_server = f"UPDATE {workers} SET server_started = %s WHERE id = %s AND state = 'live'"
-        held = (
-            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
-            "AND classid::bigint = %(class)s "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        self._has_lost_its_lock = f"SELECT {_IS_FREE} FROM {workers} WHERE id = %(worker)s"
+        serving = f"SELECT * FROM {workers} WHERE state = 'live' AND by_lease = 0"
+        self.near = (
+            f"SELECT * FROM ((SELECT *, 0 AS lap FROM ({serving} AND id > %(me)s) w ORDER BY id LIMIT {NEIGHBORS}) "
+            f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBORS})) w "
+            f"ORDER BY lap, id LIMIT {NEIGHBORS}"
         )
-        self._has_lost_its_lock = (
-            f"SELECT server_started = {SERVER_BEGAN} AND id NOT IN ({held}) FROM {workers} WHERE id = %(worker)s"
+        """The neighbors of a worker."""
+        self._doubtful, nearby = (
+            f"SELECT json_agg(json_build_array(id, name, host, pid, beat_at, lease_until, lost)) FROM (SELECT w.*, "
+            f"{_IS_FREE} AS lost FROM ({some}) w) w WHERE lost OR lease_until < {_TIME}"
+            for some in (f"{serving} AND id <> %(me)s", self.near)
         )
         self._look = (
-            f"WITH held (id) AS MATERIALIZED ({held}) SELECT "
-            f"(SELECT json_agg(json_build_array(id, name, host, pid)) FROM {workers} WHERE state = 'live' "
-            f"AND by_lease = 0 AND id <> %(me)s AND (lease_until < {_TIME} OR (server_started = {SERVER_BEGAN} "
-            f"AND id NOT IN (SELECT id FROM held)))), "
-            f"({statements.HAS_DUE}), "
+            f"SELECT ({nearby}), ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
             f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {switches}), "
-            f"EXISTS (SELECT 1 FROM held WHERE id = {FOLLOWERS}), {_CLOCK}"
+            f"NOT {_try_lock(FOLLOWERS)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), {_TIME}"
         )
 
     def register(self, db: Database, worker: NewWorker, token: str, now: float | None, lease: float) -> int:
@@ -114,23 +153,23 @@ class Looker:
         """The same for a worker by lease; false as well if it is none."""
         return db.change(self._keep, {"worker": worker, "time": now, "lease": lease}) == 1
 
-    def listeners_over(self, db: Database, since: float, now: float | None) -> list[Suspect]:
-        """Workers by lease whose lease, counted from ``since`` at the earliest, has passed."""
-        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, {"since": since, "time": now})]
+    def listeners_over(self, db: Database, window: LeaseWindow) -> list[Suspect]:
+        """Workers by lease whose lease has passed within ``window``."""
+        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, window._asdict())]
 
-    def note_server(self, db: Database, worker: int, began: float) -> None:
-        """A worker has its lock, on a server that has begun then."""
+    def note_server(self, db: Database, worker: int, began: float | None) -> None:
+        """A worker has its lock, on a server that has begun then. ``None``: its lease decides, not its lock."""
         db.change(self._note_server, (began, worker))
 
     def look(self, db: Database, me: int, wanted: Wanted, cursor: int, now: float, time: float | None) -> Seen:
         """Look for all that might have become a worker's business. ``time`` is given where the clock is not trusted."""
-        locks = {"class": self._class % (1 << 32)}
-        [row] = db.ask(self._look, {**wanted.values(db), **locks, "now": now, "time": time, "me": me, "cursor": cursor})
-        return Seen([Suspect(*suspect) for suspect in row[0] or ()], *row[1:])
+        values = {"class": self._class, "now": now, "time": time, "me": me, "cursor": cursor}
+        [row] = db.ask(self._look, {**wanted.values(db), **values})
+        return Seen(_doubtful(row[0]), *row[1:])
 
-    def clock(self, db: Database, time: float | None) -> float:
-        """What leases are measured by."""
-        return db.ask(f"SELECT {_TIME}", {"time": time})[0][0]
+    def doubtful(self, db: Database, me: int, time: float | None) -> list[Doubtful]:
+        """All workers that may be dead."""
+        return _doubtful(db.ask(self._doubtful, {"class": self._class, "time": time, "me": me})[0][0])
 
     def follow(self, db: Database, follows: bool) -> None:
         """Let others see, by a lock, that somebody here follows runs; or no more."""
@@ -139,4 +178,8 @@ class Looker:
 
     def has_lost_its_lock(self, db: Database, suspect: Suspect) -> bool:
         """Whether a worker's lock is free, and that means something."""
-        return db.ask(self._has_lost_its_lock, {"worker": suspect.id, "class": self._class % (1 << 32)}) == [(True,)]
+        return db.ask(self._has_lost_its_lock, {"worker": suspect.id, "class": self._class}) == [(True,)]
+
+
+def _doubtful(found: list[list[Any]] | None) -> list[Doubtful]:
+    return [Doubtful(Suspect(*one[:4]), *one[4:]) for one in found or ()]

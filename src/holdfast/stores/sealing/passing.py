@@ -21,10 +21,12 @@ from holdfast.stores.contract import (
     RunFilter,
     RunUsage,
     Store,
+    SwitchedOff,
     Worker,
     WorkflowSpec,
 )
 from holdfast.stores.documents import Document
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memories import Memory
 from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, Op, Run
@@ -73,8 +75,8 @@ class PassingStore(Store):
     async def keep_worker(self, worker: int, lease: float) -> bool:
         return await self.inner.keep_worker(worker, lease)
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
-        return await self.inner.reap(me, by_lease=by_lease)
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
+        return await self.inner.reap(me, window, by_lease=by_lease)
 
     async def expire(self, limit: int = 100) -> list[str]:
         return await self.inner.expire(limit)
@@ -83,9 +85,17 @@ class PassingStore(Store):
         return await self.inner.workers(also)
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
-        return await self.inner.claim(worker, workflows=workflows, queues=queues, limit=limit)
+        return await self.inner.claim(
+            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        )
 
     async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         return await self.inner.next_wake(workflows=workflows, queues=queues)
@@ -99,13 +109,13 @@ class PassingStore(Store):
     async def requests(self, worker: int) -> list[Request]:
         return await self.inner.requests(worker)
 
-    async def switch_off(self, workflow: str) -> bool:
-        return await self.inner.switch_off(workflow)
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+        return await self.inner.switch_off(workflow, by, reason, temporary=temporary)
 
-    async def switch_on(self, workflow: str) -> bool:
-        return await self.inner.switch_on(workflow)
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        return await self.inner.switch_on(workflow, only_temporary=only_temporary)
 
-    async def switched_off(self) -> Mapping[str, float]:
+    async def switched_off(self) -> Mapping[str, SwitchedOff]:
         return await self.inner.switched_off()
 
     async def get(self, run_id: str) -> Run | None:
@@ -124,6 +134,9 @@ class PassingStore(Store):
 
     async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         return await self.inner.usages(run_ids)
+
+    async def listed_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self.inner.listed_usages(run_ids)
 
     async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
         return await self.inner.count_runs(most)

@@ -30,6 +30,10 @@ other: no store looks into values for them.
 to. It is handed out as it is, so that lists, claims and waits go on, and archives lose nothing; why it could not be
 opened is told in the log. Whoever decodes it gets ``UndecryptableValue`` from the codec, and no engine takes up a run
 with such a journal. A store without encryption hands out what is sealed in the same way.
+
+**An encryption that does not work now** (a key service that cannot be reached) is like a database that cannot be
+reached: whatever ``encrypt`` or ``decrypt`` raises that says nothing about the value becomes a ``StoreUnavailable``.
+Runs keep their place, and go on when it works again.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from typing import Any, TypeVar
 from holdfast.codec.encryption import Encryption
 from holdfast.codec.sealing import Sealer, is_sealed
 from holdfast.core.records import Attempt, Record, Signal
-from holdfast.errors import StoreUnavailable, UndecryptableValue, UsageError
+from holdfast.errors import CodecError, HoldfastError, StoreUnavailable, UndecryptableValue, UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived
 from holdfast.stores.contract import INLINE, Found, History, NewSignals, RunFilter, Store
@@ -73,11 +77,13 @@ class SealedStore(PassingStore):
         encryption: what seals.
     """
 
+    is_encrypted = True
+
     def __init__(self, inner: Store, encryption: Encryption) -> None:
         super().__init__(inner)
         self.encryption = encryption
         sealer = Sealer(encryption)
-        self._seal = Way(sealer.seal, sealer.seal_text)
+        self._seal = Way(_or_unavailable(sealer.seal), _or_unavailable(sealer.seal_text))
         self._open = Way(self._or_sealed(sealer.open), self._or_sealed(sealer.open_text))
         self._complained: set[str] = set()
         self._unsure: dict[int, tuple[Op, Op]] = {}
@@ -91,14 +97,14 @@ class SealedStore(PassingStore):
         else:
             sealed = self._sealed(ops)
         try:
-            answers = await self.inner.commit(sealed)
+            answers = [fields.of_answer(answer, self._open) for answer in await self.inner.commit(sealed)]
         except StoreUnavailable:
             if len(self._unsure) > _MOST_UNSURE:  # not all of it is handed in again: clients give up
                 self._unsure.clear()
             self._unsure.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
             raise
         self._unsure.clear()
-        return [fields.of_answer(answer, self._open) for answer in answers]
+        return answers
 
     def _sealed(self, ops: Sequence[Op]) -> list[Op]:
         if not self._unsure:
@@ -135,9 +141,17 @@ class SealedStore(PassingStore):
     # Reading: rows
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
-        runs = await self.inner.claim(worker, workflows=workflows, queues=queues, limit=limit)
+        runs = await self.inner.claim(
+            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        )
         return await self._runs(runs)
 
     async def get(self, run_id: str) -> Run | None:
@@ -246,6 +260,7 @@ class SealedStore(PassingStore):
 
     def _or_sealed(self, opens: Callable[[T], T]) -> Callable[[T], T]:
         """The same, but what cannot be opened stays sealed."""
+        opens = _or_unavailable(opens)
 
         def peek(value: T) -> T:
             try:
@@ -276,7 +291,12 @@ class SealedStep(StepTransaction):
         return self._inner.is_lost
 
     async def commit(self, outcome: bytes) -> Verdict:
-        return await self._inner.commit(self._seal.data(outcome))
+        try:
+            sealed = self._seal.data(outcome)
+        except CodecError:  # it can never be sealed: nothing is committed
+            await self._inner.roll_back()
+            raise
+        return await self._inner.commit(sealed)
 
     async def roll_back(self) -> None:
         await self._inner.roll_back()
@@ -288,6 +308,20 @@ class SealedStep(StepTransaction):
 def beneath(store: Store) -> Store:
     """The store that hands out what it keeps as it is kept: the one that is wrapped, or the store itself."""
     return store.inner if isinstance(store, SealedStore) else store
+
+
+def _or_unavailable(work: Callable[[T], T]) -> Callable[[T], T]:
+    """The same, but what an encryption raises that is no error of Holdfast's is a ``StoreUnavailable``."""
+
+    def try_it(value: T) -> T:
+        try:
+            return work(value)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise StoreUnavailable(f"the encryption does not work: {type(error).__name__}: {error}") from error
+
+    return try_it
 
 
 def _is_large(op: Op) -> bool:

@@ -27,7 +27,7 @@ from holdfast.stores.operations import TellNotices, Verdict
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.blobs import Damage, is_reference
 from holdfast.stores.sql.database import Database, Row
-from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.rows import Reader, read_each
 from holdfast.stores.sql.transaction import Transaction
 from holdfast.stores.texts import is_proper, proper
 
@@ -160,11 +160,17 @@ def approvals(db: Database, reader: Reader, where: ApprovalFilter, limit: int) -
             return []
         conditions.append(db.sql.APPROVAL_CONDITIONS[name])
         values += [value, value + chr(0x10FFFF)] if name == "id_prefix" else [value]
+    if where.after is not None:
+        at, id = where.after
+        conditions.append(db.sql.APPROVAL_CONDITIONS["after_closed" if where.only_closed else "after"])
+        values += [at, id if is_proper(id) else "", at]
     db.begin_reading()  # one moment
     rows = db.ask(statement.format(conditions=" AND ".join(conditions)), (*values, limit))
     found = blobs.fetch(db, [value for row in rows for value in _payloads(row) if is_reference(value)])
     db.commit()
-    return [_approval(reader, row, found) for row in rows]
+    if len(rows) == 1:  # whoever asks for this one is told why it cannot be read
+        return [_approval(reader, rows[0], found)]
+    return read_each(rows, lambda row: _approval(reader, row, found))
 
 
 def _payloads(row: Row) -> Row:

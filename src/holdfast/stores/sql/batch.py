@@ -167,7 +167,7 @@ class _Ahead:
                 self.keys.add(op.key)
                 if op.next_seq is not None:
                     self._ask(self._sql.RECORD_EPOCH, op.key, op.next_seq)
-                if op.signals or op.awaited or op.answers:
+                if not op.paused:
                     self._ask(self._sql.SENT, op.key)
             case FinishRun():
                 self.keys.add(op.key)

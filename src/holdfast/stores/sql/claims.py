@@ -3,7 +3,7 @@
 Due runs stand in claiming order in an index, one stretch for each version of a workflow: those that nobody serves are
 in nobody's way. A run whose time has come is first moved there from the timers (at most ``PROMOTE`` at a time: after a
 long pause, a million timers may be due). Both are the business of ``Database.due``. Queues with limits are the business
-of ``queueing``.
+of ``queueing``, runs that are isolated that of ``suspects``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
 from holdfast.stores.operations import Run
 from holdfast.stores.serving import split_name
-from holdfast.stores.sql import queueing
+from holdfast.stores.sql import queueing, suspects
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.queries import read_runs, switched_off
 from holdfast.stores.sql.rows import Reader
@@ -55,6 +55,7 @@ def claim(
     limit: int,
     now: float,
     time: Callable[[float | None], float],
+    suspects_after: float | None,
 ) -> list[Run]:
     """Take up to ``limit`` due runs, with references where their large payloads are.
 
@@ -62,13 +63,16 @@ def claim(
     """
     db.begin()
     runs: list[Run] = []
-    asked = queueing.questions(db, wanted.queues)
+    before = None if suspects_after is None else now - suspects_after
+    asked = {**queueing.questions(db, wanted.queues), **suspects.questions(db, wanted.workflows, before)}
     db.foresee({db.sql.IS_LIVE: [(worker,)], db.sql.SWITCHES: [()], **asked})
     if db.lookup(db.sql.IS_LIVE, worker):
         off = switched_off(db)
         served = [(name, version) for name, version in wanted.workflows if name not in off]
         limited = queueing.held(db, wanted.queues, time)
-        if limited:
+        if keys := suspects.choose(db, limited, served, wanted.queues, limit, before):
+            limited = []  # nothing that these keep has changed
+        elif limited:
             keys = queueing.choose(db, limited, served, wanted.queues, limit, now)
         else:
             keys = [key for _, key in db.due(served, wanted.queues, limit, now)]
@@ -105,10 +109,10 @@ def _fail(db: Database, broken: Sequence[tuple[int, StoreCorrupt]], now: float) 
 def next_wake(db: Database, wanted: Wanted, now: float) -> float | None:
     """When the next run can be taken, as far as is known; if one can be already, a time in the past."""
     values = wanted.values(db)
-    [(ready, limited)] = db.ask(db.sql.NEXT_READY, values)
+    [(ready, limited, suspect)] = db.ask(db.sql.NEXT_READY, values)
     if ready is not None:
         return ready
     if limited is not None and limited <= now:
         return limited
     timer = db.ask(db.sql.NEXT_TIMER, values)[0][0]
-    return min((at for at in (limited, timer) if at is not None), default=None)
+    return min((at for at in (limited, timer, suspect) if at is not None), default=None)

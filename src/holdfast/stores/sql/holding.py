@@ -93,8 +93,8 @@ class Holding(Transaction):
             return Verdict.FENCED
         if not rules.holds(fence.state, fence.epoch, op.epoch):
             return Verdict.TOLD if rules.is_finish_repeat(fence.state, fence.epoch, op) else Verdict.FENCED
-        if fence.cancel == Cancel.ASKED and op.heed_cancel:
-            return Verdict.REFUSED
+        if fence.cancel != Cancel.NO and op.heed_cancel:
+            return Verdict.REFUSED if fence.cancel == Cancel.ASKED else Verdict.FENCED
         output, error = self._stored(op.output), self._stored(op.error)
         row = (op.state, output, error, op.at, rewind_text(op.rewind), op.key)
         self._later("runs", self._sql.FINISH_RUN, op.key, row)
@@ -113,20 +113,16 @@ class Holding(Transaction):
             return Verdict.FENCED
         if fence.cancel == Cancel.ASKED:
             return Verdict.REFUSED
-        if not fence.paused if op.paused else self._is_there(op):
+        unread = [] if op.paused else self._mailbox(op.key)
+        if not fence.paused if op.paused else any(rules.waits_for(op, *sent) for sent in unread):
             return Verdict.REFUSED
         ready = None if op.wake_at is None or fence.paused else 0
-        self._later("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, op.key))
+        by_holder = 1 if unread and not fence.by_delivery else 0
+        self._later("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, by_holder, op.key))
         self.freed(fence.key)
         fence.state = RunState.WAITING
         fence.woken = False
         return Verdict.DONE
-
-    def _is_there(self, op: ParkRun) -> bool:
-        """Whether something that the run waits for is in its mailbox."""
-        if not (op.signals or op.awaited or op.answers):
-            return False
-        return any(rules.waits_for(op, name, position) for name, position in self._mailbox(op.key))
 
     def _release(self, op: ReleaseRun) -> Verdict:
         fence = self._held(op.key, op.epoch)
@@ -134,25 +130,25 @@ class Holding(Transaction):
             return Verdict.FENCED
         wake_at = self._now if op.wake_at is None else op.wake_at
         counted = op.error is not None
-        deliveries = 0
+        deliveries = suspicion = 0
         if op.error is not None:
-            deliveries, most = self._deliveries(op.key)
+            deliveries, most, suspicion = self._deliveries(op.key)
             if not rules.may_be_delivered_again(deliveries, most):
                 return self._give_up(fence, deliveries + 1, op.error)
         if wake_at > self._now:
             self._later("runs", self._sql.RELEASE_LATER, op.key, (wake_at, 1 if counted else 0, op.key))
         elif counted:
-            self._later("runs", self._sql.FREE_RUN, op.key, (wake_at, deliveries + 1, op.key))
+            self._later("runs", self._sql.FREE_RUN, op.key, (wake_at, deliveries + 1, suspicion, op.key))
         else:
             self._later("runs", self._sql.RELEASE_RUN, op.key, (wake_at, op.key))
         self.freed(fence.key)
         fence.state = RunState.PENDING
         return Verdict.DONE
 
-    def _deliveries(self, key: int) -> tuple[int, int]:
-        """How often a run has failed with its holders in a row, and how often it may."""
-        [(deliveries, most)] = self._db.lookup(self._sql.DELIVERIES, key)
-        return 0 if key in self._recorded else deliveries, most
+    def _deliveries(self, key: int) -> tuple[int, int, int]:
+        """How often a run has failed with its holders in a row, how often it may, and its suspicion."""
+        [(deliveries, most, suspicion)] = self._db.lookup(self._sql.DELIVERIES, key)
+        return (0, most, 0) if key in self._recorded else (deliveries, most, suspicion)
 
     def _give_up(self, fence: Fence, deliveries: int, error: bytes) -> Verdict:
         """End a run that its holders have failed with too often. The error stays in its row, however large it is."""

@@ -2,9 +2,10 @@
 
 A page is found in two steps: the keys of its runs, then their rows. The keys come from whatever narrows the list most
 for certain: an owner, a parent, a tag, the beginning of an id or a span of time, if few runs have it (they are
-counted, up to ``FEW``). Else the index ``runs_listed`` holds the keys of each workflow and state in order, so that a
-list that is narrowed by either takes the newest of each stretch, and the newest of those. What is left of the
-conditions is checked row by row; a search does that for so many rows and no more, and tells how far it has come.
+counted, up to ``FEW``). Else an index holds the keys of each state in order, and another one those of each workflow and
+state. So a list that is narrowed by either takes the newest of each of its states, in one round trip, and the newest of
+those. What is left of the conditions is checked row by row; a search does that for so many rows and no more, and tells
+how far it has come.
 """
 
 from __future__ import annotations
@@ -112,25 +113,24 @@ class _Source(NamedTuple):
     """Where the keys of a list come from."""
 
     name: str
-    """``key``, ``stretch``, or the condition that narrows it."""
+    """``key``, ``stretch``, ``state``, or the condition that narrows it."""
     serves: tuple[str, ...] = ()
     """The conditions that need not be checked row by row."""
     few: bool = False
     """There are so few that those can be looked at one by one."""
-    stretches: Sequence[tuple[str, str]] = ()
-    """Workflows and states."""
+    stretches: Sequence[tuple[str, ...]] = ()
+    """States, each with the workflow if there is one; the keys of each are in order."""
 
 
 def _source(db: Database, where: RunFilter, conditions: dict[str, list[Any]]) -> _Source:
     for name, statement in db.sql.HOW_MANY.items():
         if name in conditions and db.ask(statement, (*conditions[name], FEW))[0][0] < FEW:
             return _Source(name, (name,), few=True)
-    if where.workflow is not None or where.states:
-        workflows = (
-            [where.workflow] if where.workflow is not None else [row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS)]
-        )
-        stretches = [(workflow, state.value) for workflow in workflows for state in where.states or RunState]
+    if where.workflow is not None:
+        stretches = [(where.workflow, state.value) for state in where.states or RunState]
         return _Source("stretch", ("workflow", "states"), stretches=stretches)
+    if where.states:
+        return _Source("state", ("states",), stretches=[(state.value,) for state in where.states])
     name = next((name for name in ("parent", "owner", "tag") if name in conditions), None)
     return _Source("key") if name is None else _Source(name, (name,))
 
@@ -150,12 +150,14 @@ def _floor(
 
     What the index does not serve is checked row by row, for ``most`` rows.
     """
-    places = source.stretches if source.name == "stretch" else [conditions.get(source.name, ())]
+    places = source.stretches or [conditions.get(source.name, ())]
     if source.few or set(conditions) <= set(source.serves) or not places:
         return 0, None
     each = max(1, most // len(places))
     statement = f"SELECT count(*), min(found.key) FROM ({_statement(db, source).format(filters='')}) found"
-    looked_at = [db.ask(statement, (*place, below, 0, each))[0] for place in places]
+    asked = [(*place, below, 0, each) for place in places]
+    db.foresee({statement: asked})
+    looked_at = [db.lookup(statement, *question)[0] for question in asked]
     last = max((lowest for count, lowest in looked_at if count == each), default=0)
     if not last or ("created" in conditions and not db.ask(db.sql.CREATED_BELOW, (*conditions["created"], last))):
         return last, None
@@ -168,6 +170,8 @@ def _statement(db: Database, source: _Source) -> str:
             return db.sql.LIST_BY_KEY
         case "stretch":
             return db.sql.LIST_STRETCH
+        case "state":
+            return db.sql.LIST_STATE
         case name:
             return db.sql.LIST_BY[name]
 
@@ -178,12 +182,12 @@ def _keys(
     """The keys of the next runs of a list."""
     text, bound = _filters(db, conditions, *source.serves)
     statement = _statement(db, source).format(filters=text)
-    if source.name != "stretch":
+    if not source.stretches:
         rows = db.ask(statement, (*conditions.get(source.name, ()), below, floor, *bound, limit))
         return [row[0] for row in rows]
-    keys: set[int] = set()
-    for stretch in source.stretches:
-        keys.update(row[0] for row in db.ask(statement, (*stretch, below, floor, *bound, limit)))
+    asked = [(*stretch, below, floor, *bound, limit) for stretch in source.stretches]
+    db.foresee({statement: asked})
+    keys = {row[0] for question in asked for row in db.lookup(statement, *question)}
     return sorted(keys, reverse=True)[:limit]
 
 

@@ -7,12 +7,14 @@ more; whoever is about to refer to one locks it (``KEEP_BLOB``), and so does who
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from holdfast.stores import rules
 from holdfast.stores.pruning import (
     Family,
+    Findings,
     Kin,
     Kinship,
     Place,
@@ -21,7 +23,6 @@ from holdfast.stores.pruning import (
     Swept,
     Why,
     families,
-    first_place,
     why_kept,
 )
 from holdfast.stores.sql import blobs
@@ -46,14 +47,8 @@ class SqlKinship(Kinship):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._sql = db.sql
-
-    def forget(self) -> None:
-        """Look anew from now on."""
-        sql = self._sql
-        for statement in (
-            sql.KIN, sql.KEY_OF, sql.CHILDREN, sql.CONTINUED, sql.SESSION_RUNS, sql.IS_AWAITED, sql.AWAITED_RUNS,
-        ):  # fmt: skip
-            self._db.forget(statement)
+        self._sessions: set[tuple[str, str]] = set()
+        """Those whose runs are known: the first one that is met stands for all of them."""
 
     def read(self, keys: Collection[int]) -> Iterator[Kin | int]:
         """What is known of these runs."""
@@ -84,8 +79,10 @@ class SqlKinship(Kinship):
         yield sql.CONTINUED, (run.id,), run.key
         for other in {run.parent, run.previous} - {""}:
             yield sql.KEY_OF, (other,), run.key
-        if run.session:
-            yield sql.SESSION_RUNS, (run.workflow, run.session), run.key
+        session = (run.workflow, run.session)
+        if run.session and session not in self._sessions:
+            self._sessions.add(session)
+            yield sql.SESSION_RUNS, session, run.key
 
     def awaited(self, keys: Collection[int]) -> set[int]:
         """Those to which an unfinished run has a link."""
@@ -98,32 +95,55 @@ class SqlKinship(Kinship):
         return {(key, child) for key in keys for (child,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
 
 
-def prune(db: Database, what: Pruning, after: Place, limit: int) -> Pruned:
-    """Delete the families of the next ``limit`` runs that match, or tell why not."""
+class Plan(NamedTuple):
+    """What is to become of a piece of the work."""
+
+    going: list[Family]
+    pruned: Pruned
+    """What is certain already: those that stay, what a dry run tells, and where to go on."""
+    wanted: Collection[int]
+    """The keys of the runs that led to these families."""
+    newest: Mapping[str, int]
+
+
+def plan(db: Database, what: Pruning, after: Place, limit: int) -> Plan:
+    """Decide about the families of the next ``limit`` runs that match. Nothing is locked, and nothing deleted."""
+    findings = after.findings or Findings()
     if what.run_ids is not None:
         found, place = _named(db, dict.fromkeys(what.run_ids)), None
     else:
-        found, place = _next(db, what, after, limit)
-    if not found:
-        return Pruned(place=place)
-    newest = _newest(db, what)
+        found, place = _next(db, what, after, findings, limit)
+    new, stay = findings.split(found)
+    if not new:
+        return Plan([], Pruned(kept=stay, place=place), (), {})
+    if findings.newest is None:
+        findings.newest = _newest(db, what)
     kinship = SqlKinship(db)
-    if what.dry_run:
-        db.begin_reading()
-        going, kept = _decided(kinship, families(kinship, found), what, newest)
-        going = [family for family in going if what.run_ids is not None or first_place(family, what) > after]
-        records, size = _sizes(db, going)
-        db.commit()
-        return _told(found, going, kept, place, records, size)
+    db.begin_reading()
+    going, kept = _decided(kinship, families(kinship, new), what, findings.newest)
+    records, size = _sizes(db, going) if what.dry_run else (0, 0)
+    db.commit()
+    wanted = set(found)
+    for family, why in kept:
+        findings.note(family, why)
+    stay.update(_stay(kept, wanted))
+    if not what.dry_run:
+        return Plan(going, Pruned((), stay, place=place), wanted, findings.newest)
+    for family in going:
+        findings.note(family, None)
+    return Plan([], Pruned(_ids(going), stay, records, size, place), wanted, findings.newest)
+
+
+def delete(db: Database, what: Pruning, planned: Plan) -> Pruned:
+    """Delete the families of a plan, unless something has changed: with their rows locked, all is looked at again."""
+    members = [member for family in planned.going for member in family.members]
     db.begin()
-    seen = families(kinship, found)
-    keys = sorted(key for family in seen for key in family.keys)
-    held = {row[0] for row in db.ask(db.sql.LOCK_ENDED, (db.listed(keys),))}
-    sessions = {(one.workflow, one.session) for family in seen for one in family.members if one.session}
+    held = {row[0] for row in db.ask(db.sql.LOCK_ENDED, (db.listed(sorted(member.key for member in members)),))}
+    sessions = {(member.workflow, member.session) for member in members if member.session}
     if sessions:
         db.lock_sessions(sessions)
-    kinship.forget()
-    going, kept = _decided(kinship, families(kinship, found), what, newest)
+    kinship = SqlKinship(db)
+    going, kept = _decided(kinship, families(kinship, [member.key for member in members]), what, planned.newest)
     for family in [family for family in going if not held.issuperset(family.keys)]:
         going.remove(family)
         kept.append((family, Why.BUSY))
@@ -132,24 +152,19 @@ def prune(db: Database, what: Pruning, after: Place, limit: int) -> Pruned:
         for name in _AT_ONCE:
             db.write(getattr(db.sql, name), gone)
     db.commit()
-    return _told(found, going, kept, place)
+    return replace(planned.pruned, runs=_ids(going), kept={**planned.pruned.kept, **_stay(kept, planned.wanted)})
 
 
-def _told(
-    found: Sequence[int],
-    going: Sequence[Family],
-    kept: Sequence[tuple[Family, Why]],
-    place: Place | None,
-    records: int = 0,
-    size: int = 0,
-) -> Pruned:
-    gone = tuple(member.id for family in going for member in family.members)
-    stay = {member.id: why for family, why in kept for member in family.members if member.key in found}
-    return Pruned(gone, stay, records, size, place)
+def _stay(kept: Sequence[tuple[Family, Why]], wanted: Collection[int]) -> dict[str, Why]:
+    return {member.id: why for family, why in kept for member in family.members if member.key in wanted}
+
+
+def _ids(going: Sequence[Family]) -> tuple[str, ...]:
+    return tuple(member.id for family in going for member in family.members)
 
 
 def _decided(
-    kinship: SqlKinship, seen: Sequence[Family], what: Pruning, newest: dict[str, int]
+    kinship: SqlKinship, seen: Sequence[Family], what: Pruning, newest: Mapping[str, int]
 ) -> tuple[list[Family], list[tuple[Family, Why]]]:
     """Those that go, and why each of the others stays."""
     keys = [key for family in seen for key in family.keys]
@@ -170,23 +185,22 @@ def _named(db: Database, run_ids: Collection[str]) -> list[int]:
     return [row[0] for run_id in run_ids for row in db.lookup(db.sql.KEY_OF, run_id)]
 
 
-def _next(db: Database, what: Pruning, after: Place, limit: int) -> tuple[list[int], Place | None]:
+def _next(db: Database, what: Pruning, after: Place, findings: Findings, limit: int) -> tuple[list[int], Place | None]:
     """The keys of the next runs that match, and where to go on behind them."""
-    last = after.last
-    if not last:
+    if not findings.last:
         row = db.one(db.sql.NEWEST_CREATED, 0.0, what.before)
         if row is None or row[0] is None:
             return [], None
-        last = row[0]
+        findings.last = row[0]
     names = [what.workflow] if what.workflow is not None else sorted(row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS))
     found: list[int] = []
     for workflow in names:
         for state in sorted(what.states):
-            place = Place(workflow, state, last=last)
+            place = Place(workflow, state, findings=findings)
             if place[:2] < after[:2]:
                 continue
             start = after.key if place[:2] == after[:2] else 0
-            values = (workflow, state, start, last, what.before, limit - len(found))
+            values = (workflow, state, start, findings.last, what.before, limit - len(found))
             found += [row[0] for row in db.ask(db.sql.ENDED_STRETCH, values)]
             if len(found) == limit:
                 return found, place._replace(key=found[-1])
@@ -217,7 +231,7 @@ def _sizes(db: Database, going: Sequence[Family]) -> tuple[int, int]:
 
 
 def sweep(db: Database, limit: int, now: float) -> Swept:
-    """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; listeners."""
+    """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; workers."""
     db.begin()
     records = size = 0
     references: set[bytes] = set()
@@ -243,6 +257,7 @@ def sweep(db: Database, limit: int, now: float) -> Swept:
     count, freed = _collect(db, references)
     forget_keys(db, now, limit)
     db.write(db.sql.FORGET_LISTENERS, [(limit, rules.listeners_kept_from(None, now), now)])
+    db.write(db.sql.FORGET_WORKERS, [(limit, rules.workers_kept_from(None, now), now)])
     db.commit()
     return Swept(records, count, size + freed, is_done=len(swept) == len(noted) < most)
 

@@ -9,11 +9,11 @@ from functools import partial
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import History, NewSignals, Request, RunUsage, Worker, WorkflowSpec
+from holdfast.stores.contract import History, NewSignals, Request, RunUsage, SwitchedOff, Worker, WorkflowSpec
 from holdfast.stores.operations import Answer, Run, Started
 from holdfast.stores.sql.database import Database, NotText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
-from holdfast.stores.sql.rows import Reader, record_name
+from holdfast.stores.sql.rows import Reader, read_each, record_name
 from holdfast.stores.sql.statements import NO_END
 from holdfast.stores.texts import is_proper
 
@@ -27,19 +27,42 @@ def get(db: Database, reader: Reader, run_id: str) -> Run | None:
 
 
 def get_many(db: Database, reader: Reader, run_ids: Sequence[str]) -> list[Run]:
-    """The rows of those that exist."""
-    rows = db.ask(db.sql.GET_RUNS_BY_ID, (db.listed(filter(is_proper, run_ids)),))
-    return whole(db, reader, [reader.run(row) for row in rows])
+    """The rows of those that exist. One that cannot be read is left out, and named in the log."""
+    wanted = [*filter(is_proper, run_ids)]
+    try:
+        rows = db.ask(db.sql.GET_RUNS_BY_ID, (db.listed(wanted),))
+    except NotText:
+        rows = [row for run_id in dict.fromkeys(wanted) if (row := _row_of(db, run_id)) is not None]
+    found: list[Run] = []
+    for run in fill_runs(db, reader, read_each(rows, reader.run)):
+        if isinstance(run, StoreCorrupt):
+            log.warning("%s", run)
+        else:
+            found.append(run)
+    return found
+
+
+def _row_of(db: Database, run_id: str) -> Row | None:
+    try:
+        return db.one(db.sql.GET_RUN, run_id)
+    except NotText as error:
+        log.warning("run %r cannot be read: %s", run_id, error)
+        return None
 
 
 def read_runs(db: Database, reader: Reader, keys: Sequence[int]) -> list[Run | StoreCorrupt]:
-    """The rows of runs, in order, with references where large payloads are; for one that cannot be read, why not."""
+    """The rows of runs, in order, with references where large payloads are; for one that cannot be read, why not.
+
+    Raises ``StoreCorrupt`` if a row is missing: the keys come from an index in the same transaction.
+    """
     try:
         rows = {row[0]: row for row in db.ask(db.sql.GET_RUNS_BY_KEY, (db.listed(keys),))}
-        return [_run_or_problem(reader, rows[key]) for key in keys]
     except NotText:
-        pass
-    return [_read_run(db, reader, key) for key in keys]
+        return [_read_run(db, reader, key) for key in keys]
+    for key in keys:
+        if key not in rows:
+            raise reader.missing(key)
+    return [_run_or_problem(reader, rows[key]) for key in keys]
 
 
 def _run_or_problem(reader: Reader, row: Row) -> Run | StoreCorrupt:
@@ -51,9 +74,11 @@ def _run_or_problem(reader: Reader, row: Row) -> Run | StoreCorrupt:
 
 def _read_run(db: Database, reader: Reader, key: int) -> Run | StoreCorrupt:
     try:
-        [row] = db.ask(db.sql.GET_RUN_BY_KEY, (key,))
+        row = db.one(db.sql.GET_RUN_BY_KEY, key)
     except NotText as error:
         return reader.unreadable(f"run {key_name(db, key)!r}", str(error))
+    if row is None:
+        raise reader.missing(key)
     return _run_or_problem(reader, row)
 
 
@@ -227,14 +252,17 @@ def usages(db: Database, reader: Reader, run_ids: Sequence[str]) -> dict[str, Ru
 
 def workers(db: Database, reader: Reader, also: Collection[int]) -> list[Worker]:
     """Workers that are live, or that unfinished runs refer to, or that are asked for by id."""
-    return [reader.worker(row) for row in db.ask(db.sql.WORKERS, (db.listed(also),))]
+    return read_each(db.ask(db.sql.WORKERS, (db.listed(also),)), reader.worker)
 
 
 def specs(db: Database, reader: Reader) -> dict[str, WorkflowSpec]:
     """All workflows ever announced."""
-    return {row[0]: reader.spec(row) for row in db.ask(db.sql.SPECS)}
+    return dict(read_each(db.ask(db.sql.SPECS), lambda row: (row[0], reader.spec(row))))
 
 
-def switched_off(db: Database) -> dict[str, float]:
+def switched_off(db: Database) -> dict[str, SwitchedOff]:
     """The workflows that are switched off."""
-    return dict(db.lookup(db.sql.SWITCHES))
+    return {
+        name: SwitchedOff(since, by, reason, temporary == 1)
+        for name, since, by, reason, temporary in db.lookup(db.sql.SWITCHES)
+    }

@@ -10,6 +10,7 @@ behind.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from holdfast.core.queues import Gate, QueueLimits
@@ -18,7 +19,7 @@ from holdfast.stores.queues import MOST_KEYS, KeptQueue, NewQueue, QueueKey
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.placing import Turns
 from holdfast.stores.sql.queueing import read_limits, read_used
-from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.rows import Reader, read_each
 
 AT_A_TIME = 1000
 """So many runs become limited in a transaction, or limited no more."""
@@ -64,7 +65,8 @@ def put(db: Database, reader: Reader, new: Sequence[NewQueue]) -> list[str]:
     unsettled = [name for name, row in known.items() if name not in last and row[2:5] == (None, 0, None)]
     for name, limits in sorted(last.items()):  # so that two who announce the same wait in the same order
         row = known.get(name)
-        if row is not None and row[5] == 1 and _said(reader, row).declared == limits:
+        said = [] if row is None else read_each([row], partial(_said, reader))
+        if row is not None and row[5] == 1 and said and said[0].declared == limits:
             continue
         if not change(db, reader, name, declared=limits).is_settled:
             unsettled.append(name)
@@ -207,7 +209,7 @@ def read(db: Database, reader: Reader, names: Collection[str] | None, now: float
     """All limited queues, or those of these names."""
     db.begin_reading()
     rows = [row for row in db.ask(db.sql.QUEUES) if names is None or row[0] in names]
-    found = [_kept(db, row, _said(reader, row), now) for row in rows]
+    found = read_each(rows, lambda row: _kept(db, row, _said(reader, row), now))
     db.commit()
     return found
 

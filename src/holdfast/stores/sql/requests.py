@@ -226,7 +226,7 @@ class Requests(Transaction):
         if run.taken is not None:
             change(self._sql.DROP_ANSWERS, run.taken)
             change(self._sql.TAKE_BACK_ANSWERS, run.taken)
-            change(self._sql.TAKE_BACK_OUTCOMES, run.taken)
+            change(self._sql.TAKE_BACK_ATTEMPTS, run.taken)
             change(self._sql.PUT_BACK, run.taken)
             change(self._sql.TAKE_BACK, run.taken)
             change(self._sql.NOTE_REWOUND, (run.taken["positions"], key))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal, read_once
 from holdfast.core.states import RunState
@@ -21,10 +21,23 @@ from holdfast.stores.sql.database import Row
 
 log = logging.getLogger("holdfast.stores")
 
+T = TypeVar("T")
+
 _STATES = {state.value: state for state in RunState}
 _CANCELS = {cancel.value: cancel for cancel in Cancel}
 _KINDS = {kind.value: kind for kind in Kind}
 _NO_NAMES = "[]"
+
+
+def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
+    """What is in the rows. One that cannot be read is left out, and named in the log."""
+    found: list[T] = []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except StoreCorrupt as problem:
+            log.warning("%s", problem)
+    return found
 
 
 def names_text(names: Iterable[str]) -> str:
@@ -91,7 +104,9 @@ def rewind_text(rewind: Rewind | None) -> str | None:
 def attempt_row(op: NoteAttempt) -> Row:
     """The columns of ``statements.NOTE_ATTEMPT``."""
     a = op.attempt
-    return (op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name)
+    return (
+        op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name, a.retry_at, a.failing_since
+    )  # fmt: skip
 
 
 def account_row(account: Account) -> Row:
@@ -131,7 +146,7 @@ def spec_row(spec: WorkflowSpec, announced_at: float) -> Row:
     return (
         served_name(spec.name, spec.version), names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout,
         names_text(spec.tags), limits_text(spec.budget), 1 if spec.is_agent else 0, spec.max_deliveries, announced_at,
-        spec.queue_key, 1 if spec.by_delivery else 0,
+        spec.queue_key, 1 if spec.by_delivery else 0, spec.inputs_schema,
     )  # fmt: skip
 
 
@@ -153,6 +168,14 @@ class Reader:
             f"hand; upgrade Holdfast, or repair the row."
         )
 
+    def missing(self, key: int) -> StoreCorrupt:
+        """An index has a run that the table does not have: the database itself is damaged."""
+        return StoreCorrupt(
+            f"{self._database} is damaged: an index lists the run with key {key}, and the table does not have its row. "
+            f"Stop all workers and check it (SQLite: PRAGMA integrity_check; PostgreSQL: pg_amcheck). REINDEX repairs "
+            f"an index that is wrong; otherwise recover what can be read, or go back to a backup."
+        )
+
     def run(self, row: Row) -> Run:
         """A row of ``statements.RUN_COLUMNS``."""
         state, cancel = _STATES.get(row[4]), _CANCELS.get(row[24])
@@ -166,7 +189,7 @@ class Reader:
         values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
         return Run(
             *values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
-            limited=row[35] > 1, by_delivery=row[36] == 1,
+            limited=row[35] > 1, by_delivery=row[36] == 1, suspicion=row[37],
         )  # fmt: skip
 
     def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
@@ -175,7 +198,7 @@ class Reader:
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
         return Run(
             *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1,
-            version=row[33], queue_key=row[34], limited=row[35] > 1, by_delivery=row[36] == 1,
+            version=row[33], queue_key=row[34], limited=row[35] > 1, by_delivery=row[36] == 1, suspicion=row[37],
         )  # fmt: skip
 
     def rewind(self, text: Any, where: str) -> Rewind | None:
@@ -251,7 +274,7 @@ class Reader:
         name, version = split_name(row[0])
         return WorkflowSpec(
             name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
-            by_delivery=row[11] == 1, announced_at=row[9],
+            by_delivery=row[11] == 1, inputs_schema=row[12], announced_at=row[9],
         )  # fmt: skip
 
     def usage(self, row: Row) -> RunUsage:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.stores.schedules import NewSchedule, Schedule, merged, read_options
 from holdfast.stores.sql.database import Database, Row
-from holdfast.stores.sql.rows import Reader
+from holdfast.stores.sql.rows import Reader, read_each
 
 
 def put(
@@ -27,16 +27,16 @@ def put(
         db.change(db.sql.DROP_ANNOUNCEMENTS)
     kept = {one.what.name: one for one in read(db, reader, names, now)}
     db.commit()
-    return [kept[name] for name in names]
+    return [kept[name] for name in names if name in kept]
 
 
 def read(db: Database, reader: Reader, names: Collection[str] | None, now: float) -> list[Schedule]:
-    """All schedules, or those of these names."""
+    """All schedules, or those of these names; without those that cannot be read."""
     if names is None:
         rows = db.ask(db.sql.SCHEDULES, (now,))
     else:
         rows = db.ask(db.sql.SCHEDULES_NAMED, (now, db.listed(names)))
-    return [_schedule(reader, row) for row in rows]
+    return read_each(rows, lambda row: _schedule(reader, row))
 
 
 def settle(db: Database, name: str, if_was: float, fired_up_to: float, run: str, skipped: float | None) -> bool:

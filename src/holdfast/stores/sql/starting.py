@@ -41,10 +41,10 @@ class Starting(Placing):
         present = self._present(new.id)
         if present is not None and present.seed == new.seed:
             return self._found(present, True, op.link)
+        if present is not None:
+            return self._found(present, False, op.link)._replace(deduplicated=rules.inputs_may_differ(new))
         if new.dedup and (known := self._joined(new)) is not None and (run := self._present(known)) is not None:
             return self._found(run, False, op.link)._replace(deduplicated=True)
-        if present is not None:
-            return self._found(present, False, op.link)
         if op.join_orphan and (joined := self._join(new)) is not None:
             return self._found(joined, False, op.link)
         if new.workflow in self._off():

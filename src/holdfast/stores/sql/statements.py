@@ -48,8 +48,9 @@ class Statements:
     ABOVE: str  # run -> key of its parent, if that is there
     RESERVATIONS: str  # run -> position, calls, tokens, nano_usd
     LEFTOVERS: str  # -> whether there are notices that do not stay, and open questions (or may be), of any run
-    SWITCHES: str  # -> workflow, off_since
-    DELIVERIES: str  # run -> deliveries, max_deliveries
+    SWITCHES: str  # -> workflow, off_since, set_by, reason, is_temporary
+    DELIVERIES: str  # run -> deliveries, max_deliveries, suspicion
+    SUSPECTS: str  # workflow, version, time, limit -> the fields of ``suspects.SuspectRun``: those due by then
 
     # Writes: records, attempts, signals, links
 
@@ -70,7 +71,7 @@ class Statements:
     TAG_RUN: str  # tag, run; nothing if it is there
     RESET_DELIVERIES: str  # key
     FINISH_RUN: str  # state, output, error, finished_at, rewind, key
-    PARK_RUN: str  # ready, wake_at, waits_for, key
+    PARK_RUN: str  # ready, wake_at, waits_for, whether its holder is noted (1 or 0), key
     RELEASE_RUN: str  # wake_at, key
     RELEASE_LATER: str  # wake_at, by how much deliveries rise, key: due then
     WAKE_RUN: str  # wake_at, key: if it waits and is not paused
@@ -103,8 +104,8 @@ class Statements:
     COPY_JOURNAL: str  # new run, old run, seq: records before it
     ADOPT_ORPHAN: str  # starter, key
     FAIL_UNREADABLE: str  # error, finished_at, key: if it is running
-    SWITCH_OFF: str  # workflow, off_since
-    SWITCH_ON: str  # workflow
+    SWITCH_OFF: str  # workflow, off_since, set_by, reason, is_temporary
+    SWITCH_ON: str  # workflow, 1: only if it is temporary
     FIND_ORPHAN: str  # workflow, digest, version -> RUN; nobody else finds it until the commit
 
     # Runs by delivery whose deadline has passed
@@ -120,7 +121,7 @@ class Statements:
     TAKE_BACK: str  # taken
     DROP_ANSWERS: str  # taken
     TAKE_BACK_ANSWERS: str  # taken
-    TAKE_BACK_OUTCOMES: str  # taken: those of steps that were begun because of what is taken back
+    TAKE_BACK_ATTEMPTS: str  # taken: those of steps begun because of what is taken back, except for intents
     NOTE_REWOUND: str  # position, key
     REOPEN_RUN: str  # wake_at, now, key
     SET_VERSION: str  # version, key
@@ -174,14 +175,16 @@ class Statements:
     # Claims: a mapping with what ``Database.served`` tells, queues (a list, or NULL for all) and now
 
     HAS_DUE: str  # -> whether anything is due
-    NEXT_READY: str  # -> wake_at of a run that is due, when limited queues let the first one of theirs be taken
+    # -> wake_at of a run that is due, when limited queues let the first one of theirs be taken, wake_at of a suspect
+    NEXT_READY: str
     NEXT_TIMER: str  # -> the earliest wake_at of those that are not
 
     # Lists of runs: the keys of a page, with {filters} made of FILTERS; values: those of the condition, the key below
     # which they are and the lowest one, those of the filters, limit
 
     LIST_BY_KEY: str  # key, key, ..., limit -> key
-    LIST_STRETCH: str  # workflow, state, key, key, ..., limit -> key
+    LIST_STRETCH: str  # lookup: workflow, state, key, key, ..., limit -> key
+    LIST_STATE: str  # lookup: state, key, key, ..., limit -> key
     LIST_BY: Mapping[str, str]  # by what narrows the list: owner, parent, tag, id_prefix, created
     HOW_MANY: Mapping[str, str]  # the values of the condition, limit -> how many fulfil it, at most limit
     NEWEST_CREATED: str  # from, to -> the highest key
@@ -226,6 +229,8 @@ class Statements:
     # write: at most so many, time, now: workers by lease that are live no more, whose lease ended before this time, and
     # before the oldest run by delivery (or now) was created
     FORGET_LISTENERS: str
+    # write: the same of the other workers, and before the oldest run of any kind was created
+    FORGET_WORKERS: str
 
     # Schedules
 
@@ -338,9 +343,10 @@ class Statements:
     WORKER: str  # id -> WORKER
     WORKERS: str  # list of ids -> WORKER: of those, and of all that are live or referred to by unfinished runs
     SERVE: str  # workflows, id
-    LEASE: str  # id -> lease_until, if it is live; nobody prolongs it, and it takes nothing, until the commit
+    LEASE: str  # id -> beat_at, lease_until, if it is live; nobody prolongs it, and it takes nothing, until the commit
     END_WORKER: str  # state, id
-    HELD_RUNS: str  # worker -> key, id, deliveries, max_deliveries; they stay so until the commit
+    HELD_RUNS: str  # worker -> key, id, deliveries, max_deliveries, suspicion; they stay so until the commit
     HELD_WITH_BUDGET: str  # worker -> key
+    WAKE_PARKED_BY: str  # now, worker
     RELEASE_ALL: str  # wake_at, worker: all that it holds
     SPECS: str  # -> ``rows.spec_row``

@@ -29,6 +29,7 @@ from holdfast.stores.contract import (
     RunFilter,
     RunUsage,
     Store,
+    SwitchedOff,
     Worker,
     WorkflowSpec,
 )
@@ -108,7 +109,13 @@ class SqlStore(Store):
         return answers
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
         if limit <= 0 or not workflows:
             return []
@@ -116,7 +123,8 @@ class SqlStore(Store):
         if not await self._read(lambda db: claims.has_due(db, wanted, self.now()), slow=False):
             return []
         runs = await self._write(
-            lambda db: claims.claim(db, self._reader, worker, wanted, limit, self.now(), self._time_at), limit
+            lambda db: claims.claim(db, self._reader, worker, wanted, limit, self.now(), self._time_at, suspects_after),
+            limit,
         )
         if not any(map(payloads.lacks, runs)):
             return runs
@@ -139,11 +147,12 @@ class SqlStore(Store):
         if specs:
             await self._write(lambda db: workers.publish(db, self._reader, specs, worker, self.now()), len(specs))
 
-    async def switch_off(self, workflow: str) -> bool:
-        return await self._write(lambda db: db.change(db.sql.SWITCH_OFF, (workflow, self.now())) == 1)
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+        row = (workflow, self.now(), by, reason, int(temporary))
+        return await self._write(lambda db: db.change(db.sql.SWITCH_OFF, row) == 1)
 
-    async def switch_on(self, workflow: str) -> bool:
-        return await self._write(lambda db: db.change(db.sql.SWITCH_ON, (workflow,)) == 1)
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        return await self._write(lambda db: db.change(db.sql.SWITCH_ON, (workflow, int(only_temporary))) == 1)
 
     # The engine's reading
 
@@ -164,7 +173,7 @@ class SqlStore(Store):
     async def requests(self, worker: int) -> list[Request]:
         return await self._read(lambda db: queries.requests(db, worker), slow=False)
 
-    async def switched_off(self) -> Mapping[str, float]:
+    async def switched_off(self) -> Mapping[str, SwitchedOff]:
         return await self._read(queries.switched_off, slow=False)
 
     async def get(self, run_id: str) -> Run | None:
@@ -335,8 +344,10 @@ class SqlStore(Store):
     # Pruning
 
     async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
-        work = partial(pruning.prune, what=what, after=after, limit=limit)
-        return await (self._browse(work) if what.dry_run else self._write(work, limit, slow=True))
+        planned = await self._browse(partial(pruning.plan, what=what, after=after, limit=limit))
+        if not planned.going:
+            return planned.pruned
+        return await self._write(partial(pruning.delete, what=what, planned=planned), limit, slow=True)
 
     async def sweep(self, limit: int = 2000) -> Swept:
         return await self._write(lambda db: pruning.sweep(db, limit, self.now()), limit, slow=True)

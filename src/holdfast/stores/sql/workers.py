@@ -49,6 +49,7 @@ def retire(db: Database, worker: int, now: float) -> None:
             transaction.freed(key)
         transaction.flush()
         db.change(db.sql.RELEASE_ALL, (now, worker))
+        db.change(db.sql.WAKE_PARKED_BY, (now, worker))
     db.commit()
 
 
@@ -73,10 +74,12 @@ def publish(db: Database, reader: Reader, specs: Sequence[WorkflowSpec], worker:
     db.commit()
 
 
-def bury(db: Database, suspects: Sequence[Suspect], is_dead: Callable[[Suspect, float], bool], now: float) -> Reaped:
+def bury(
+    db: Database, suspects: Sequence[Suspect], is_dead: Callable[[Suspect, float, float], bool], now: float
+) -> Reaped:
     """Declare the suspects dead that still deserve it, and free their runs.
 
-    ``is_dead`` is asked with the lease that a worker has now; nobody prolongs it meanwhile.
+    ``is_dead`` is asked with the last renewal and the end of a worker's lease; nobody prolongs it meanwhile.
     """
     db.begin()
     transaction = Transaction(db, now)
@@ -85,21 +88,23 @@ def bury(db: Database, suspects: Sequence[Suspect], is_dead: Callable[[Suspect, 
     freed: list[Row] = []
     for suspect in suspects:
         row = db.one(db.sql.LEASE, suspect.id)
-        if row is None or not is_dead(suspect, row[0]):
+        if row is None or not is_dead(suspect, *row):
             continue
         db.change(db.sql.END_WORKER, ("dead", suspect.id))
         dead_workers.append(suspect.id)
-        for key, run_id, deliveries, most in db.ask(db.sql.HELD_RUNS, (suspect.id,)):
-            count = deliveries + 1
-            if not rules.may_be_delivered_again(deliveries, most):
+        held = db.ask(db.sql.HELD_RUNS, (suspect.id,))
+        db.change(db.sql.WAKE_PARKED_BY, (now, suspect.id))  # after waiting for a park that was under way
+        for key, run_id, deliveries, most, suspicion in held:
+            after = rules.after_death(deliveries, most, suspicion, len(held))
+            if after.is_dead:
                 who = rules.describe_worker(suspect.name, suspect.host, suspect.pid, by_lease=suspect.by_lease)
                 told = [Notice(*row[1:]) for row in db.ask(db.sql.NEW_NOTICES, (key, 0, _MOST_TOLD))]
-                error = rules.death_error(run_id, count, who, told)
-                db.write(db.sql.KILL_RUN, [(count, error, now, key)])
+                error = rules.death_error(run_id, after.deliveries, who, told)
+                db.write(db.sql.KILL_RUN, [(after.deliveries, error, now, key)])
                 transaction.ended(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)
             else:
-                freed.append((now, count, key))
+                freed.append((now, after.deliveries, after.suspicion, key))
                 transaction.freed(key)
     if freed:
         db.write(db.sql.FREE_RUN, freed)

@@ -16,8 +16,8 @@ ARCHIVES: Final[dict[str, str]] = {
         "paused_at = ?, finished_at = ?, rewind = ?, output = ?, error = ?, unclaimed = ? WHERE key = ?"
     ),
     "RESTORE_ATTEMPT": (
-        "INSERT INTO attempts (run, position, attempt, intent, progress, error, at, name, outcome) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO attempts (run, position, attempt, intent, progress, error, at, name, retry_at, failing_since, "
+        "outcome) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     ),
     "RESTORE_APPROVAL": (
         "INSERT INTO approvals (id, run, position, state, asked_at, expires_at, asked_of, reminders, reminded_at, "

@@ -14,6 +14,7 @@ _APPROVALS = (
 _ASKED_FIRST = "ORDER BY a.asked_at, a.{}"
 _ASKED_LAST = "ORDER BY a.asked_at DESC, a.{} DESC"
 _WITH_RUNS = "LIMIT ?) a CROSS JOIN runs r ON r.key = a.run"
+_PLACE = "(SELECT rowid FROM approvals WHERE id = ? AND asked_at = ?)"
 _NOTICE_COLUMNS = "run, position, part, number, stays, kind, at, data"
 
 APPROVAL_CONDITIONS: Final[dict[str, str]] = {
@@ -22,6 +23,8 @@ APPROVAL_CONDITIONS: Final[dict[str, str]] = {
     "workflow": "(SELECT workflow FROM runs WHERE key = a.run) = ?",
     "asked_of": "a.asked_of = ?",
     "id_prefix": "a.id >= ? AND a.id < ?",
+    "after": f"(a.asked_at, a.rowid) > (?, coalesce({_PLACE}, 0))",
+    "after_closed": f"(a.asked_at, a.rowid) < (?, coalesce({_PLACE}, {2**63 - 1}))",
 }
 
 ASKING: Final[dict[str, str]] = {

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.faults import is_busy
-from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
+from holdfast.stores.sqlite.migrations import COMPATIBLE_FROM, MIGRATIONS, VERSION, statements
 from holdfast.stores.sqlite.schema import APPLICATION_ID
 
 T = TypeVar("T")
@@ -103,6 +103,23 @@ def open_for_step(database: Path, factory: type[C]) -> C:
     return connection
 
 
+def check_version(connection: sqlite3.Connection, database: Path) -> int:
+    """The version of the schema. Raises ``SchemaTooNew`` for one that this Holdfast cannot use."""
+    version = _user_version(connection)
+    if version <= VERSION:
+        return version
+    has_meta = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is not None
+    kept = connection.execute(sql.GET_META, ("compatible_from",)).fetchone() if has_meta else None
+    needed = version if kept is None else int(kept[0])
+    if needed > VERSION:
+        raise SchemaTooNew(
+            f"{database} has schema version {version}, which can be used by a Holdfast that knows version {needed} or "
+            f"higher, and this one knows versions up to {VERSION}: a newer Holdfast has migrated it. Upgrade this one "
+            f"(pip install -U holdfast-agents) and start the process again, or use another file."
+        )
+    return version
+
+
 def roll_back(connection: sqlite3.Connection) -> None:
     """Leave whatever transaction is open, so that the connection can be used again."""
     if connection.in_transaction:
@@ -133,7 +150,7 @@ def _look_first(connection: sqlite3.Connection, database: Path) -> int:
 def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
     """The schema version of a database that is ours or still empty; anything else is refused and left as it is."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = check_version(connection, database) if application == APPLICATION_ID else _user_version(connection)
     tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
     if application != APPLICATION_ID and (application or version or tables):
         held = f"with the tables {', '.join(tables)}" if tables else f"with application_id {application}"
@@ -141,12 +158,11 @@ def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
             f"{database} is the SQLite database of another program, {held}. Holdfast keeps its runs in a file of their "
             f"own: point HOLDFAST_URL at another file."
         )
-    if version > VERSION:
-        raise StoreSchemaError(
-            f"{database} has schema version {version}, but this Holdfast knows versions up to {VERSION}: a newer "
-            f"Holdfast has migrated it. Upgrade this one (pip install -U holdfast), or use another file."
-        )
     return version
+
+
+def _user_version(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
@@ -176,6 +192,7 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
         for migration in MIGRATIONS[version:]:
             for statement in statements(migration):
                 connection.execute(statement)
+        connection.execute(sql.PUT_META, ("compatible_from", str(COMPATIBLE_FROM)))
         connection.execute(sql.CAN_SEARCH)  # with this Python's SQLite, too
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import time
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.errors import (
     StoreCorrupt,
@@ -17,6 +20,8 @@ from holdfast.errors import (
 )
 
 LITTLE_SPACE = 1 << 20
+CHECK_SECONDS = 0.5
+"""How long a file is checked that SQLite calls damaged: whoever waits for the error waits for that, too."""
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -37,8 +42,9 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
     told = f"{error} ({code})" if code else str(error)
     if is_busy(error):
         return StoreLocked(
-            f"{database} is locked by another process ({told}). Holdfast's own processes hold it for milliseconds: "
-            f"look for another program that has the file open in a transaction, such as a sqlite3 shell or a backup."
+            f"{database} is locked by another connection ({told}). Look for steps with transaction=True that take long "
+            f"or come in great numbers, and for another program with an open transaction, such as a sqlite3 shell or a "
+            f"backup. Holdfast itself holds the lock for milliseconds."
         )
     if family == "SQLITE_FULL" or (family in ("SQLITE_IOERR", "SQLITE_CANTOPEN") and _no_space(database)):
         return StoreFull(
@@ -54,10 +60,14 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
         return StoreCorrupt(
             f"{database} is not a SQLite database ({told}). Point HOLDFAST_URL at another file, or move this one away."
         )
+    if family == "SQLITE_IOERR":
+        return _unreadable(database, told)
     if family == "SQLITE_CORRUPT" or is_not_text(error):
+        if code == "SQLITE_CORRUPT" and (finding := _find_no_damage(database)):
+            return _unreadable(database, f"{told}; {finding}")
         return StoreCorrupt(
-            f"{database} is damaged ({told}). Stop all workers, copy the file with its -wal file, and try "
-            f"`sqlite3 {database} .recover`, or go back to a backup."
+            f"{database} is damaged ({told}); `sqlite3 {database} 'PRAGMA integrity_check'` shows where. Stop all "
+            f"workers, copy the file with its -wal file, and try `sqlite3 {database} .recover`, or go back to a backup."
         )
     if "no such module: fts5" in str(error):
         return StoreSchemaError(
@@ -76,6 +86,31 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
             f"process is not out of file descriptors."
         )
     return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
+
+
+def _unreadable(database: Path, told: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the device of {database} reports an error ({told}). Look for it in the system's log. Runs go on by "
+        f"themselves when the device works again; what was recorded is still in the file, so do not try to repair it "
+        f"unless `PRAGMA integrity_check` finds damage."
+    )
+
+
+def _find_no_damage(database: Path) -> str:
+    """What speaks for it that a file is sound although SQLite calls it damaged; ``""`` if nothing does.
+
+    SQLite says the same of a page that it could not read while it was writing. The check has a connection of its own,
+    which has read nothing yet. It must be one of SQLite's: closing any other descriptor of the file would drop this
+    process's locks.
+    """
+    deadline = time.monotonic() + CHECK_SECONDS
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(os.fspath(database))}?mode=ro", uri=True)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, 1000)
+            is_sound = connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
+            return "a check of the file finds no damage, so a read must have failed" if is_sound else ""
+    except sqlite3.Error as error:
+        return f"the file cannot be read: {_code(error)}" if _code(error).startswith("SQLITE_IOERR") else ""
 
 
 def _code(error: sqlite3.Error) -> str:

@@ -8,6 +8,9 @@ Work is a function of the database. It can be done in two ways:
 - **in the thread**, which waits for locks as long as ``PATIENCE`` allows, without holding up the loop.
 
 The writing line chooses by measuring: it keeps a moving average of how long small commits took, in both ways.
+
+A newer Holdfast may migrate the file while it is open here. So a line that writes looks at the schema's version first
+whenever somebody else has written since it last did.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import TypeVar
 
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores.sql.database import Database, NotText
-from holdfast.stores.sqlite.connections import PATIENCE, patiently, roll_back
+from holdfast.stores.sqlite.connections import PATIENCE, check_version, patiently, roll_back
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.faults import is_busy, store_error
 from holdfast.stores.texts import improper
@@ -42,21 +45,25 @@ _WEIGHT = 0.2
 class Line:
     """One connection, used by one caller at a time."""
 
-    def __init__(self, connection: sqlite3.Connection, database: Path, name: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, database: Path, name: str, *, writes: bool = False) -> None:
         self._connection = connection
         self._db = SqliteDatabase(connection)
         self._database = database
-        self._file = os.fspath(database)
-        self._identity = _identity(self._file)
+        self._identities = {file: _identity(file) for file in _files(database)}
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-{name}")
         self._process = os.getpid()
         self._closed = False
         self._pace = 0.0
+        self._writes = writes
+        self._checked_at: int | None = None
+        """The ``data_version`` at which the schema's version was last looked at."""
 
-    async def write(self, work: Work[T], size: int = 1) -> T:
+    async def write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
         """Do work that may commit ``size`` operations: inline when that is likely to be quick, else in the thread."""
-        self._check_in_place()
+        self.check_in_place()
+        if slow:
+            return await self.in_thread(work, sample=False)
         if size <= INLINE_SIZE and self._pace < INLINE_SECONDS:
             return await self.prefer_inline(work)
         return await self.in_thread(work, sample=size <= INLINE_SIZE)
@@ -94,11 +101,12 @@ class Line:
 
     def data_version(self) -> int | None:
         """A number that changes when another connection has written; ``None`` when the line is in use."""
+        self.check_in_place()
         if not self._lock.acquire(blocking=False):
             return None
         try:
             self._check_usable()
-            return self._connection.execute("PRAGMA data_version").fetchone()[0]
+            return self._check_schema()
         except sqlite3.DatabaseError as error:
             if is_busy(error):
                 return None
@@ -122,6 +130,8 @@ class Line:
 
     def _do(self, work: Work[T], *, sample: bool) -> T:
         self._check_usable()
+        if self._writes:
+            self._check_schema()
         connection = self._connection
         changes, began = connection.total_changes, time.perf_counter()
         try:
@@ -146,17 +156,43 @@ class Line:
                 f"fork. Open a runtime in the child, or start it with the 'spawn' method."
             )
 
-    def _check_in_place(self) -> None:
-        """What is written to a file that has no name any more would be lost with this process, without a word."""
-        if _identity(self._file) != self._identity:
+    def _check_schema(self) -> int:
+        """The ``data_version``. Raises ``SchemaTooNew`` after a newer Holdfast has migrated the file."""
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._checked_at:
+            check_version(self._connection, self._database)
+            self._checked_at = version
+        return version
+
+    def check_in_place(self) -> None:
+        """Raise ``StoreUnavailable`` if a file of the database is not the one that was opened.
+
+        What is written to a database that has no name any more is lost with this process. Without its ``-wal`` or
+        ``-shm`` file, whoever opens the database next makes new ones, and both sides overwrite each other's pages.
+        """
+        for file, identity in self._identities.items():
+            if identity is None or _identity(file) == identity:
+                continue
+            if file == os.fspath(self._database):
+                raise StoreUnavailable(
+                    f"{self._database} was deleted, moved or replaced while it was open. Put it back (with its -wal "
+                    f"file), or start this process again to go on with what is there now."
+                )
             raise StoreUnavailable(
-                f"{self._database} was deleted, moved or replaced while it was open. Put it back (with its -wal file), "
-                f"or start this process again to go on with what is there now."
+                f"{file} was deleted or replaced while {self._database} was in use, and nothing more is written to it. "
+                f"Stop all processes that use it, with SIGTERM, and start new ones only afterwards: the last one to "
+                f"close it writes what the deleted file held back to the database."
             )
 
 
 _left_to_parents: list[sqlite3.Connection] = []
 """Connections of parent processes, kept so that they are not closed here."""
+
+
+def _files(database: Path) -> tuple[str, ...]:
+    """The database and what SQLite keeps beside it as long as anybody has it open."""
+    name = os.fspath(database)
+    return name, f"{name}-wal", f"{name}-shm"
 
 
 def _identity(file: str) -> tuple[int, int] | None:

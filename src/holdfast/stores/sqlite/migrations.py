@@ -2,6 +2,10 @@
 
 ``PRAGMA user_version`` is the number of migrations that a database has seen. Migrating happens in one ``IMMEDIATE``
 transaction, so two processes that open a new file at once are safe: the second finds nothing left to do.
+
+**While older processes have the file open.** They go on as long as a migration only adds to the tables. One that they
+cannot live with raises ``COMPATIBLE_FROM``, which is kept in the table ``meta``: those that know only of schemas before
+that are refused when they open the file, and those that have it open stop (see ``connections.check_version``).
 """
 
 from __future__ import annotations
@@ -446,6 +450,44 @@ CREATE TABLE spending (
 ) WITHOUT ROWID;
 """
 
+_9_SWITCHES = """
+ALTER TABLE switches ADD COLUMN set_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE switches ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+ALTER TABLE switches ADD COLUMN is_temporary INTEGER NOT NULL DEFAULT 0;
+"""
+
+_10_SUSPECTS = """
+ALTER TABLE runs ADD COLUMN suspicion INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_suspects ON runs (workflow, version, wake_at) WHERE ready = 7;
+"""
+
+_11_HISTORY = """
+CREATE INDEX runs_in_state ON runs (state || '.');
+CREATE INDEX approvals_by_time ON approvals (asked_at);
+CREATE INDEX workers_left ON workers (id) WHERE by_lease = 0 AND state != 'live';
+"""
+
+_12_NEXT_ATTEMPTS = """
+ALTER TABLE attempts ADD COLUMN retry_at REAL;
+ALTER TABLE attempts ADD COLUMN failing_since REAL;
+"""
+
+_13_INPUT_SCHEMAS = """
+ALTER TABLE workflows ADD COLUMN inputs_schema TEXT NOT NULL DEFAULT '';
+"""
+
+_14_META = """
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+_15_UNREAD_MAIL = """
+ALTER TABLE runs ADD COLUMN parked_by INTEGER;
+CREATE INDEX runs_parked_by ON runs (parked_by) WHERE parked_by IS NOT NULL;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _1_INITIAL,
     _2_LINKS_AND_REQUESTS,
@@ -455,10 +497,20 @@ MIGRATIONS: tuple[str, ...] = (
     _6_QUEUES,
     _7_DELIVERIES,
     _8_KEEPING,
+    _9_SWITCHES,
+    _10_SUSPECTS,
+    _11_HISTORY,
+    _12_NEXT_ATTEMPTS,
+    _13_INPUT_SCHEMAS,
+    _14_META,
+    _15_UNREAD_MAIL,
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1. Statements end in ``;`` and contain no other ``;``."""
 
 VERSION = len(MIGRATIONS)
+
+COMPATIBLE_FROM = 14
+"""The lowest ``VERSION`` of a Holdfast that can use a file of this one. Version 14 is the first that looks at it."""
 
 
 def statements(migration: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.stores.rules import WORKERS_KEPT
 from holdfast.stores.sql import blobs
 
 _REFERENCE = "CASE WHEN length({0}) = 33 AND substr({0}, 1, 1) = x'00' THEN {0} END"
@@ -16,6 +17,16 @@ _IN = "IN (SELECT value FROM json_each(?))"
 
 def _references(table: str, column: str) -> str:
     return f"SELECT {column} FROM {table} WHERE run {_IN} AND length({column}) = 33"
+
+
+def _forget_workers(by_lease: int, index: str, oldest: str) -> str:
+    """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
+    return (
+        f"DELETE FROM workers WHERE id IN (SELECT id FROM (SELECT id, lease_until FROM workers INDEXED BY {index} "
+        f"WHERE by_lease = {by_lease} AND state != 'live' ORDER BY id LIMIT ?) w WHERE lease_until < min(?, "
+        f"coalesce(({oldest}), ?)) AND NOT EXISTS "
+        "(SELECT 1 FROM runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL))"
+    )
 
 
 PRUNING: Final[dict[str, str]] = {
@@ -76,10 +87,10 @@ PRUNING: Final[dict[str, str]] = {
     )
     + " LIMIT 1",
     "FORGET_BLOB": "DELETE FROM blobs WHERE hash = ?",
-    "FORGET_LISTENERS": (
-        "DELETE FROM workers WHERE id IN (SELECT id FROM (SELECT id, lease_until FROM workers INDEXED BY workers_gone "
-        "WHERE by_lease = 1 AND state != 'live' ORDER BY id LIMIT ?) w WHERE lease_until < min(?, coalesce("
-        "(SELECT min(created_at) FROM runs INDEXED BY runs_delivered WHERE by_delivery = 1), ?)) "
-        "AND NOT EXISTS (SELECT 1 FROM runs WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL))"
+    "FORGET_LISTENERS": _forget_workers(
+        1, "workers_gone", "SELECT min(created_at) FROM runs INDEXED BY runs_delivered WHERE by_delivery = 1"
+    ),
+    "FORGET_WORKERS": _forget_workers(
+        0, "workers_left", f"SELECT min(created_at) - {WORKERS_KEPT} FROM runs INDEXED BY runs_created"
     ),
 }

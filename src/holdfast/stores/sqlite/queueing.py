@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-DUE_AS = "CASE WHEN due_as > 1 AND cancel != '' THEN 6 ELSE due_as END"
-"""What ``ready`` is when a run is due: see ``schema``."""
+
+def due_as(suspicion: str = "suspicion", cancelled: str = "cancel != ''") -> str:
+    """What ``ready`` is when a run is due: see ``schema``."""
+    return f"CASE WHEN {suspicion} > 1 THEN 7 WHEN due_as > 1 AND {cancelled} THEN 6 ELSE due_as END"
+
+
+DUE_AS = due_as()
 
 _NEVER = "9e999"
 _WORKFLOW, _VERSION = "json_extract(w.value, '$[0]')", "json_extract(w.value, '$[1]')"
@@ -143,7 +148,8 @@ QUEUEING: Final[dict[str, str]] = {
         "SELECT key FROM runs INDEXED BY runs_limited WHERE queue = ? AND due_as > 1 AND finished_at IS NULL LIMIT ?"
     ),
     "UNLIMIT_RUN": (
-        "UPDATE runs SET due_as = 1, turn = 0, ready = CASE WHEN ready > 1 THEN 1 ELSE ready END WHERE key = ?"
+        "UPDATE runs SET due_as = 1, turn = 0, ready = CASE WHEN ready BETWEEN 2 AND 6 THEN 1 ELSE ready END "
+        "WHERE key = ?"
     ),
     "DROP_QUEUE": "DELETE FROM queues WHERE name = ?",
     "DROP_TURNS": "DELETE FROM queue_turns WHERE queue = ?",

@@ -7,12 +7,16 @@ A new database is brought to this shape by running all of ``migrations.MIGRATION
 parked until a signal) or paused. With it, the due runs of a version of a workflow stand in claiming order in a partial
 index of their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
 In a queue with limits, a run that is due has 2, or 3 once it has begun; 4 or 5 instead while it is set aside because
-its key is at its limits; and 6 when it is to be cancelled, and needs no place. See ``sql.queueing``.
+its key is at its limits; and 6 when it is to be cancelled, and needs no place. See ``sql.queueing``. In any queue, a
+run that is isolated because its workers died has 7, also while it waits for its time. See ``sql.suspects``.
 
 Releases before versions looked for work in indexes with other names, which are gone: a process of theirs that has the
 file open finishes the runs that it holds, and takes no more. ``inputs`` and ``output`` come last, because SQLite reads
 a row only as far as it must; what was added behind them is empty or 0 for most runs, and such values stand in the row's
 header.
+
+The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so that no other statement
+that mentions a state is led to it.
 
 Columns that hold a payload (``inputs``, ``output``, ``error``, ``payload``, ``form``, ``arguments``, ``answer``) hold a
 reference instead when it is large: see ``blobs``. The values of memories are not kept apart: they change, and what is
@@ -67,7 +71,9 @@ CREATE TABLE runs (
     turn           INTEGER NOT NULL DEFAULT 0,
     dedup          TEXT NOT NULL DEFAULT '',
     debounced      INTEGER NOT NULL DEFAULT 0,
-    by_delivery    INTEGER NOT NULL DEFAULT 0
+    by_delivery    INTEGER NOT NULL DEFAULT 0,
+    suspicion      INTEGER NOT NULL DEFAULT 0,
+    parked_by      INTEGER               -- workers.id, if it parked with something in its mailbox
 );
 CREATE INDEX runs_due ON runs (workflow, version, priority DESC, key, queue) WHERE ready = 1;
 CREATE INDEX runs_waking ON runs (workflow, version, wake_at, queue) WHERE ready = 0;
@@ -76,6 +82,7 @@ CREATE INDEX runs_orphans ON runs (workflow, digest) WHERE unclaimed = 1;
 CREATE INDEX runs_started ON runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_asked ON runs (owner) WHERE owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL);
 CREATE INDEX runs_listed ON runs (workflow, state);
+CREATE INDEX runs_in_state ON runs (state || '.');
 CREATE INDEX runs_created ON runs (created_at);
 CREATE INDEX runs_children ON runs (parent) WHERE parent != '';
 CREATE INDEX runs_sessions ON runs (workflow, session) WHERE session != '';
@@ -88,6 +95,8 @@ CREATE INDEX runs_limited ON runs (queue, queue_key, key) WHERE due_as > 1 AND f
 CREATE UNIQUE INDEX runs_dedup ON runs (queue, dedup) WHERE dedup != '' AND finished_at IS NULL;
 CREATE INDEX runs_expiring ON runs (deadline) WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_delivered ON runs (created_at) WHERE by_delivery = 1;
+CREATE INDEX runs_suspects ON runs (workflow, version, wake_at) WHERE ready = 7;
+CREATE INDEX runs_parked_by ON runs (parked_by) WHERE parked_by IS NOT NULL;
 
 CREATE TABLE run_tags (                  -- runs.tags once more, to list runs by one
     tag TEXT NOT NULL,
@@ -122,6 +131,8 @@ CREATE TABLE attempts (
     at       REAL NOT NULL,
     name     TEXT NOT NULL,
     outcome  BLOB,                       -- of a transactional step, committed with what it did
+    retry_at REAL,                       -- when the next attempt is made, of a step that waits for it
+    failing_since REAL,
     PRIMARY KEY (run, position)
 ) WITHOUT ROWID;
 
@@ -204,6 +215,7 @@ CREATE TABLE approvals (                 -- questions to people
 );
 CREATE INDEX approvals_asked ON approvals (run, position);
 CREATE INDEX approvals_open ON approvals (asked_at) WHERE state = 'open';
+CREATE INDEX approvals_by_time ON approvals (asked_at);
 
 CREATE TABLE notices (                   -- ids are never used twice
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -252,8 +264,11 @@ CREATE TABLE memories (                  -- of no run
 CREATE VIRTUAL TABLE memory_words USING fts5 (space, words, tokenize = 'ascii');
 
 CREATE TABLE switches (                  -- workflows that are switched off
-    workflow  TEXT NOT NULL PRIMARY KEY,
-    off_since REAL NOT NULL
+    workflow     TEXT NOT NULL PRIMARY KEY,
+    off_since    REAL NOT NULL,
+    set_by       TEXT NOT NULL DEFAULT '',
+    reason       TEXT NOT NULL DEFAULT '',
+    is_temporary INTEGER NOT NULL DEFAULT 0  -- a policy turns it on again
 ) WITHOUT ROWID;
 
 CREATE TABLE workers (
@@ -272,6 +287,7 @@ CREATE TABLE workers (
 );
 CREATE INDEX workers_live ON workers (id) WHERE state = 'live';
 CREATE INDEX workers_gone ON workers (id) WHERE by_lease = 1 AND state != 'live';
+CREATE INDEX workers_left ON workers (id) WHERE by_lease = 0 AND state != 'live';
 
 CREATE TABLE workflows (
     name        TEXT PRIMARY KEY,        -- with the version: serving.served_name
@@ -285,7 +301,8 @@ CREATE TABLE workflows (
     max_deliveries INTEGER NOT NULL DEFAULT 3,
     announced_at REAL NOT NULL DEFAULT 0,
     queue_key   TEXT,                    -- a template
-    by_delivery INTEGER NOT NULL DEFAULT 0
+    by_delivery INTEGER NOT NULL DEFAULT 0,
+    inputs_schema TEXT NOT NULL DEFAULT '' -- a JSON schema
 ) WITHOUT ROWID;
 
 CREATE TABLE schedules (                 -- see stores.schedules
@@ -383,5 +400,10 @@ CREATE TABLE spending (                  -- what model calls have used: see stor
     nano_usd      INTEGER NOT NULL,
     unpriced      INTEGER NOT NULL,
     PRIMARY KEY (day, workflow, model)
+) WITHOUT ROWID;
+
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
 ) WITHOUT ROWID;
 """

@@ -12,7 +12,7 @@ from holdfast.stores.sqlite.archives import ARCHIVES
 from holdfast.stores.sqlite.asking import APPROVAL_CONDITIONS, ASKING
 from holdfast.stores.sqlite.keeping import KEEPING
 from holdfast.stores.sqlite.pruning import PRUNING
-from holdfast.stores.sqlite.queueing import DUE_AS, LIMITED_AT, QUEUEING
+from holdfast.stores.sqlite.queueing import DUE_AS, LIMITED_AT, QUEUEING, due_as
 from holdfast.stores.sqlite.schedules import SCHEDULING
 
 AT_ONCE = 50
@@ -24,7 +24,7 @@ RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
     "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
     "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
-    "by_delivery"
+    "by_delivery, suspicion"
 )
 GET_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?"
 GET_RUNS_BY_ID = f"SELECT {RUN_COLUMNS} FROM runs WHERE id IN (SELECT value FROM json_each(?))"
@@ -82,12 +82,17 @@ COPY_JOURNAL = (
 # Attempts
 
 NOTE_ATTEMPT = (
-    "INSERT INTO attempts (run, position, attempt, intent, progress, error, at, name) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO attempts (run, position, attempt, intent, progress, error, at, name, retry_at, failing_since) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = excluded.intent, "
-    "progress = excluded.progress, error = excluded.error, at = excluded.at, name = excluded.name"
+    "progress = excluded.progress, error = excluded.error, at = excluded.at, name = excluded.name, "
+    "retry_at = excluded.retry_at, failing_since = excluded.failing_since"
 )
 CLEAR_ATTEMPT = "DELETE FROM attempts WHERE run = ? AND position = ?"
-ATTEMPTS = "SELECT position, attempt, intent, progress, error, at, name, outcome FROM attempts WHERE run = ?"
+ATTEMPTS = (
+    "SELECT position, attempt, intent, progress, error, at, name, outcome, retry_at, failing_since FROM attempts "
+    "WHERE run = ?"
+)
 OUTCOME = "SELECT 1 FROM attempts WHERE run = ? AND position = ? AND name = ? AND outcome IS NOT NULL"
 KEEP_OUTCOME = (
     "INSERT INTO attempts (run, position, attempt, intent, error, at, name, outcome) VALUES (?, ?, ?, 0, '', ?, ?, ?) "
@@ -104,10 +109,12 @@ CONSUME_SIGNAL = "DELETE FROM signals WHERE id = ? AND run = ?"
 SENT = "SELECT DISTINCT name, position FROM signals WHERE run = ?"
 DROP_END = "DELETE FROM signals WHERE run = ? AND position = ? AND name NOT GLOB 'answer:*'"
 MAILBOX = "SELECT id, name, payload, sent_at, position FROM signals WHERE run = ? ORDER BY id"
+# The last row tells where to go on: behind all signals that there are, also those to runs of others.
 NEW_SIGNALS = (
     "SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position, s.id FROM signals s "
-    "CROSS JOIN runs r ON r.key = s.run "
-    "WHERE s.id > ? AND r.owner = ? AND r.state = 'running' ORDER BY s.id"
+    "CROSS JOIN runs r ON r.key = s.run WHERE s.id > ?1 AND r.owner = ?2 AND r.state = 'running' "
+    "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, max(?1, coalesce((SELECT max(id) FROM signals), 0)) "
+    "ORDER BY 2"
 )
 
 # Links
@@ -146,34 +153,35 @@ FIND_ORPHAN = (
     "ORDER BY key LIMIT 1"
 )
 ADOPT_ORPHAN = "UPDATE runs SET starter = ?, unclaimed = 1 + (finished_at IS NOT NULL) WHERE key = ?"
-RESET_DELIVERIES = "UPDATE runs SET deliveries = 0 WHERE key = ?"
+RESET_DELIVERIES = "UPDATE runs SET deliveries = 0, suspicion = 0 WHERE key = ?"
 # Whoever started a run with a made-up id is there to take its result when it ends, unless it was taken down before.
 _CLAIMED = (
     "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
     "(SELECT 1 FROM workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
 )
-_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, {_CLAIMED}"
+_NO_MORE = f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, parked_by = NULL, {_CLAIMED}"
 FINISH_RUN = f"UPDATE runs SET state = ?, output = ?, error = ?, finished_at = ?, rewind = ?, {_NO_MORE} WHERE key = ?"
-PARK_RUN = "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ? WHERE key = ?"
-_FREED = f"state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {DUE_AS} END"
+PARK_RUN = (
+    "UPDATE runs SET state = 'waiting', owner = NULL, ready = ?, wake_at = ?, waits_for = ?, suspicion = 0, "
+    "parked_by = CASE WHEN ? = 1 THEN owner END WHERE key = ?"
+)
+_FREED_AS = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {} END"
+_FREED = _FREED_AS.format(DUE_AS)
 RELEASE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE key = ?"
 RELEASE_LATER = (
-    "UPDATE runs SET state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN 0 END, wake_at = ?, "
+    f"UPDATE runs SET {_FREED_AS.format('CASE WHEN suspicion > 1 THEN 7 ELSE 0 END')}, wake_at = ?, "
     "deliveries = deliveries + ? WHERE key = ?"
 )
-DELIVERIES = "SELECT deliveries, max_deliveries FROM runs WHERE key = ?"
-WAKE_RUN = (  # one that is set aside stays so
-    f"UPDATE runs SET ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END, wake_at = ? "
-    "WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
-)
+DELIVERIES = "SELECT deliveries, max_deliveries, suspicion FROM runs WHERE key = ?"
+_WOKEN = f"ready = CASE WHEN ready IN (4, 5) THEN ready ELSE {DUE_AS} END"  # one that is set aside stays so
+WAKE_RUN = f"UPDATE runs SET {_WOKEN}, wake_at = ? WHERE key = ? AND state = 'waiting' AND paused_at IS NULL"
 
 # Requests
 
 _ASKED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
 CANCEL_HELD = f"UPDATE runs SET {_ASKED}, paused_at = NULL WHERE key = ?"
 CANCEL_SLEEPING = (
-    f"UPDATE runs SET {_ASKED}, paused_at = NULL, ready = CASE WHEN due_as > 1 THEN 6 ELSE 1 END, wake_at = ? "
-    "WHERE key = ?"
+    f"UPDATE runs SET {_ASKED}, paused_at = NULL, ready = {due_as(cancelled='true')}, wake_at = ? WHERE key = ?"
 )
 CANCEL_AT_ONCE = f"UPDATE runs SET {_ASKED}, state = 'cancelled', finished_at = ?, {_NO_MORE} WHERE key = ?"
 CANCEL_RECORDED = "UPDATE runs SET cancel = 'recorded' WHERE key = ?"
@@ -215,7 +223,7 @@ PUT_BACK = (
     f"FROM records WHERE kind = 3 AND {_TAKEN} ORDER BY seq"
 )
 TAKE_BACK = f"DELETE FROM records WHERE {_TAKEN}"
-TAKE_BACK_OUTCOMES = "DELETE FROM attempts WHERE run = :run AND position >= :positions AND outcome IS NOT NULL"
+TAKE_BACK_ATTEMPTS = "DELETE FROM attempts WHERE run = :run AND position >= :positions AND intent = 0"
 NOTE_REWOUND = "UPDATE runs SET rewound = json_insert(rewound, '$[#]', ?) WHERE key = ?"
 _IS_CANCELLED = "EXISTS (SELECT 1 FROM records WHERE run = runs.key AND kind = 8)"
 # Whether its queue has limits is decided anew.
@@ -224,8 +232,8 @@ _REOPENED_AS = (
     "THEN CASE epoch WHEN 0 THEN 2 ELSE 3 END ELSE 1 END"
 )
 REOPEN_RUN = (
-    "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, output = NULL, error = NULL, finished_at = NULL, "
-    f"due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
+    "UPDATE runs SET state = 'pending', owner = NULL, deliveries = 0, suspicion = 0, output = NULL, error = NULL, "
+    f"finished_at = NULL, due_as = {_REOPENED_AS}, ready = CASE WHEN {_REOPENED_AS} > 1 AND {_IS_CANCELLED} THEN 6 "
     f"ELSE {_REOPENED_AS} END, dedup = '', "
     "wake_at = ?, deadline = CASE WHEN deadline > ? THEN deadline END, unclaimed = min(unclaimed, 1), "
     f"cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, "
@@ -283,9 +291,13 @@ USAGES = (
 
 # The switch
 
-SWITCHES = "SELECT workflow, off_since FROM switches"
-SWITCH_OFF = "INSERT INTO switches (workflow, off_since) VALUES (?, ?) ON CONFLICT DO NOTHING"
-SWITCH_ON = "DELETE FROM switches WHERE workflow = ?"
+SWITCHES = "SELECT workflow, off_since, set_by, reason, is_temporary FROM switches"
+SWITCH_OFF = """
+INSERT INTO switches (workflow, off_since, set_by, reason, is_temporary) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (workflow) DO UPDATE SET set_by = excluded.set_by, reason = excluded.reason, is_temporary = 0
+WHERE is_temporary = 1 AND excluded.is_temporary = 0
+"""
+SWITCH_ON = "DELETE FROM switches WHERE workflow = ? AND is_temporary >= ?"
 
 # Large values
 
@@ -302,7 +314,8 @@ _THESE = f"workflow = {_WORKFLOW} AND version = json_extract(w.value, '$[1]') AN
 HAS_DUE = (
     f"SELECT EXISTS (SELECT 1 FROM json_each(:workflows) w WHERE {_ON} AND ("
     f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE}) "
-    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE ready = 0 AND wake_at <= :now AND {_THESE}))) "
+    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE ready = 0 AND wake_at <= :now AND {_THESE}) "
+    f"OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_suspects WHERE ready = 7 AND wake_at <= :now AND {_THESE}))) "
     f"OR coalesce(({LIMITED_AT}) <= :now, 0)"
 )
 PROMOTE_DUE = (
@@ -312,6 +325,11 @@ PROMOTE_DUE = (
 DUE = (
     "SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready = 1 AND workflow = :workflow "
     f"AND version = :version AND {_SERVED} ORDER BY priority DESC, key LIMIT :limit"
+)
+SUSPECTS = (
+    "SELECT key, queue, queue_key, priority, suspicion, due_as > 1, cancel != '' FROM runs INDEXED BY runs_suspects "
+    "WHERE ready = 7 AND workflow = ? AND version = ? AND wake_at <= ? "
+    "ORDER BY suspicion DESC, priority DESC, key LIMIT ?"
 )
 CLAIM = (
     "UPDATE runs SET state = 'running', epoch = epoch + 1, owner = ?, ready = NULL, wake_at = NULL, waits_for = '', "
@@ -323,7 +341,8 @@ FAIL_UNREADABLE = (
 )
 NEXT_READY = (
     f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_due WHERE ready = 1 AND {_THESE} LIMIT 1)), "
-    f"({LIMITED_AT}) FROM json_each(:workflows) w WHERE {_ON}"
+    f"({LIMITED_AT}), min((SELECT wake_at FROM runs INDEXED BY runs_suspects WHERE ready = 7 AND {_THESE} "
+    f"ORDER BY wake_at LIMIT 1)) FROM json_each(:workflows) w WHERE {_ON}"
 )
 NEXT_TIMER = (
     f"SELECT min((SELECT wake_at FROM runs INDEXED BY runs_waking WHERE ready = 0 AND {_THESE} "
@@ -335,6 +354,10 @@ NEXT_TIMER = (
 LIST_BY_KEY = "SELECT key FROM runs NOT INDEXED WHERE key < ? AND key >= ?{filters} ORDER BY key DESC LIMIT ?"
 LIST_STRETCH = (
     "SELECT key FROM runs INDEXED BY runs_listed WHERE workflow = ? AND state = ? AND key < ? "
+    "AND key >= ?{filters} ORDER BY key DESC LIMIT ?"
+)
+LIST_STATE = (
+    "SELECT key FROM runs INDEXED BY runs_in_state WHERE state || '.' = ? || '.' AND key < ? "
     "AND key >= ?{filters} ORDER BY key DESC LIMIT ?"
 )
 _NARROW = {
@@ -384,6 +407,11 @@ COUNT_UNFINISHED = (
     "CROSS JOIN runs INDEXED BY runs_listed ON workflow = w.value AND state = s.column1 GROUP BY workflow, version"
 )
 
+# The schema
+
+GET_META = "SELECT value FROM meta WHERE name = ?"
+PUT_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+
 # Workers
 
 WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at, by_lease"
@@ -396,37 +424,60 @@ SERVE = "UPDATE workers SET workflows = ? WHERE id = ?"
 RENEW_LEASE = "UPDATE workers SET lease_until = ?, beat_at = ? WHERE id = ? AND state = 'live'"
 KEEP_WORKER = f"{RENEW_LEASE} AND by_lease = 1"
 IS_LIVE = "SELECT 1 FROM workers WHERE id = ? AND state = 'live'"
-LIVE_WORKERS = "SELECT id, token, name, host, pid, lease_until FROM workers WHERE state = 'live' AND by_lease = 0"
+# Workers of a release that did not keep `beat_at` have 0 there.
+BEAT_AT = "max(beat_at, started_at)"
+LIVE_WORKERS = (
+    f"SELECT id, token, name, host, pid, {BEAT_AT}, lease_until FROM workers WHERE state = 'live' AND by_lease = 0"
+)
 LISTENERS_OVER = (
     "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND by_lease = 1 "
     "AND max(beat_at, ?) + lease_until - beat_at < ?"
 )
 END_WORKER = "UPDATE workers SET state = ? WHERE id = ? AND state = 'live'"
-LEASE = "SELECT lease_until FROM workers WHERE id = ? AND state = 'live'"
+LEASE = f"SELECT {BEAT_AT}, lease_until FROM workers WHERE id = ? AND state = 'live'"
+
+
+def _each(column: str, index: str, condition: str) -> str:
+    """The different values of a column, found by one step through an index for each."""
+    source = f"FROM runs INDEXED BY {index} WHERE {condition}"
+    return (
+        f"SELECT id FROM (WITH RECURSIVE e (id) AS (SELECT min({column}) {source} UNION ALL "
+        f"SELECT (SELECT min({column}) {source} AND {column} > e.id) FROM e WHERE e.id IS NOT NULL) SELECT id FROM e)"
+    )
+
+
 WORKERS = (
-    f"SELECT {WORKER_COLUMNS} FROM workers w WHERE state = 'live' "
-    "OR EXISTS (SELECT 1 FROM runs WHERE owner = w.id) "
-    "OR EXISTS (SELECT 1 FROM runs WHERE starter = w.id AND finished_at IS NULL) "
-    "OR id IN (SELECT value FROM json_each(?)) ORDER BY id"
+    f"SELECT {WORKER_COLUMNS} FROM workers WHERE id IN ("
+    "SELECT id FROM workers INDEXED BY workers_live WHERE state = 'live' UNION "
+    f"{_each('owner', 'runs_held', 'owner IS NOT NULL')} UNION "
+    f"{_each('starter', 'runs_started', 'starter IS NOT NULL AND finished_at IS NULL')} UNION "
+    "SELECT value FROM json_each(?)) ORDER BY id"
 )
-HELD_RUNS = "SELECT key, id, deliveries, max_deliveries FROM runs WHERE owner = ? AND state = 'running' ORDER BY key"
+HELD_RUNS = (
+    "SELECT key, id, deliveries, max_deliveries, suspicion FROM runs WHERE owner = ? AND state = 'running' ORDER BY key"
+)
 HELD_WITH_BUDGET = "SELECT key FROM runs WHERE owner = ? AND state = 'running' AND has_budget = 1"
-FREE_RUN = f"UPDATE runs SET {_FREED}, wake_at = ?, deliveries = ? WHERE key = ?"
+FREE_RUN = (
+    f"UPDATE runs SET {_FREED_AS.format(due_as('?3'))}, wake_at = ?1, deliveries = ?2, suspicion = ?3 WHERE key = ?4"
+)
 KILL_RUN = f"UPDATE runs SET state = 'dead', deliveries = ?, error = ?, finished_at = ?, {_NO_MORE} WHERE key = ?"
 RELEASE_ALL = f"UPDATE runs SET {_FREED}, wake_at = ? WHERE owner = ? AND state = 'running'"
+WAKE_PARKED_BY = (
+    f"UPDATE runs SET {_WOKEN}, wake_at = ? WHERE parked_by = ? AND state = 'waiting' AND paused_at IS NULL"
+)
 
 # Workflows
 
 _SPEC = (
     "name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, queue_key, "
-    "by_delivery"
+    "by_delivery, inputs_schema"
 )
 PUBLISH = (
-    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO workflows ({_SPEC}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET parameters = excluded.parameters, id_template = excluded.id_template, "
     "queue = excluded.queue, timeout = excluded.timeout, tags = excluded.tags, budget = excluded.budget, "
     "is_agent = excluded.is_agent, max_deliveries = excluded.max_deliveries, announced_at = excluded.announced_at, "
-    "queue_key = excluded.queue_key, by_delivery = excluded.by_delivery"
+    "queue_key = excluded.queue_key, by_delivery = excluded.by_delivery, inputs_schema = excluded.inputs_schema"
 )
 SPECS = f"SELECT {_SPEC} FROM workflows"
 

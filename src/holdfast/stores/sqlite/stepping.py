@@ -28,7 +28,7 @@ from holdfast.errors import StepFailed, StoreUnavailable
 from holdfast.stores import rules
 from holdfast.stores.operations import Run, Verdict
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.connections import PATIENCE, open_for_step, patiently
+from holdfast.stores.sqlite.connections import PATIENCE, check_version, open_for_step, patiently
 from holdfast.stores.sqlite.faults import store_error
 from holdfast.stores.transactions import StepTransaction, ended_by_itself, refused
 
@@ -227,6 +227,7 @@ def begin(path: Path, run: Run) -> StepConnection | None:
     connection = open_for_step(path, StepConnection)
     try:
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        check_version(connection, path)
         rows = connection.execute(sql.FENCE, (run.key,)).fetchall()
         if any(rules.holds(row[3], row[2], run.epoch) for row in rows):
             connection.set_authorizer(connection.authorize)

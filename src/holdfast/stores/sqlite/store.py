@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.core.records import Attempt
 from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable, UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, NewWorker, Reaped
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Answer, Op, Run, Verdict
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.gathering import Gathering
@@ -98,7 +99,7 @@ class SqliteStore(SqlStore):
             opened.pop_all()
         add_search(browser)
         self._gathering = Gathering(self._commit)  # not that of a loop that was closed in the middle of a commit
-        self._writing = Line(writer, self.path, "writer")
+        self._writing = Line(writer, self.path, "writer", writes=True)
         self._reading = Line(reader, self.path, "reader")
         self._browsing = Line(browser, self.path, "browser")
         self._seen_version = self._writing.data_version()
@@ -151,9 +152,7 @@ class SqliteStore(SqlStore):
         return await self._gathering.commit(ops) if ops else []
 
     async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
-        if slow:
-            return await self._writer.in_thread(work, sample=False)
-        return await self._writer.write(work, size)
+        return await self._writer.write(work, size, slow=slow)
 
     async def _read(self, work: Work[T], *, slow: bool = True) -> T:
         return await (self._readers.in_thread(work) if slow else self._readers.prefer_inline(work))
@@ -166,7 +165,7 @@ class SqliteStore(SqlStore):
     async def begin_step(
         self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
     ) -> SqliteStepTransaction | None:
-        self._opened(self._writing)
+        self._writer.check_in_place()  # a new connection would make new files
         await self._stepping.acquire()  # they would only wait for each other in the database, and less fairly
         connection = None
         try:
@@ -225,9 +224,9 @@ class SqliteStore(SqlStore):
         """The heartbeat's own connection, opened by its thread when it first needs it."""
         with self._renewer_guard:
             if self._renewing is None:
-                self._opened(self._writing)
+                self._writer.check_in_place()
                 try:
-                    self._renewing = Line(connections.open_renewer(self.path), self.path, "renewer")
+                    self._renewing = Line(connections.open_renewer(self.path), self.path, "renewer", writes=True)
                 except sqlite3.DatabaseError as error:
                     raise store_error(error, self.path) from error
             return self._renewing
@@ -239,18 +238,21 @@ class SqliteStore(SqlStore):
         if token is not None:
             self._locks.remove(token)
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         now = self._clock()
-        suspects = registry.suspects(await self._live_workers(), self._locks, me, now)
+        counted = window or LeaseWindow(0.0, now)
+        suspects = registry.suspects(await self._live_workers(), self._locks, me, counted)
         listeners: list[Suspect] = []
-        if by_lease is not None:
-            found = await self._read(lambda db: registry.listeners_over(db, by_lease, now), slow=False)
+        if by_lease:
+            found = await self._read(lambda db: registry.listeners_over(db, counted), slow=False)
             listeners = [one for one in found if one.id != me]
         if not suspects and not listeners:
             return Reaped()
 
-        def is_dead(suspect: Suspect, lease_until: float) -> bool:
-            return lease_until < now or (not suspect.by_lease and self._locks.is_free(suspects[suspect].token))
+        def is_dead(suspect: Suspect, beat_at: float, lease_until: float) -> bool:
+            if counted.has_passed(beat_at, lease_until):
+                return True
+            return not suspect.by_lease and self._locks.is_free(suspects[suspect].token)
 
         reaped = await self._write(lambda db: bury(db, [*suspects, *listeners], is_dead, now))
         self._live = None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.stores.contract import NewWorker
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.workers import Suspect, worker_row
 from holdfast.stores.sqlite import statements as sql
@@ -25,6 +26,7 @@ class LiveWorker(NamedTuple):
     name: str
     host: str
     pid: int
+    beat_at: float
     lease_until: float
 
 
@@ -39,17 +41,19 @@ def live_workers(db: Database) -> list[LiveWorker]:
     return [LiveWorker(*row) for row in db.ask(sql.LIVE_WORKERS)]
 
 
-def listeners_over(db: Database, since: float, now: float) -> list[Suspect]:
-    """Workers by lease whose lease, counted from ``since`` at the earliest, has passed; they have no lock here."""
-    return [Suspect(*row, by_lease=True) for row in db.ask(sql.LISTENERS_OVER, (since, now))]
+def listeners_over(db: Database, window: LeaseWindow) -> list[Suspect]:
+    """Workers by lease whose lease has passed within ``window``; they have no lock here."""
+    return [Suspect(*row, by_lease=True) for row in db.ask(sql.LISTENERS_OVER, window)]
 
 
 def suspects(
-    workers: Sequence[LiveWorker], locks: WorkerLocks, me: int | None, now: float
+    workers: Sequence[LiveWorker], locks: WorkerLocks, me: int | None, window: LeaseWindow
 ) -> dict[Suspect, LiveWorker]:
-    """Those whose process is gone, or whose lease has passed."""
+    """Those whose process is gone, or whose lease has passed within ``window``."""
     found: dict[Suspect, LiveWorker] = {}
     for worker in workers:
-        if worker.id != me and (locks.is_free(worker.token) or worker.lease_until < now):
+        if worker.id == me:
+            continue
+        if locks.is_free(worker.token) or window.has_passed(worker.beat_at, worker.lease_until):
             found[Suspect(worker.id, worker.name, worker.host, worker.pid)] = worker
     return found

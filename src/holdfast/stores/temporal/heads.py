@@ -21,6 +21,13 @@ HEAD = "holdfast"
 APART = "apart"
 """In that entry: large payloads have a storage of their own."""
 
+SHOWS_USED = "shows_used"
+"""In that entry: the run writes what its steps have used into its memo. It is noted for the same reason as ``APART``:
+runs that were started before there was such an entry must not write one when they are replayed."""
+
+USED = "used"
+"""The entry of the memo with that: lists read it, where the history would have to be read otherwise."""
+
 QUESTIONS = "questions"
 """The entry of the memo with what the run asks people."""
 
@@ -71,6 +78,7 @@ def head_of(
         "awaited": awaited,
         "above": [[owner.run_id, list(owner.limits)] for owner in above],
         APART: apart,
+        SHOWS_USED: True,
     }
     return {name: value for name, value in head.items() if value not in (None, "", [], False, 0, 0.0)}
 

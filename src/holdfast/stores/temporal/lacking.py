@@ -9,8 +9,9 @@ from holdfast.core.queues import QueueLimits
 from holdfast.errors import UsageError
 from holdfast.stores.archives import Archived, Belongings
 from holdfast.stores.auditing import Audit, NewAudit
-from holdfast.stores.contract import NewSignals, NewWorker, Reaped, Request, Store
+from holdfast.stores.contract import NewSignals, NewWorker, Reaped, Request, Store, SwitchedOff
 from holdfast.stores.documents import Document
+from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
 from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
@@ -34,11 +35,8 @@ _SCHEDULES = (
     "which has its own",
     "create one there (`temporal schedule create`, with the workflow's name as its type)",
 )
-_DOCUMENTS = (
-    "documents of a server (keys, policies, webhooks)",
-    "which has no place for them",
-    "let the server use a store of its own",
-)
+_DOCUMENTS = {"address": "addresses", "key": "API keys", "policy": "policies", "webhook": "webhooks"}
+"""What documents are for, by their kind."""
 _AUDIT = ("the audit log", "which has no place for it", "let the server use a store of its own")
 _SPENDING = (
     "reports by day",
@@ -80,7 +78,7 @@ class Lacking(Store):
         """Refused."""
         _refuse(_WORK)
 
-    async def reap(self, me: int | None = None, *, by_lease: float | None = None) -> Reaped:
+    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
         """Refused."""
         _refuse(_WORK)
 
@@ -89,7 +87,13 @@ class Lacking(Store):
         _refuse(_WORK)
 
     async def claim(
-        self, worker: int, *, workflows: Collection[str], queues: Collection[str] | None, limit: int
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
     ) -> list[Run]:
         """Refused."""
         _refuse(_WORK)
@@ -108,15 +112,15 @@ class Lacking(Store):
 
     # The switch
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
         """Refused."""
         _refuse(_SWITCH)
 
-    async def switch_on(self, workflow: str) -> bool:
+    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
         """Refused."""
         _refuse(_SWITCH)
 
-    async def switched_off(self) -> Mapping[str, float]:
+    async def switched_off(self) -> Mapping[str, SwitchedOff]:
         """None ever is."""
         return {}
 
@@ -179,17 +183,17 @@ class Lacking(Store):
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
         """Refused."""
-        _refuse(_DOCUMENTS)
+        _refuse_documents(kind)
 
     async def documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         """Refused."""
-        _refuse(_DOCUMENTS)
+        _refuse_documents(kind)
 
     async def delete_document(self, kind: str, name: str) -> bool:
         """Refused."""
-        _refuse(_DOCUMENTS)
+        _refuse_documents(kind)
 
     async def note_audit(self, entries: Sequence[NewAudit]) -> None:
         """Refused."""
@@ -232,6 +236,11 @@ class Lacking(Store):
     async def set_going(self, archived: Archived) -> None:
         """Refused."""
         _refuse(_ARCHIVES)
+
+
+def _refuse_documents(kind: str) -> NoReturn:
+    what = _DOCUMENTS.get(kind, "documents of a server")
+    _refuse((what, "which has no place for them", "let a server use a store of its own"))
 
 
 def _refuse(told: tuple[str, str, str]) -> NoReturn:

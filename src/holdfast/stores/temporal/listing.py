@@ -31,6 +31,8 @@ log = logging.getLogger("holdfast.stores")
 PAGE = 200
 _FEW = 400
 """So many are read and put in order at once."""
+_NAMED = 100
+"""So many ids are named in one query."""
 _SECOND = 1_000_000_000
 _LATE = 600.0
 """Seconds by which the clocks of clients and of the server may differ."""
@@ -177,6 +179,20 @@ async def count(client: Client, query: str) -> int:
         CountWorkflowExecutionsRequest(namespace=client.namespace, query=query), retry=True
     )
     return answer.count
+
+
+async def told_of(client: Client, field: str, ids: Collection[str]) -> AsyncIterator[Described]:
+    """The newest execution of each run whose ``field`` (``WorkflowId``, ``ParentWorkflowId``) is one of these ids."""
+    names = [quoted(id) for id in ids if _can_be_said(id)]
+    newest: dict[str, Described] = {}
+    for at in range(0, len(names), _NAMED):
+        query = f"{query_of(RunFilter(), has_tags=False)} AND {field} IN ({', '.join(names[at : at + _NAMED])})"
+        async for told in executions(client, query):
+            known = newest.get(told.id)
+            if known is None or known.info.start_time.ToNanoseconds() < told.info.start_time.ToNanoseconds():
+                newest[told.id] = told
+    for told in newest.values():
+        yield told
 
 
 async def other_task_queues(client: Client, workflows: Collection[str], known: Collection[str]) -> AsyncIterator[str]:

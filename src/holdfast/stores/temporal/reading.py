@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -24,9 +24,10 @@ from holdfast.stores.temporal.budgets import current_budget
 from holdfast.stores.temporal.carrying import seen_in
 from holdfast.stores.temporal.following import Histories
 from holdfast.stores.temporal.happenings import Happening, How, Signalled, StepEnded, read_batches, unseen
-from holdfast.stores.temporal.heads import budget_in
+from holdfast.stores.temporal.heads import USED, budget_in
 from holdfast.stores.temporal.histories import plain_payloads
 from holdfast.stores.temporal.journals import exact_records, told_records
+from holdfast.stores.temporal.listing import told_of
 from holdfast.stores.temporal.outcomes import Asked, Outcomes, signal_in
 from holdfast.stores.temporal.payloads import plain
 from holdfast.stores.temporal.polling import is_polled
@@ -136,7 +137,8 @@ async def _attempt(client: Client, pending: PendingActivityInfo) -> Attempt:
         kept = plain(payload)
     known = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {}
     progress = known.get("progress")
-    number = int(known["failures"]) + 1 if "failures" in known else pending.attempt
+    waits = pending.attempt > 1 and pending.HasField("next_attempt_schedule_time")
+    number = int(known["failures"]) + (not waits) if "failures" in known else pending.attempt
     at = pending.last_started_time if pending.HasField("last_started_time") else pending.scheduled_time
     return Attempt(
         naming.position_of(pending.activity_id),
@@ -145,6 +147,8 @@ async def _attempt(client: Client, pending: PendingActivityInfo) -> Attempt:
         error=str(known.get("error") or pending.last_failure.message),
         at=at.ToNanoseconds() / 1e9,
         name=pending.activity_type.name,
+        retry_at=pending.next_attempt_schedule_time.ToNanoseconds() / 1e9 if waits else None,
+        failing_since=known.get("failing_since"),
     )
 
 
@@ -188,6 +192,29 @@ async def usage_of(client: Client, histories: Histories, told: Described) -> Run
         if child is not None and child.head.get("parent") == told.id:
             used += (await usage_of(client, histories, child)).used
     return RunUsage(used, await current_budget(client, told.id, budget_in(told.head)))
+
+
+async def shown_usages(client: Client, run_ids: Collection[str]) -> dict[str, Usage]:
+    """The same for many runs, by their memos as the visibility store has them: no history is read."""
+    own = {told.id: _shown_usage(told) async for told in told_of(client, "WorkflowId", run_ids)}
+    started: dict[str, set[str]] = {}
+    asked, new = set(own), set(own)
+    while new:
+        below = [told async for told in told_of(client, "ParentWorkflowId", new)]
+        new = {child.id for child in below} - own.keys()
+        for child in below:
+            own.setdefault(child.id, _shown_usage(child))
+            started.setdefault(str(child.head.get("parent")), set()).add(child.id)
+
+    def used(run_id: str) -> Usage:
+        return sum((used(child) for child in started.get(run_id, ())), start=own[run_id])
+
+    return {run_id: used(run_id) for run_id in asked}
+
+
+def _shown_usage(told: Described) -> Usage:
+    shown: dict[str, Any] = told.memo.get(USED) or told.head.get("used") or {}
+    return Usage(**shown)
 
 
 async def own_usage(histories: Histories, told: Described) -> Usage:

@@ -171,9 +171,23 @@ async def read_memo(client: Client, memo: Memo) -> dict[str, Any]:
 
 async def row_of(client: Client, told: Described, *, whole: bool = True) -> Run:
     """The row of a run. Unless it is to be ``whole``, inputs and outputs that are kept apart are told by their size."""
-    first = await first_event(client, told.id, told.execution, whole=whole)
-    run = _begun(told, first)
+    run = _begun(told, await _beginning(client, told, whole))
     return await _unfinished(client, told, run) if told.is_open else await _ended(client, told, run, whole)
+
+
+async def _beginning(client: Client, told: Described, whole: bool) -> HistoryEvent | None:
+    """The event with the run's inputs.
+
+    Every execution of a chain that continued as new has the inputs, but the later ones begin with all records of those
+    before them as well. So the first one is read, for as long as Temporal keeps it.
+    """
+    if (first := told.info.first_run_id) and first != told.execution:
+        try:
+            return await first_event(client, told.id, first, whole=whole)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+    return await first_event(client, told.id, told.execution, whole=whole)
 
 
 def _begun(told: Described, first: HistoryEvent | None) -> Run:

@@ -26,9 +26,10 @@ from temporalio.service import RPCError
 from holdfast.codec import LARGEST, Encryption, check_size
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
+from holdfast.core.usage import Usage
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
 from holdfast.stores import rules
-from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, in_order
+from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, listed
 from holdfast.stores.contract import Found, History, RunFilter, RunUsage, Store, Worker, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
 from holdfast.stores.notices import Feed
@@ -57,7 +58,15 @@ from holdfast.stores.temporal.journals import told_records
 from holdfast.stores.temporal.lacking import Lacking, no_work
 from holdfast.stores.temporal.payloads import largest
 from holdfast.stores.temporal.polling import Place, workers_at
-from holdfast.stores.temporal.reading import all_questions, held, history_of, notices_of, open_questions, usage_of
+from holdfast.stores.temporal.reading import (
+    all_questions,
+    held,
+    history_of,
+    notices_of,
+    open_questions,
+    shown_usages,
+    usage_of,
+)
 from holdfast.stores.temporal.reopening import fork_run, reopen_run
 from holdfast.stores.temporal.requests import find_run
 from holdfast.stores.temporal.rows import Described, describe, key_of, row_of, span_of
@@ -249,9 +258,18 @@ class TemporalStore(Lacking):
         return run
 
     async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
-        """The rows of those that there are."""
-        found = await self._each(self.get, dict.fromkeys(run_ids))
+        """The rows of those that there are and can be read."""
+        found = await self._each(self._get_if_readable, dict.fromkeys(run_ids))
         return [run for run in found if run is not None]
+
+    async def _get_if_readable(self, run_id: str) -> Run | None:
+        try:
+            return await self.get(run_id)
+        except (StoreError, CodecError, ValueError, KeyError) as error:
+            if isinstance(error, StoreUnavailable):
+                raise
+            log.warning("run %r in %s cannot be read, and is left out: %s", run_id, self.url, error)
+            return None
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
         """Runs that match, those that were started (or retried) last first."""
@@ -413,6 +431,12 @@ class TemporalStore(Lacking):
                         found[run_id] = used
         return found
 
+    async def listed_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        """The same for runs of a list, by what the visibility store has: without their histories."""
+        with translating(self.target):
+            used = await shown_usages(self.client, run_ids)
+        return {run_id: RunUsage(usage) for run_id, usage in used.items() if usage != Usage()}
+
     # Approvals
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
@@ -422,10 +446,9 @@ class TemporalStore(Lacking):
         """
         with translating(self.target):
             found = await self._questions(where)
-        fitting = list(filter(where.matches, found))
-        for one in fitting:
+        for one in filter(where.matches, found):
             self._askers[one.id] = one.run_id
-        return in_order(fitting, where)[:limit]
+        return listed(found, where, limit)
 
     async def _questions(self, where: ApprovalFilter) -> list[Approval]:
         if where.run_id is not None:

@@ -45,8 +45,9 @@ class Ends:
     async def _ask(self, told: Described) -> bool:
         try:
             return await has_ended(self._client, told.id, told.execution)
-        except RPCError as error:
-            log.debug("the end of run %r was not waited for: %s", told.id, error)
+        except Exception as error:
+            known = logging.DEBUG if isinstance(error, RPCError) else logging.WARNING
+            log.log(known, "the end of run %r was not waited for: %r", told.id, error)
             await asyncio.sleep(0.5)  # whoever waits reads the run again, and hears what is wrong
             return False
 

@@ -153,7 +153,7 @@ class McpServer(Toolset):
         if find_spec("mcp") is None:
             raise UsageError(
                 f"the MCP server {self.name!r} cannot be asked: the package `mcp` is not installed in this process's "
-                f"environment. Install it with: pip install 'holdfast[mcp]'"
+                f"environment. Install it with: pip install 'holdfast-agents[mcp]'"
             )
         self._protocol = await asyncio.to_thread(importlib.import_module, "holdfast.tools.mcp.dialling")
         return self._protocol

@@ -30,6 +30,7 @@ def retry_policy(retries: int) -> RetryPolicy:
         retries=retries,
         backoff=BACKOFF,
         max_backoff=LONGEST_BACKOFF,
+        give_up_after=None,
         retry_on=(McpUnavailable,),
         wait_of=lambda error: error.wait if isinstance(error, McpUnavailable) else None,
     )

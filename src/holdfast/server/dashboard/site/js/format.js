@@ -27,6 +27,13 @@ export function clock(at) {
   return new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }
 
+// How the answer of a model was cut off; "" if it was not.
+export function cutOff({ finish_reason, refusal, continues }) {
+  if (finish_reason === "length") return `Cut off at the limit of tokens${continues ? "; the model was asked to continue" : ""}.`;
+  if (finish_reason === "content_filter") return `Cut off by the content filter${refusal ? `: ${refusal}` : "."}`;
+  return "";
+}
+
 export const count = (number) => Number(number ?? 0).toLocaleString("en-GB");
 
 export function short(number) {

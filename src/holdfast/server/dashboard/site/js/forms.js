@@ -67,7 +67,7 @@ function Below({ field, fault }) {
 
 const INPUT_TYPES = { date: "date", email: "email", uri: "url", url: "url" };
 function Control({ field, draft, onChange, fault, disabled }) {
-  const common = { disabled, "aria-invalid": fault ? "true" : undefined, class: fault ? "invalid" : "" };
+  const common = { disabled, "aria-required": field.required ? "true" : undefined, "aria-invalid": fault ? "true" : undefined, class: fault ? "invalid" : "" };
   const type = (event) => onChange(event.target.value);
   switch (field.kind) {
     case "text":

@@ -43,7 +43,10 @@ export function inShort(text) {
 
 // What there is to say of a run beside its state: { tone, words, whole } or null.
 export function why(run) {
-  if (run.error) return { tone: "bad", words: inShort(run.error.replace(/^builtins\./, "")), whole: run.error };
+  if (run.error) {
+    const whole = `${run.error.type.replace(/^builtins\./, "")}: ${run.error.message}`;
+    return { tone: "bad", words: inShort(whole), whole };
+  }
   if (run.stalled && run.hindrance !== "paused") return { tone: "warn", words: run.hindrance || inShort(run.stalled), whole: run.stalled };
   if (run.waits_for) return { tone: "", words: `waits for ${inShort(run.waits_for)}`, whole: run.waits_for };
   return null;

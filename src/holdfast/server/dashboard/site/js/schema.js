@@ -4,7 +4,8 @@
 // A *field* says how something is asked for. A *draft* is what stands in it while somebody types, which need not be a
 // value yet: texts for texts and numbers, the number of the choice, a list of drafts, an object of drafts.
 //   { kind, label, hint, required, nullable, ... }
-//     text     { long, format: "date" | "date-time" | "time" | "email" | "", least, most, pattern }
+//     text     { long, format: "date" | "date-time" | "time" | "email" | "", least, most }
+//              A pattern is checked by the server alone: in a browser it could take for ever.
 //     number   { whole, least, most, above, below }
 //     boolean  { open }: it may be left open
 //     choice   { choices: values }
@@ -29,6 +30,25 @@ export const fieldsOfNames = (names) => ({
   fields: names.map((name) => [name, { kind: "any", label: name, hint: "", required: false, nullable: false }]),
 });
 
+// Fields for the inputs of a workflow, by the JSON schema that its workers announce. A text that must be there must not be
+// empty: here it was forgotten. What may be a text or something else need not be written as JSON. `*args` has no name to
+// be sent by.
+export function fieldsOfInputs(schema) {
+  const named = Object.entries(schema.properties ?? {}).filter(([name]) => !/^\*[^*]/.test(name));
+  const needed = new Set(schema.required ?? []);
+  const fields = named.map(([name, inner]) => {
+    const field = plan({ ...inner, title: name }, { root: schema, required: needed.has(name), name, depth: 1 });
+    const ways = inner.anyOf ?? inner.oneOf ?? [];
+    if (field.kind === "json" && ways.some((one) => resolved(one, schema, 0).schema.type === "string")) return [name, { ...field, kind: "any" }];
+    return [name, field.kind === "text" && field.required && !field.nullable ? { ...field, least: Math.max(1, field.least) } : field];
+  });
+  return { kind: "object", label: "", hint: "", required: true, nullable: false, optional: false, fields };
+}
+
+// Inputs as they are sent: those of `**kwargs` by their own names.
+export const sentInputs = (value) =>
+  Object.fromEntries(Object.entries(value ?? {}).flatMap(([name, one]) => (name.startsWith("**") ? Object.entries(one ?? {}) : [[name, one]])));
+
 function plan(given, { root, required, name, depth }) {
   const { schema, nullable } = resolved(given, root, 0);
   const field = { kind: "any", label: schema.title ?? name, hint: schema.description ?? "", required, nullable };
@@ -40,7 +60,7 @@ function plan(given, { root, required, name, depth }) {
   if (schema.anyOf || schema.oneOf || schema.allOf || Array.isArray(schema.type)) return { ...field, kind: "json" };
   switch (schema.type) {
     case "string":
-      return { ...field, kind: "text", format: schema.format ?? "", least: schema.minLength ?? 0, most: schema.maxLength ?? null, pattern: schema.pattern ?? "",
+      return { ...field, kind: "text", format: schema.format ?? "", least: schema.minLength ?? 0, most: schema.maxLength ?? null,
         long: !schema.format && (schema.maxLength ?? Infinity) > LONG };
     case "integer":
     case "number":
@@ -150,7 +170,6 @@ function taken(field, draft, path, faults) {
       const length = [...draft].length;
       if (length < field.least) return fault(`At least ${field.least} characters; there are ${length}.`);
       if (field.most !== null && length > field.most) return fault(`At most ${field.most} characters; there are ${length}.`);
-      if (field.pattern && !fits(field.pattern, draft)) return fault(`It must match ${field.pattern}.`);
       return draft;
     }
     case "number": {
@@ -204,13 +223,5 @@ function isJson(text) {
     return true;
   } catch {
     return false;
-  }
-}
-
-function fits(pattern, text) {
-  try {
-    return new RegExp(pattern, "u").test(text);
-  } catch {
-    return true; // a pattern of another language: the server says whether it fits
   }
 }

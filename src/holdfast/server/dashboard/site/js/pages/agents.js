@@ -74,7 +74,7 @@ export function AgentsPage({ query, who }) {
 function HealthOf({ one }) {
   const { tone, words } = HEALTH[one.state];
   return html`<${Badge} tone=${tone}>${one.state}<//> <span>${words(one)}</span>
-    ${one.state === "off" && one.off_since ? html`<div class="faint">since <${Ago} at=${one.off_since} /></div>` : null}
+    ${one.state === "off" && one.off_since ? html`<div class="faint">since <${Ago} at=${one.off_since} />${one.off_by ? ` by ${one.off_by}` : ""}${one.off_reason ? `: ${one.off_reason}` : ""}</div>` : null}
     ${one.beat_at ? html`<div class="faint">last heartbeat <${Ago} at=${one.beat_at} /></div>` : null}`;
 }
 

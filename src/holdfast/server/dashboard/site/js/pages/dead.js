@@ -1,4 +1,4 @@
-// Runs that took their workers down too often: what they were doing, and another try.
+// Runs whose workers died too often: what was in flight, and how to retry them.
 
 import { html, useState } from "../html.js";
 import { getPages, part, post } from "../api.js";
@@ -48,12 +48,12 @@ export function DeadPage({ query, who }) {
     <${ProblemNote} problem=${problem} again=${again} />
     <${ScopeNote} who=${who} scope="operate" what="You can look, but not retry." />
     ${data ? html`<${List} label="dead runs" rows=${rows} keyOf=${(one) => one.id} open=${(one) => go("runs", one.id)}
-      empty=${html`<p>No run is dead.</p><p>A run that takes its workers down several times in a row, without recording anything new, is left alone and stands here, so that it takes no more of them with it. <code>max_deliveries</code> says how often it may.</p>`}
+      empty=${html`<p>No run is dead.</p><p>A run is dead when workers that held nothing else died several times, without anything new recorded. It is not executed again until you retry it. <code>max_deliveries</code> sets how many deaths that takes.</p>`}
       columns=${[
         { name: "", unseen: "mark", of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
         { name: "Run", tone: "wide", of: (one) => html`<a href=${href("runs", one.id)}>${one.id}</a><div class="faint">${one.workflow}</div>` },
         { name: "Dead", of: (one) => html`<${Ago} at=${one.since} />` },
-        { name: "Took down", of: (one) => html`${plural(one.deaths, "worker")}${one.worker ? html`<div class="faint">the last was ${one.worker}</div>` : null}` },
+        { name: "Deaths", of: (one) => html`${plural(one.deaths, "worker")}${one.worker ? html`<div class="faint">the last was ${one.worker}</div>` : null}` },
         { name: "It was doing", tone: "wide", of: (one) => html`<${Doing} one=${one} />` },
         { name: "", tone: "wide", unseen: "acts", of: (one) => html`<button disabled=${busy || Boolean(why)} title=${why || undefined} aria-label="retry ${one.id}" onClick=${() => retry([one.id])}>Retry</button>
           ${refused.has(one.id) ? html`<${Refused} problem=${refused.get(one.id)} again=${() => retry([one.id], { run_again: true })} />` : null}` },
@@ -64,7 +64,7 @@ export function DeadPage({ query, who }) {
 function Doing({ one }) {
   return html`${one.in_flight.length
     ? one.in_flight.map((step) => html`<div key=${step.number}><code>${step.name}</code> <span class="faint">number ${step.number}, attempt ${step.attempt}${step.since ? html`, begun <${Ago} at=${step.since} />` : null}</span></div>`)
-    : html`<div class="faint">not known: it took its worker down at once</div>`}
+    : html`<div class="faint">not known: its worker died at once</div>`}
     <div class="faint">${one.records ? html`${plural(one.records, "record")}, the last of <code>${one.last_recorded}</code>` : "nothing was recorded"}</div>
     ${one.reason ? html`<div>${one.reason}</div>` : null}`;
 }

@@ -26,7 +26,7 @@ function Keys({ who }) {
   return html`<p><button class="main" disabled=${!data} onClick=${() => setDialog({ what: "make", isFirst: !data.items.length })}>New key</button></p>
     <${ProblemNote} problem=${problem} again=${again} />
     ${data ? html`<${List} label="keys" rows=${data.items} keyOf=${(one) => one.id}
-      empty=${html`<p>There is no key: whoever is on this machine may do everything, and nobody else anything.</p><p>From the first key on, every request needs one, also those of this page. Make one with the scope admin first.</p>`}
+      empty=${html`<p>There is no key: programs of the same user on this machine may do everything, and nobody else anything.</p><p>From the first key on, every request needs one, also those of this page. Make one with the scope admin first.</p>`}
       columns=${[
         { name: "Name", tone: "wide", of: (one) => html`<strong>${one.name}</strong> <span class="faint">${one.id}${one.id === who?.key ? ", yours" : ""}</span>` },
         { name: "State", of: (one) => html`<${Badge} tone=${stateOf(one)[0]}>${stateOf(one)[1]}<//>` },

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
 import { useLoaded } from "../../data.js";
-import { asText, plural } from "../../format.js";
+import { asText, cutOff, plural } from "../../format.js";
 import { Badge, Empty, ProblemNote, Value } from "../../parts.js";
 import { href, refine } from "../../router.js";
 import { Questions } from "./questions.js";
@@ -80,7 +80,8 @@ function Said({ one, takenBack }) {
       ${one.thinking ? html`<${Folded} summary="What it thought"><div class="pre faint">${one.thinking}</div><//>` : null}
       ${one.role === "tool" ? html`<${Long} of=${one.content} label="what ${one.name} returned" />` : one.text ? html`<div class="pre">${one.role === "note" ? html`<${Words}>${one.text}<//>` : one.text}</div>` : null}
       ${(one.calls ?? []).map((call, index) => html`<${Call} key=${index} call=${call} />`)}
-      ${one.complaint ? html`<p class="note warn">It cannot be used: ${one.complaint}</p>` : null}
+      ${cutOff(one) ? html`<p class="note warn">${cutOff(one)}</p>` : null}
+      ${one.complaint && !one.continues ? html`<p class="note warn">It cannot be used: ${one.complaint}</p>` : null}
     </li>`;
 }
 

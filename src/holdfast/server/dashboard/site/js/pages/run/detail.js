@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
-import { bytes, clock, count, duration, plural } from "../../format.js";
+import { bytes, clock, count, cutOff, duration, plural } from "../../format.js";
 import { Badge, ProblemNote, Value } from "../../parts.js";
 import { href } from "../../router.js";
 import { isForkable, may } from "./may.js";
@@ -39,6 +39,7 @@ function FlightDetail({ row }) {
       <div><dt>Begun</dt><dd>${clock(attempt.at)}</dd></div>
       <div><dt>So far</dt><dd>${duration((row.end - row.begin) / 1000)}</dd></div>
       <div><dt>Attempt</dt><dd>${attempt.attempt}</dd></div>
+      ${attempt.retry_at ? html`<div><dt>Next attempt</dt><dd>${clock(attempt.retry_at)}</dd></div>` : null}
       ${story.held_by ? html`<div><dt>By</dt><dd>${nameOf(story.held_by, workers)}</dd></div>` : null}
       ${attempt.once ? html`<div><dt>Once</dt><dd>it must not happen twice</dd></div>` : null}
     </dl>
@@ -91,7 +92,8 @@ function ModelCall({ call }) {
     </dl>
     ${call.failed.map((one, index) => html`<p key=${index} class="note warn">${one.model} was asked first and gave no answer${one.attempts > 1 ? ` (${one.attempts} attempts)` : ""}: ${one.error}</p>`)}
     ${call.compaction ? html`<p class="note">It sums up ${plural(call.compaction.summarised, "message")}; ${plural(call.compaction.kept, "message")} kept.</p>` : null}
-    ${call.complaint ? html`<p class="note warn">The answer cannot be used: ${call.complaint}</p>` : null}
+    ${cutOff(call) ? html`<p class="note warn">${cutOff(call)}</p>` : null}
+    ${call.complaint && !call.continues ? html`<p class="note warn">The answer cannot be used: ${call.complaint}</p>` : null}
     ${call.thinking ? html`<${Folded} summary="What it thought"><div class="pre">${call.thinking}</div><//>` : null}
     ${call.text ? html`<${Named} name="Said" of=${call.text} />` : null}
     ${call.calls.length ? html`<${Named} name="Asks for"><ul class="calls">${call.calls.map((one) => html`<li key=${one.id}><code>${one.name}</code><${Value} of=${one.arguments} label="arguments of ${one.name}" /></li>`)}</ul><//>` : null}

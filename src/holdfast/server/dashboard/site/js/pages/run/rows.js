@@ -7,8 +7,8 @@ export const isEnded = (state) => ENDED.has(state);
 
 const time = (at) => (at ? Date.parse(at) : NaN);
 
-// How many later holders have replayed a record.
-export const replaysOf = (story, record) => Math.max(0, story.epoch - record.epoch);
+// How often a worker replayed a record after taking the run over from one that had died. Records may be read before that.
+export const replaysOf = (story, record) => story.takeovers.filter((epoch) => epoch > record.epoch).length;
 
 // Whether a person has said what came of it, and no attempt: its outcome was unknown.
 export const isSettled = (record) => record.attempts === 0;
@@ -30,13 +30,18 @@ export const titleOfRow = ({ record, attempt, child, waits }) => (record ? title
 // The kinds for which a reader looks: a model call and a step are one kind in the journal, and two for people.
 export const sortOf = (record) => (record.model_call ? "model" : record.kind);
 
-// Rows in the order in which things began. Each: { key, what: "record" | "flight" | "child" | "wait" | "takeover", begin, end, work, ... }.
+// Rows in the order in which things began. Each: { key, what: "record" | "flight" | "child" | "wait" | "takeover" | "skipped", begin, end, work, ... }.
 //   now: milliseconds, until which steps in flight go on.
 export function rowsOf(story, now) {
   const begins = beginsOf(story);
   const rows = story.journal.map((record, index) => ({
     key: `r${record.seq}`, what: "record", record, begin: begins[index], end: Math.max(begins[index], time(record.at)), work: workOf(record.kind),
-  }));
+  })).filter((row) => !row.record.internal);
+  for (const skipped of story.skipped) {
+    const after = rows.filter((row) => row.record?.number >= skipped.before && row.record.kind !== "timer");
+    const at = after.length ? Math.min(...after.map((row) => row.begin)) : Math.max(time(story.created_at), ...rows.map((row) => row.end));
+    rows.push({ key: `s${skipped.step}`, what: "skipped", skipped, begin: at, end: at, work: "" });
+  }
   if (!isEnded(story.state)) {
     for (const attempt of story.in_flight) {
       if (attempt.run) continue; // a run that is waited for has its own row
@@ -59,9 +64,14 @@ export function rowsOf(story, now) {
   }
   for (const at of reopeningsOf(story)) rows.push({ key: `o${at}`, what: "takeover", takeover: { how: "reopened", at, from: null, to: null, seconds: 0 }, begin: at, end: at, work: "" });
   for (const one of takeoversOf(story)) rows.push({ key: `t${one.epoch}`, what: "takeover", takeover: one, begin: one.at, end: one.at, work: "" });
+  // What began in the same millisecond.
   const rank = (row) => (row.what === "takeover" ? 0 : 1);
-  return rows.sort((a, b) => a.begin - b.begin || rank(a) - rank(b) || numberOf(a) - numberOf(b));
+  const place = (row) => (row.what === "skipped" ? row.skipped.before - 0.5 : numberOf(row));
+  return rows.sort((a, b) => a.begin - b.begin || rank(a) - rank(b) || place(a) - place(b));
 }
+
+// Whether a row has nothing to open.
+export const isNote = (row) => row?.what === "takeover" || row?.what === "skipped";
 
 const workOf = (kind) => (WORK.has(kind) ? "here" : kind === "child" ? "elsewhere" : "");
 export const numberOf = (row) => row.record?.number ?? row.attempt?.number ?? 0;
@@ -97,7 +107,7 @@ export function withFlights(story, flights) {
   for (const one of Object.values(flights)) {
     if (recorded.has(one.number)) continue; // the event that says so is on its way
     const kept = known.get(one.number);
-    known.set(one.number, kept && time(kept.at) > time(one.at) ? kept : { once: false, error: null, progress: null, ...kept, ...one });
+    known.set(one.number, kept && time(kept.at) > time(one.at) ? kept : { once: false, error: null, progress: null, ...kept, retry_at: null, ...one });
   }
   return { ...story, in_flight: [...known.values()] };
 }
@@ -121,14 +131,14 @@ export function takeoversOf(story) {
     if (last && record.epoch > last.epoch && record.worker !== last.worker) {
       const waited = !WORK.has(record.kind);
       const at = waited ? time(record.at) : time(record.started_at) || time(record.at);
-      if (!hadEnded(time(last.at), at)) found.push(takeover(workers, last, record.worker, record.epoch, at, waited));
+      if (!hadEnded(time(last.at), at)) found.push(takeover(workers, last, record.worker, record.epoch, at, story.takeovers.includes(record.epoch), waited));
     }
     last = record;
   }
   const holder = story.held_by;
   if (last && holder && holder !== last.worker && story.epoch > last.epoch && !isEnded(story.state)) {
     const since = story.in_flight.map((one) => time(one.at)).filter((at) => at >= time(last.at));
-    if (!hadEnded(time(last.at), Infinity)) found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.at), false));
+    if (!hadEnded(time(last.at), Infinity)) found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.at), !["live", "retired"].includes(stateOf(workers.get(last.worker))), false));
   } else if (holder && !isEnded(story.state) && workers.get(holder) && !workers.get(holder).alive) {
     const latest = Math.max(last ? time(last.at) : 0, ...story.in_flight.map((one) => time(one.at) || 0)) + 1;
     found.push({ epoch: story.epoch, at: latest, from: holder, to: null, seconds: 0, how: "alone" });
@@ -136,10 +146,10 @@ export function takeoversOf(story) {
   return found;
 }
 
-function takeover(workers, last, to, epoch, at, waited) {
-  const from = workers.get(last.worker);
-  const state = from?.state ?? (from?.alive ? "live" : "dead");
-  const how = waited || state === "live" ? "moved" : state === "retired" ? "left" : "died";
+const stateOf = (worker) => worker?.state ?? (worker?.alive ? "live" : "dead");
+
+function takeover(workers, last, to, epoch, at, died, waited) {
+  const how = died ? "died" : !waited && stateOf(workers.get(last.worker)) === "retired" ? "left" : "moved";
   return { epoch, at, from: last.worker, to, seconds: Math.max(0, (at - time(last.at)) / 1000), how };
 }
 

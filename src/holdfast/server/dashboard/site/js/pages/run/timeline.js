@@ -4,13 +4,13 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
 import { useLoaded, useNow } from "../../data.js";
-import { clock, count, duration, plural } from "../../format.js";
+import { clock, count, cutOff, duration, plural } from "../../format.js";
 import { useKeys } from "../../keys.js";
 import { Empty, ProblemNote } from "../../parts.js";
 import { href, parse, refine } from "../../router.js";
 import { axisOf, marksOf, place } from "./axis.js";
 import { Detail } from "./detail.js";
-import { inView, isEnded, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
+import { inView, isEnded, isNote, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
 import { costOf } from "./spent.js";
 
 const HEIGHT = 34;
@@ -96,6 +96,7 @@ export function Timeline({ story: told, flights, who, query, open }) {
 
 function wordsOf(row) {
   if (row.what === "takeover") return "";
+  if (row.what === "skipped") return `${row.skipped.name} skipped`.toLowerCase();
   if (row.what === "wait") return row.waits.toLowerCase();
   if (row.what === "child") return `${row.child.workflow} ${row.child.id}`.toLowerCase();
   const one = row.record ?? row.attempt;
@@ -168,11 +169,11 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, moves }) {
   const move = (by) => {
     const from = here() ? kept.current : rows.findIndex((row) => row.key === openKey());
     let next = Math.max(0, Math.min(rows.length - 1, from + by));
-    while (rows[next]?.what === "takeover" && next + Math.sign(by) >= 0 && next + Math.sign(by) < rows.length) next += Math.sign(by);
+    while (isNote(rows[next]) && next + Math.sign(by) >= 0 && next + Math.sign(by) < rows.length) next += Math.sign(by);
     moved.current = true;
     kept.current = next;
     setAt(next);
-    if (openKey() && rows[next].what !== "takeover") refine({ row: rows[next].key });
+    if (openKey() && !isNote(rows[next])) refine({ row: rows[next].key });
   };
   useKeys({
     j: ["next step", () => move(1)],
@@ -214,6 +215,7 @@ function Axis({ axis, many }) {
 
 function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
   if (row.what === "takeover") return html`<${Takeover} row=${row} index=${index} />`;
+  if (row.what === "skipped") return html`<${Skipped} row=${row} index=${index} />`;
   const { record, attempt, child, story, depth } = row;
   const lane = lanes.get(record ? record.worker : story.held_by);
   const number = numberOf(row);
@@ -241,7 +243,7 @@ const tookOf = (row) => (row.record && isSettled(row.record) ? "" : row.record &
 function Marks({ row }) {
   const { record, attempt, child, story } = row;
   if (attempt) {
-    return html`<span class="marks">${attempt.ended ? null : html`<b class="badge calm">in flight</b>`}${attempt.attempt > 1 ? html`<b class="badge warn">attempt ${attempt.attempt}</b>` : null}</span>`;
+    return html`<span class="marks">${attempt.ended ? null : html`<b class="badge calm">${attempt.retry_at ? "waiting for the next attempt" : "in flight"}</b>`}${attempt.attempt > 1 ? html`<b class="badge warn">attempt ${attempt.attempt}</b>` : null}</span>`;
   }
   if (child) return html`<span class="marks"><b class="badge calm">${child.state}</b></span>`;
   if (!record) return null;
@@ -251,8 +253,9 @@ function Marks({ row }) {
     ${odd ? html`<b class="badge ${odd === "failed" || odd === "unknown" ? "bad" : "warn"}">${odd}</b>` : null}
     ${isSettled(record) ? html`<b class="badge calm">settled by a person</b>` : null}
     ${record.attempts > 1 ? html`<b class="badge warn">${record.attempts} attempts</b>` : null}
-    ${replays ? html`<b class="faint" title="taken from the journal by ${plural(replays, "later holder")}, not run again">replayed ×${replays}</b>` : null}
+    ${replays ? html`<b class="faint" title="taken from the journal after ${plural(replays, "worker")} died, not run again">replayed ×${replays}</b>` : null}
     ${record.model_call?.failed.length ? html`<b class="badge warn">fallback</b>` : null}
+    ${record.model_call && cutOff(record.model_call) ? html`<b class="badge warn" title=${cutOff(record.model_call)}>cut off</b>` : null}
   </span>`;
 }
 
@@ -268,6 +271,13 @@ function Bar({ row, axis, lane, title, by }) {
 
 function Takeover({ row, index }) {
   return html`<div class="row takeover ${row.takeover.how}" role="row" aria-rowindex=${index + 2}><span role="cell">${takeoverInWords(row)}</span></div>`;
+}
+
+function Skipped({ row, index }) {
+  return html`<div class="row skipped" role="row" aria-rowindex=${index + 2}>
+    <span class="no" role="cell">–</span>
+    <span class="what depth-${Math.min(6, row.depth)}" role="cell"><span class="name faint">${row.skipped.name}</span><span class="marks"><b class="badge calm">skipped</b></span></span>
+  </div>`;
 }
 
 function takeoverInWords({ takeover, story }) {

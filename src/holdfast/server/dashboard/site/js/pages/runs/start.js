@@ -7,7 +7,7 @@ import { listed } from "../../entries.js";
 import { Form, useForm } from "../../forms.js";
 import { Act, Dialog, ProblemNote, toast, useClosing } from "../../parts.js";
 import { go } from "../../router.js";
-import { fieldOf, fieldsOfNames } from "../../schema.js";
+import { fieldOf, fieldsOfInputs, fieldsOfNames, sentInputs } from "../../schema.js";
 
 const JSON_FIELD = { ...fieldOf({ type: "object" }), label: "Inputs", hint: "An object, with a value for each parameter." };
 
@@ -29,18 +29,20 @@ export function StartDialog({ workflow = "", onClose }) {
   <//>`;
 }
 
-// Only the names of its parameters are known: each takes JSON, or else a text.
+// By the schema that its workers announce. Where there is none, the names of its parameters are all that is known: each
+// takes JSON, or else a text.
 function Inputs({ of, onClose }) {
   const close = useClosing(onClose);
   const names = of.parameters ?? [];
-  const field = useMemo(() => (names.length ? fieldsOfNames(names) : JSON_FIELD), [of.name]);
-  const form = useForm(null, names.length ? undefined : {}, field);
+  const schema = of.inputs_schema?.properties ? of.inputs_schema : null;
+  const field = useMemo(() => (schema ? fieldsOfInputs(schema) : names.length ? fieldsOfNames(names) : JSON_FIELD), [of.name]);
+  const form = useForm(null, schema || names.length ? undefined : {}, field);
   const [id, setId] = useState("");
   const [tags, setTags] = useState("");
   const start = async () => {
     const { ok, value } = form.read();
     if (!ok) throw new Error("Something does not fit yet: see above.");
-    const body = { workflow: of.name, kwargs: value ?? {}, tags: listed(tags) };
+    const body = { workflow: of.name, kwargs: sentInputs(value), tags: listed(tags) };
     const run = await post("/v1/runs", id.trim() ? { ...body, id: id.trim() } : body);
     toast(`Run ${run.id} was started.`, "good");
     if (close()) go("runs", run.id);

@@ -1,13 +1,14 @@
-"""A park that reaches the store after its run has gone on. Found by the simulator."""
+"""A park or an end that reaches the store after its run has gone on. Found by the simulator."""
 
 from __future__ import annotations
 
 import pytest
-from store_values import append, do, hold, park, row, signal
+from store_values import append, do, finish, hold, park, row, signal
 
+from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import Verdict
+from holdfast.stores.operations import CancelRun, Verdict
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,3 +34,14 @@ async def test_a_park_that_knows_every_record_takes_effect(store: Store):
     run = await hold(store)
     assert await do(store, append(run, 0), park(run)._replace(next_seq=1)) == [Verdict.DONE, Verdict.DONE]
     assert (await row(store)).state is RunState.WAITING
+
+
+async def test_an_end_that_comes_after_a_cancel_was_recorded_changes_nothing(store: Store):
+    run = await hold(store)
+    late = finish(run)
+    await do(store, CancelRun(run.id, 1.0))
+    assert await do(store, late) == [Verdict.REFUSED]
+    await do(store, append(run, 0, kind=Kind.CANCEL))
+    assert await do(store, late) == [Verdict.FENCED]
+    assert (await row(store)).state is RunState.RUNNING
+    assert await do(store, finish(run, RunState.CANCELLED)) == [Verdict.DONE]

@@ -1,0 +1,48 @@
+"""A fresh program whose first model call is timed: ``python -m benchmarks.first_record URL MODEL stream|whole [lazy]``.
+
+It prints, for each model call, the seconds since 1970 at which its record was durable. With ``lazy``, what decoding an
+answer needs is not loaded before the request, as it once was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+from holdfast import Agent, Runtime, tool
+from holdfast.agents.models import calls
+from holdfast.engine.driver import Driver
+
+_recorded = Driver.recorded
+
+
+def recorded(self: Driver, record: Any, value: Any) -> None:
+    """Tell when a model's answer is durable, and go on."""
+    if record.name == "model call":
+        print(time.time(), flush=True)
+    _recorded(self, record, value)
+
+
+async def load_nothing(*_: Any, **__: Any) -> None:
+    """In place of loading."""
+
+
+@tool
+async def look_up(number: int) -> str:
+    """Look a number up."""
+    return str(number)
+
+
+async def main(url: str, model: str, stream: bool) -> None:
+    Driver.recorded = recorded
+    clerk = Agent(model, name="clerk", tools=[look_up], instructions="You are script:clerk.", stream=stream)
+    async with Runtime(url):
+        await clerk.run("Look up 7.")
+
+
+if __name__ == "__main__":
+    if sys.argv[4:] == ["lazy"]:
+        calls.load_decoding = load_nothing
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] == "stream"))

@@ -1,0 +1,146 @@
+"""A model with its fallbacks, and what is known of each while a call is on its way.
+
+A model that fails in a way that may pass is asked again after its own backoff, for as long as its policy says. Where
+there are other models to ask, the first failure of a model is followed by one quick retry, because most trouble is over
+in a second; then the next model is asked. A model that waits is passed over. Only when every model that is left waits
+does the call wait as well, until the first of them may be asked again.
+
+What is known is kept as the progress of the step, so that neither a crash nor a long wait begins the chain anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.agents.models.choosing import name_of
+from holdfast.agents.models.faults import MODEL_RETRIES, Fault
+from holdfast.authoring.step import checked_policy
+from holdfast.client.recorded_reply import FailedModel
+from holdfast.core.retry import RetryPolicy
+from holdfast.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+TIMEOUT = 300.0
+"""Seconds that one attempt may take, unless somebody says otherwise."""
+
+QUICK_RETRY = 5.0
+"""Seconds. A model that may be asked again so soon after its first failure is, before another one is."""
+
+Retries = RetryPolicy | Mapping[str, RetryPolicy]
+"""One policy for all models, or one for each of some of them, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChain:
+    """A model, its fallbacks in order, and how they are asked."""
+
+    models: tuple[str | Model, ...]
+    settings: Mapping[str, Any] | None = None
+    """The model library's ``ModelSettings``."""
+    timeout: float = TIMEOUT
+    """Seconds that one attempt may take."""
+    stream: bool = True
+    """Whether answers are asked for as streams, so that whoever follows the run reads them while they come."""
+    retry: Retries = MODEL_RETRIES
+
+    def policy_of(self, model: str | Model) -> RetryPolicy:
+        """How often a model is asked again, and when."""
+        if isinstance(self.retry, RetryPolicy):
+            return self.retry
+        return self.retry.get(name_of(model), MODEL_RETRIES)
+
+
+def checked_retries(retry: Any, models: Sequence[str | Model], where: str) -> Retries:
+    """What ``retry=`` says of these models. Raises ``DefinitionError``."""
+    if retry is None:
+        return MODEL_RETRIES
+    if not isinstance(retry, Mapping):
+        return checked_policy(retry, where)
+    names = [name_of(model) for model in models]
+    policies: dict[str, RetryPolicy] = {}
+    for model, policy in cast("Mapping[Any, Any]", retry).items():
+        name = name_of(model) if isinstance(model, str) else repr(model)
+        if name not in names:
+            raise DefinitionError(f"{where}: retry has a policy for {name}, but its models are {', '.join(names)}")
+        policies[name] = checked_policy(policy, f"{where}, model {name}")
+    return policies
+
+
+@dataclass(slots=True)
+class ModelState:
+    """What is known of one model of a chain while a call is on its way."""
+
+    model: str
+    attempts: int = 0
+    """How often it has been asked in vain."""
+    error: str = ""
+    """Why, the last time."""
+    failing_since: float | None = None
+    retry_at: float = 0.0
+    """It is not asked before."""
+    given_up: bool = False
+    """It is not asked again."""
+
+
+class ChainState:
+    """What is known of a chain's models while a call is on its way."""
+
+    def __init__(self, models: list[ModelState]) -> None:
+        self.models = models
+
+    @classmethod
+    def of(cls, progress: Any, chain: ModelChain) -> ChainState:
+        """As earlier attempts of the step have left it; anew, if the chain is another one now."""
+        names = [name_of(model) for model in chain.models]
+        if isinstance(progress, dict):  # an @llm_step may have progress of its own
+            kept: Any = cast("dict[str, Any]", progress).get("models")
+            if isinstance(kept, list) and [one.get("model") for one in cast("list[Any]", kept)] == names:
+                return cls([ModelState(**one) for one in cast("list[Any]", kept)])
+        return cls([ModelState(name) for name in names])
+
+    def plain(self) -> dict[str, Any]:
+        """As progress."""
+        return {"models": [asdict(one) for one in self.models]}
+
+    def first(self, now: float) -> int:
+        """The place of the model to ask: the first that may be asked now, else the one that may be soonest."""
+        found = self.next(now)
+        if found is not None:
+            return found
+        return min(self._alive(), key=lambda place: self.models[place].retry_at)
+
+    def next(self, now: float) -> int | None:
+        """The place of the first model that may be asked now, if there is one."""
+        return next((place for place in self._alive() if self.models[place].retry_at <= now), None)
+
+    def fail(self, place: int, fault: Fault, wait: float | None, now: float) -> float | None:
+        """Note that a model gave no answer, and may be asked again after ``wait`` (``None``: it may not).
+
+        Returns the seconds until the next request; ``None``: there is none, since no model is left.
+        """
+        state = self.models[place]
+        state.error = fault.told
+        if wait is None:
+            state.given_up = True
+        else:
+            state.retry_at = now + wait
+            if state.attempts == 1 and wait <= QUICK_RETRY:
+                return wait
+        left = [self.models[place].retry_at for place in self._alive()]
+        return max(0.0, min(left) - now) if left else None
+
+    def failed(self, but: int) -> list[FailedModel]:
+        """The models that gave no answer, without that at this place."""
+        others = [one for place, one in enumerate(self.models) if place != but and one.attempts]
+        return [FailedModel(one.model, one.error, one.attempts) for one in others]
+
+    def told(self) -> str:
+        """Why no model has answered so far, in words."""
+        return "; ".join(f"{one.model}: {one.error}" for one in self.models if one.attempts)
+
+    def _alive(self) -> list[int]:
+        return [place for place, one in enumerate(self.models) if not one.given_up]

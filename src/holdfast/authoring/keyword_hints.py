@@ -1,0 +1,46 @@
+"""Hints for keyword arguments that belong to another framework: the error names the word that we use."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, ParamSpec, TypeVar, cast
+
+from holdfast.errors import DefinitionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def hint_keywords(where: str, **hints: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse unknown keyword arguments of a function with ``DefinitionError``, which names the right one.
+
+    Args:
+        where: what users call the function, such as ``@step``.
+        hints: by a word that others use, what to write instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters.values()
+        known = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+
+        @functools.wraps(function)
+        def hinted(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not kwargs.keys() <= known:
+                raise _unknown(where, min(kwargs.keys() - known), known, hints)
+            return function(*args, **kwargs)
+
+        cast(Any, hinted).__signature__ = inspect.signature(function)
+        return hinted
+
+    return decorate
+
+
+def _unknown(where: str, given: str, known: set[str], hints: dict[str, str]) -> DefinitionError:
+    hint = hints.get(given)
+    if hint is None:
+        close = get_close_matches(given, sorted(known), n=1)
+        hint = f"did you mean {close[0]}=?" if close else f"it takes {', '.join(sorted(known - {'self'}))}"
+    return DefinitionError(f"{where} has no argument {given}=: {hint}")

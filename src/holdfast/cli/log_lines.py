@@ -1,0 +1,23 @@
+"""The log of ``holdfast worker`` and ``holdfast serve``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import click
+
+from holdfast.log_output import configure
+
+
+def set_up_log(name: str, level: str | None, form: str | None) -> Callable[[str], None]:
+    """Set up the log, and return what prints the command's own lines: to stderr, because stdout belongs to the steps.
+
+    They are part of a JSON log, which a line of plain text would break.
+    """
+    configure(level, form)
+    return logging.getLogger(name).info if form == "json" else _print
+
+
+def _print(line: str) -> None:
+    click.echo(line, err=True)

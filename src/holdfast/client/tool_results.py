@@ -1,0 +1,48 @@
+"""Results of tools that hold files: how they are recorded, and how people are shown them.
+
+A result without files is recorded by its declared type, like the output of any step. One with files is an envelope of
+plain data, ``{"$tool_result":1,"value":...}``, in which each file is ``{"$file": {...}}`` in the form of
+``agents.models.messages``. A tool that separates its result from what else the model is shown (the model library's
+``ToolReturn``) has that under ``content`` and ``metadata``. The envelope is large with its files, so the store keeps it
+apart, compressed, and once for equal content.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic_core import from_json
+
+MARK = b'{"$tool_result":1,'
+"""What the bytes of such a record begin with; no other result of a tool does."""
+FILE = "$file"
+
+
+def is_tool_result(payload: bytes) -> bool:
+    """Whether this is a result with files."""
+    return payload.startswith(MARK)
+
+
+def plain_tool_result(payload: bytes) -> Any:
+    """The result for people to read: of each file, what it is."""
+    return without_files(from_json(payload)["value"])
+
+
+def without_files(value: Any) -> Any:
+    """The same value, with a few words in place of each file."""
+    if isinstance(value, list):
+        return [without_files(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if fields.keys() == {FILE}:
+            return _words(fields[FILE])
+        return {name: without_files(one) for name, one in fields.items()}
+    return value
+
+
+def _words(file: dict[str, Any]) -> str:
+    kind, content = next(iter(file.items()))
+    if kind.endswith("_url"):
+        return f"<{kind.removesuffix('_url')} {content}>"
+    size = f", {len(content.rstrip('=')) * 3 // 4:,} bytes" if kind in ("binary", "image", "audio") else ""
+    return f"<{file.get('media_type') or kind.replace('_', ' ')}{size}>"

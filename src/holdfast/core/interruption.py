@@ -1,0 +1,70 @@
+"""Interrupting workflow code that blocks its thread, and nothing else.
+
+Python can raise an exception in another thread, between two bytecodes. The thread may have left the workflow's code by
+then, and an exception there would break the engine: an event loop that is not put back, a record that is not handed
+on. So both threads agree on a window. The loop of a run opens it around the run's own callbacks and closes it before
+anything else happens; another thread raises only while it is open.
+
+No lock is taken as long as nobody interrupts. Whoever interrupts first says so (``is_hit``) and then looks whether the
+window is open. Whoever closes it first closes it, and then looks whether somebody has said so. Therefore at least one
+of the two sees the other: the interrupter gives up, or the closer waits for it and withdraws an exception that has not
+been raised yet. One that has been raised inside the window ends the run's turn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from _thread import allocate_lock, get_ident  # the core starts no thread: others reach into the one that runs it
+from collections.abc import Callable
+
+_guard = allocate_lock()
+"""Held while an exception is being raised in another thread, or withdrawn."""
+
+
+class Blocked(BaseException):
+    """Raised in workflow code that has kept the process for too long."""
+
+
+class Window:
+    """When the code of one run may be interrupted."""
+
+    __slots__ = ("is_hit", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.is_hit = False
+
+    def interrupt(self, thread: int, is_wanted: Callable[[], bool], prepare: Callable[[], None]) -> bool:
+        """Raise ``Blocked`` in the run's code, from another thread; false if the run's code is not running any more.
+
+        Args:
+            thread: the thread in which it runs.
+            is_wanted: whether it is still to be interrupted; asked when the window can no longer close unnoticed.
+            prepare: called right before.
+        """
+        with _guard:
+            self.is_hit = True
+            if not (is_wanted() and self.is_open):
+                self.is_hit = False
+                return False
+            prepare()
+            _raise_in(thread, Blocked)
+            return True
+
+    def withdraw(self) -> None:
+        """The window was closed while somebody interrupted: from here on, nothing is raised any more."""
+        with _guard:
+            self.is_hit = False
+            # CPython keeps a flag that something is to be raised, and clears it only when something is. Taking the
+            # exception back would leave it set for good: all code would be slower, and no profiled call would return.
+            try:
+                _raise_in(get_ident(), Blocked)
+                while True:
+                    pass
+            except Blocked:
+                pass
+
+
+def _raise_in(thread: int, exception: type[BaseException]) -> None:
+    """Have it raised in a thread at its next bytecode, in place of what has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))

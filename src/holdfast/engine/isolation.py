@@ -1,0 +1,91 @@
+"""Isolated runs as one worker holds them: their workers died before they recorded anything (see ``stores.rules``).
+
+The store decides which runs are isolated and how many of them a claim takes. A worker decides when it claims some, and
+what else it holds meanwhile:
+
+- **A worker that holds nothing** claims isolated runs before all others. It then takes nothing else, neither from the
+  store nor from its own process, until each of them has recorded something, has parked or has ended; then it claims the
+  next ones. So a worker that was just restarted tries the most suspicious runs first, and a death says something.
+- **That is bounded.** After ``rules.isolation_leases`` the worker takes other runs again, although an isolated one is
+  still in a long step. If the worker dies after that, the death does not count against the run. But its suspicion has
+  risen, and each time the bound is twice as long, so that a run which kills its process late is found as well.
+- **A worker that is never empty** leaves isolated runs to others for ``rules.WAIT_LEASES``. Then it claims them too, a
+  group at a time, beside what it holds, so that they do not starve in a fleet that is always busy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.engine.clock import Clock
+from holdfast.engine.driver import Driver
+from holdfast.stores import rules
+
+log = logging.getLogger("holdfast.engine")
+
+
+class RunHolder(Protocol):
+    """What isolation needs of the engine that holds runs."""
+
+    clock: Clock
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no run is in memory, and none is about to be."""
+        ...
+
+    def drivers(self) -> list[Driver]:
+        """The drivers of all runs in memory."""
+        ...
+
+
+class Isolation:
+    """The isolated runs that this worker holds, and until when it holds nothing else."""
+
+    def __init__(self, holder: RunHolder, lease: float) -> None:
+        self._holder = holder
+        self._lease = lease
+        self._suspects: Sequence[Driver] = ()
+        """Those that were claimed last."""
+        self._until = 0.0
+        """Until when (monotonic) the worker waits for them to record something."""
+        self._exclusive_until = 0.0
+        """Until when it holds nothing but isolated runs."""
+
+    def suspects_after(self) -> float | None:
+        """Seconds for which isolated runs must have been due before this worker claims them; ``None``: it does not."""
+        if self._is_waiting():
+            return None
+        return 0.0 if self._holder.is_free or self._is_exclusive_period() else rules.WAIT_LEASES * self._lease
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether this worker takes no run now."""
+        return self._is_waiting() and self._is_exclusive_period()
+
+    def note_claimed(self, suspects: Sequence[Driver]) -> None:
+        """This worker has claimed isolated runs, and has them in memory."""
+        if not suspects:
+            return
+        self._suspects = suspects
+        self._until = self._now() + rules.isolation_leases(suspects[0].run.suspicion) * self._lease
+        if len(self._holder.drivers()) == len(suspects):
+            self._exclusive_until = self._until
+        log.warning(
+            "workers died while they held run %s; this worker %s until it records something, for at most %g s",
+            ", ".join(repr(driver.run.id) for driver in suspects),
+            "takes nothing else" if self.is_exclusive else "takes no other run like that",
+            max(0.0, (self._exclusive_until if self.is_exclusive else self._until) - self._now()),
+        )
+
+    def _is_waiting(self) -> bool:
+        return self._now() < self._until and any(one.is_isolated and not one.gone for one in self._suspects)
+
+    def _is_exclusive_period(self) -> bool:
+        only_suspects = all(rules.is_isolated(driver.run.suspicion) for driver in self._holder.drivers())
+        return self._now() < self._exclusive_until and only_suspects
+
+    def _now(self) -> float:
+        return self._holder.clock.monotonic()

@@ -1,0 +1,177 @@
+"""The methods of a durable agent: ``run``, ``iter``, ``run_stream`` and ``run_stream_events`` as they are called.
+
+The library tells a capability neither what a caller has given nor in which way the agent is run. So these methods of a
+durable agent are replaced by ones that know. In workflow code they are the library's. Elsewhere, ``run`` starts a run
+and waits for it, and the others follow it: see ``follower``. ``run_sync`` and ``run_stream_sync`` call these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai import Agent, AgentRunResult
+from pydantic_ai._agent_graph import get_captured_run_messages
+from pydantic_ai.run import AgentRun
+
+from holdfast.client.handle import Handle
+from holdfast.core.execution import current_execution
+from holdfast.errors import HoldfastError, RunFailed
+from holdfast.integrations.pydantic_ai.calls import Call
+from holdfast.integrations.pydantic_ai.live_run import LiveRun, position_of
+
+if TYPE_CHECKING:
+    from holdfast.integrations.pydantic_ai.follower import Follower
+    from holdfast.integrations.pydantic_ai.running import AgentWorkflow
+
+current_call: ContextVar[Call | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
+"""What an agent is being called with, while the library sets the run up."""
+_waits_only: ContextVar[bool] = ContextVar("holdfast_pydantic_ai_waits_only", default=False)
+"""Whether the library's ``run`` is about to call ``iter`` for a caller who wants nothing but the result."""
+
+
+def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
+    """Make the methods of an agent those of a durable one."""
+    original = {name: _original(agent, name) for name in ("iter", "run", "run_stream", "run_stream_events")}
+
+    def follow(prompt: Any, given: dict[str, Any], *, is_stream: bool = False) -> Follower:
+        # It uses private names of the library, which an agent that is only run must not depend on.
+        from holdfast.integrations.pydantic_ai.follower import Follower
+
+        token = given.pop("cancellation_token", None)
+        call = Call(agent, prompt, given)
+        call.is_stream = is_stream
+
+        async def start(live: LiveRun) -> Handle[Any]:
+            call.live = live
+            return await start_run(workflow, call)
+
+        def open_ended(result: AgentRunResult[Any]) -> AbstractAsyncContextManager[AgentRun[Any, Any]]:
+            call.result = result
+            return _Opening(original["iter"](prompt, **given), call)
+
+        return Follower(start, lambda handle: settle(handle, call), open_ended, token)
+
+    def iter(user_prompt: Any = None, **given: Any) -> Any:
+        if current_execution() is not None:
+            return _Opening(original["iter"](user_prompt, **given), None)
+        if _waits_only.get():
+            _waits_only.set(False)
+            return _Opening(original["iter"](user_prompt, **given), Call(agent, user_prompt, given))
+        return follow(user_prompt, given)
+
+    async def run(*args: Any, **given: Any) -> Any:
+        only = all(given.get(name) is None for name in ("event_stream_handler", "cancellation_token"))
+        token = _waits_only.set(only and current_execution() is None)
+        try:
+            return await original["run"](*args, **given)
+        finally:
+            _waits_only.reset(token)
+
+    def stream(user_prompt: Any = None, *, event_stream_handler: Any = None, **given: Any) -> Any:
+        if current_execution() is not None:
+            return original["run_stream"](user_prompt, event_stream_handler=event_stream_handler, **given)
+        from holdfast.integrations.pydantic_ai.follower import run_stream
+
+        return run_stream(follow(user_prompt, given, is_stream=True), event_stream_handler)
+
+    def stream_events(*args: Any, **given: Any) -> Any:
+        events = original["run_stream_events"](*args, **given)
+        return events if current_execution() is not None else _Events(events)
+
+    replacements: dict[str, Callable[..., Any]] = {
+        "iter": iter, "run": run, "run_stream": stream, "run_stream_events": stream_events,
+    }  # fmt: skip
+    for name, replacement in replacements.items():
+        functools.update_wrapper(cast(Any, replacement), original[name])
+        cast(Any, replacement).holdfast_original = original[name]
+        setattr(agent, name, replacement)
+
+
+def _original(agent: Agent[Any, Any], name: str) -> Any:
+    """The library's own method, also if an agent is made durable for a second time."""
+    method = getattr(agent, name)
+    return getattr(method, "holdfast_original", method)
+
+
+async def start_run(workflow: AgentWorkflow, call: Call) -> Handle[Any]:
+    """Start the run of a call, or join it."""
+    run_id = call.given.get("run_id")
+    return await (workflow if run_id is None else workflow.options(id=run_id)).start(call)
+
+
+async def settle(handle: Handle[Any], call: Call) -> AgentRunResult[Any]:
+    """The result of the run of a call; raises what the agent raised."""
+    try:
+        result: AgentRunResult[Any] = await handle.result()
+    except RunFailed as failed:
+        raise _own(failed) from None
+    if "usage" in call.given:  # the caller's own account, which the run has been counting on a copy of
+        call.given["usage"].incr(result.usage - call.given["usage"])
+    _capture_messages(result)
+    return result
+
+
+def _capture_messages(result: AgentRunResult[Any]) -> None:
+    """Hand the messages to the caller's ``capture_run_messages()``, which is for the first run in its block."""
+    try:
+        captured = get_captured_run_messages()
+    except LookupError:
+        return
+    if not captured.used:
+        captured.used = True
+        captured.messages[:] = result.all_messages()
+
+
+def _own(failed: RunFailed) -> BaseException:
+    """What the agent raised, where its caller expects that; else what has become of the run."""
+    cause = failed.__cause__
+    if cause is None or isinstance(cause, HoldfastError):
+        return failed
+    cause.add_note(str(failed))
+    return cause
+
+
+class _Opening:
+    """What the library's ``iter`` returns. While it sets the run up, the call is in ``current_call``."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[AgentRun[Any, Any]], call: Call | None) -> None:
+        self._opening = opening
+        self._call = call
+
+    async def __aenter__(self) -> AgentRun[Any, Any]:
+        token = current_call.set(self._call)
+        try:
+            run = await self._opening.__aenter__()
+        finally:
+            current_call.reset(token)
+        if (position := position_of(run.run_id)) is not None:
+            position.open(run)
+        return run
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._opening.__aexit__(kind, error, traceback)
+
+
+class _Events:
+    """What ``run_stream_events`` returns. Leaving it by ``break`` or by an exception cancels the run."""
+
+    def __init__(self, events: AbstractAsyncContextManager[Any]) -> None:
+        self._context = events
+
+    async def __aenter__(self) -> Any:
+        self._events = await self._context.__aenter__()
+        return self._events
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        if (error is None or isinstance(error, Exception)) and self._events.result is None:
+            self._events.cancel()
+        return await self._context.__aexit__(kind, error, traceback)

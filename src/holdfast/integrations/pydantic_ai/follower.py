@@ -1,0 +1,489 @@
+"""How a caller outside of workflow code iterates and streams a run of an agent: with the library's own interface.
+
+The run is executed in a workflow, by this process or another one. The caller gets copies of its nodes, and the events
+of its model requests and tool calls as they happen (``live_run``). To execute a node means here to let the run execute
+it and to wait for the next one; nothing is requested or called a second time. If another process executes the run, or
+it had ended before, the nodes are made of the recorded messages when it has ended.
+
+**Leaving early.** A caller that leaves its block by itself (``break``, ``return``, an exception) ends the run, as
+without Holdfast: the run is cancelled. If the calling task is cancelled, or its process goes down, the run goes on, as
+after ``agent.run(...)``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any, cast
+
+from pydantic_ai import AgentRunResult
+from pydantic_ai._agent_graph import build_run_context, run_cancelled_snapshot
+from pydantic_ai._cancel import CancellationToken, RunCancellation, take_run_binding
+from pydantic_ai._utils import now_utc
+from pydantic_ai.agent import CallToolsNode, EventStreamHandler, ModelRequestNode
+from pydantic_ai.capabilities.combined import CombinedCapability
+from pydantic_ai.exceptions import RunCancelled
+from pydantic_ai.messages import FinalResultEvent, ModelResponse
+from pydantic_ai.models import StreamedResponse
+from pydantic_ai.result import AgentStream, FinalResult, StreamedRunResult
+from pydantic_ai.run import AgentRun
+from pydantic_ai.usage import RunUsage
+from pydantic_graph import End, GraphRunContext
+
+from holdfast.client.handle import Handle
+from holdfast.errors import RunEnded, UsageError
+from holdfast.integrations.pydantic_ai.live_run import LiveRun, NodeFeed
+
+Start = Callable[[LiveRun], Awaitable[Handle[Any]]]
+Settle = Callable[[Handle[Any]], Awaitable[AgentRunResult[Any]]]
+OpenEnded = Callable[[AgentRunResult[Any]], AbstractAsyncContextManager[AgentRun[Any, Any]]]
+
+
+class Follower:
+    """What ``agent.iter(...)`` returns outside of workflow code.
+
+    Args:
+        start: starts the run, or joins it.
+        settle: waits for the result of the run, and raises what the agent raised.
+        open_ended: the library's own context of a run that has ended already.
+        token: cancels the run.
+    """
+
+    def __init__(
+        self, start: Start, settle: Settle, open_ended: OpenEnded, token: CancellationToken | None = None
+    ) -> None:
+        self._start = start
+        self._settle = settle
+        self._open_ended = open_ended
+        self._token = token
+        self._handle: Handle[Any] | None = None
+        self._ended: AbstractAsyncContextManager[AgentRun[Any, Any]] | None = None
+
+    async def __aenter__(self) -> FollowedRun:
+        self._live = live = LiveRun()
+        binding = take_run_binding()
+        self._cancellation = RunCancellation() if binding is None else binding.cancellation
+        self._cancellation.bind()
+        try:
+            if self._token is not None:
+                self._cancellation.attach_token(self._token)
+                await asyncio.sleep(0)  # a token that is cancelled already keeps the run from starting
+            self._handle = await self._start(live)
+            self._waiting = asyncio.create_task(self._wait(self._handle))
+            await live.wait_until(lambda: live.is_over or (live.run is not None and live.nodes))
+            if live.error is not None:
+                raise live.error
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        run = live.run
+        if run is None:
+            assert live.result is not None
+            self._ended = self._open_ended(live.result)
+            run = await self._ended.__aenter__()
+            live.nodes[0].node = run.next_node
+        self._run = FollowedRun.over(run, live, self._cancellation)
+        if binding is not None:
+            binding.agent_run = self._run
+        return self._run
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ended is not None:
+            await self._ended.__aexit__(None, None, None)
+        await self._leave(error)
+
+    async def _wait(self, handle: Handle[Any]) -> None:
+        try:
+            self._live.end(await self._settle(handle), None)
+        except Exception as error:
+            self._live.end(None, error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        live, cancellation = self._live, self._cancellation
+        is_wanted = error is None or isinstance(error, Exception) or cancellation.cancel_requested
+        # A task that was cancelled from outside as well stays cancelled.
+        is_ours = isinstance(error, asyncio.CancelledError) and cancellation.resolve()
+        cancellation.finish()
+        cancellation.release_issued()
+        if self._handle is not None:
+            try:
+                if is_wanted and not live.is_over:
+                    await _uninterrupted(_cancel(self._handle))
+                    await asyncio.wait([self._waiting])
+            finally:
+                live.release()
+                self._waiting.cancel()
+        if is_ours:
+            message = "The agent run was cancelled."
+            ctx = None if live.run is None else live.run.ctx
+            raise RunCancelled(message) if ctx is None else run_cancelled_snapshot(message, ctx.state, ctx.deps)
+
+
+async def _cancel(handle: Handle[Any]) -> None:
+    with suppress(RunEnded):
+        await handle.cancel()
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Do it, also if the task is cancelled meanwhile (the library cancels twice); the cancellation follows."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+class FollowedRun(AgentRun[Any, Any]):
+    """A run of the agent, whose nodes are executed by its workflow."""
+
+    live: LiveRun
+    _cancellation: RunCancellation
+    _node: Any
+    _index: int
+
+    @classmethod
+    def over(cls, run: AgentRun[Any, Any], live: LiveRun, cancellation: RunCancellation) -> FollowedRun:
+        """A view of a run, which begins with the first node."""
+        made = cls(run._graph_run)  # pyright: ignore[reportPrivateUsage]
+        made.live, made._cancellation = live, cancellation
+        made._index, made._node = 0, _followed(live, 0)
+        made._is_first = True
+        return made
+
+    @property
+    def ctx(self) -> GraphRunContext[Any, Any]:
+        """The context of the run as it is now: a copy, without hooks, which the workflow has called already."""
+        state, deps = copy.copy(self._graph_run.state), copy.copy(self._graph_run.deps)
+        state.message_history, state.usage = list(state.message_history), copy.copy(state.usage)
+        deps.root_capability = CombinedCapability[Any]([])
+        return GraphRunContext(state=state, deps=deps)
+
+    @property
+    def next_node(self) -> Any:
+        """The node that is executed next."""
+        return self._node
+
+    @property
+    def result(self) -> AgentRunResult[Any] | None:
+        """The recorded result, after the last node."""
+        return self.live.result if isinstance(self._node, End) else None
+
+    async def __anext__(self) -> Any:
+        if isinstance(self._node, End):
+            raise StopAsyncIteration
+        if self._is_first:
+            self._is_first = False
+            return self._node
+        return await self.next(self._node)
+
+    async def next(self, node: Any) -> Any:
+        """Let the run execute the node, and wait for the next one."""
+        self._is_first = False
+        if node is not self._node:
+            raise UsageError(
+                "the run of a durable agent executes its nodes itself: give `next()` the node that it handed out last. "
+                "To replace nodes, call `agent.iter(...)` in a workflow function."
+            )
+        self._cancellation.bind()
+        live, index = self.live, self._index + 1
+        live.allow(self._index)
+        await live.wait_until(lambda: len(live.nodes) > index or live.is_over)
+        if live.run is not None:  # another one, if the run's code was executed again meanwhile
+            self._graph_run = live.run._graph_run  # pyright: ignore[reportPrivateUsage]
+        if len(live.nodes) > index:
+            self._node = _followed(live, index)
+        elif live.result is None:
+            raise cast(BaseException, live.error)
+        else:
+            tool = live.result._output_tool_name  # pyright: ignore[reportPrivateUsage]
+            self._node = End(FinalResult(live.result.output, tool))
+        self._index = index
+        return self._node
+
+    async def finish(self) -> AgentRunResult[Any]:
+        """Let the run execute all that is left, and wait for its result."""
+        while not isinstance(self._node, End):
+            await self.next(self._node)
+        assert self.live.result is not None
+        return self.live.result
+
+    def cancel(self) -> None:
+        """Cancel the run."""
+        self._cancellation.cancel()
+
+    def enqueue(self, *_: Any, **__: Any) -> None:
+        """Refused: the run is executed in a workflow."""
+        raise UsageError(
+            "messages cannot be added to a durable run from outside: call `agent.iter(...)` in a workflow function, "
+            "which can wait for them with `wait_for_signal`."
+        )
+
+    async def emit(self, event: Any, /) -> Any:
+        """Refused: the run is executed in a workflow."""
+        raise UsageError("events cannot be added to a durable run from outside: emit them in a tool, or in a workflow.")
+
+    # The library's own ways to execute a node, which `agent.run(event_stream_handler=...)` uses
+
+    async def _advance_graph(self, node: Any) -> Any:
+        return await self.next(node)
+
+    async def _run_node_with_hooks(self, node: Any, step_fn: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await step_fn(node)
+
+
+# Nodes
+
+
+def _followed(live: LiveRun, index: int) -> Any:
+    """A copy of a node, so that what the caller does with it changes nothing in the workflow."""
+    feed = live.nodes[index]
+    node: Any = feed.node
+    made: Any
+    if feed.is_of_request:
+        made = FollowedRequestNode(copy.deepcopy(node.request), node.is_resuming_without_prompt)
+    elif feed.is_of_tools:
+        made = FollowedToolsNode(copy.deepcopy(node.model_response))
+    else:
+        return copy.copy(node)
+    made.live, made.feed, made.index = live, feed, index
+    return made
+
+
+class FollowedRequestNode(ModelRequestNode[Any, Any]):
+    """A model request that the workflow makes."""
+
+    live: LiveRun
+    feed: NodeFeed
+    index: int
+
+    @asynccontextmanager
+    async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AgentStream[Any, Any]]:
+        """The answer while it arrives."""
+        live, feed = self.live, self.feed
+        live.allow(self.index)
+        await live.wait_until(lambda: feed.parameters is not None or live.is_over)
+        if feed.parameters is None:
+            raise live.error or RuntimeError("the run ended without this request")
+        raw = FollowedResponse(feed.parameters)
+        raw.live, raw.feed = live, feed
+        stream = FollowedStream(
+            _raw_stream_response=raw,
+            _output_schema=ctx.deps.output_schema,
+            _model_request_parameters=feed.parameters,
+            _output_validators=ctx.deps.output_validators,
+            _run_ctx=build_run_context(ctx),
+            _usage_limits=None,  # the workflow counts
+            _tool_manager=ctx.deps.tool_manager,
+            _root_capability=ctx.deps.root_capability,
+            _metadata_getter=lambda: ctx.state.metadata,
+        )
+        raw.stream = stream
+        try:
+            yield stream
+        finally:
+            await stream.aclose_events()
+
+
+class FollowedToolsNode(CallToolsNode[Any, Any]):
+    """The tool calls of an answer, which the workflow makes."""
+
+    live: LiveRun
+    feed: NodeFeed
+    index: int
+
+    @asynccontextmanager
+    async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
+        """The events of the calls while they happen."""
+        live, feed = self.live, self.feed
+        live.allow(self.index)
+
+        async def events() -> AsyncIterator[Any]:
+            while True:
+                await live.wait_until(lambda: feed.taken < len(feed.events) or feed.is_over or live.is_over)
+                if feed.taken == len(feed.events):
+                    return
+                feed.taken += 1
+                yield feed.events[feed.taken - 1]
+
+        stream = events()
+        yield stream
+        async for _ in stream:
+            pass
+
+
+class FollowedResponse(StreamedResponse):
+    """The answer of a model, as the step that asks for it receives it."""
+
+    live: LiveRun
+    feed: NodeFeed
+    stream: FollowedStream
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        if self._event_iterator is None:
+            self._event_iterator = self._get_event_iterator()
+        return self._event_iterator
+
+    async def _get_event_iterator(self) -> AsyncIterator[Any]:
+        feed, live = self.feed, self.live
+        while not self._cancelled:
+            await live.wait_until(
+                lambda: (
+                    feed.is_broken
+                    or feed.taken < len(feed.events)
+                    or feed.response is not None
+                    or live.is_over
+                    or self._cancelled
+                )
+            )
+            if feed.is_broken or (feed.response is not None and not feed.events):
+                # Asked again, or answered without a stream: the recorded answer takes the place of what was seen.
+                self.stream._replacement_response = self._recorded  # pyright: ignore[reportPrivateUsage]
+                return
+            if feed.taken < len(feed.events):
+                feed.taken += 1
+                event = feed.events[feed.taken - 1]
+                self._parts_manager.apply_event(event)
+                if isinstance(event, FinalResultEvent):
+                    self.final_result_event = event
+                yield event
+            elif feed.response is not None:
+                self._finished = True
+                return
+            elif live.is_over:
+                raise live.error or RuntimeError("the run ended without this answer")
+
+    async def _recorded(self) -> ModelResponse | None:
+        feed, live = self.feed, self.live
+        await live.wait_until(lambda: feed.response is not None or live.is_over)
+        if feed.response is None:
+            raise live.error or RuntimeError("the run ended without this answer")
+        return feed.response
+
+    def get(self) -> ModelResponse:
+        """The recorded answer once the stream has been read, and what has arrived until then."""
+        if self._finished and self.feed.response is not None:
+            return copy.deepcopy(self.feed.response)
+        return super().get()
+
+    async def close_stream(self) -> None:
+        """The workflow reads the answer to its end; leaving the block cancels the run."""
+        self.live.notify()
+
+    @property
+    def usage(self) -> Any:
+        """Known when the answer is recorded."""
+        return super().usage if self.feed.response is None else self.feed.response.usage
+
+    @property
+    def model_name(self) -> str:
+        """As in the recorded answer."""
+        return (self.feed.response and self.feed.response.model_name) or ""
+
+    @property
+    def provider_name(self) -> str | None:
+        """As in the recorded answer."""
+        return self.feed.response and self.feed.response.provider_name
+
+    @property
+    def provider_url(self) -> str | None:
+        """As in the recorded answer."""
+        return self.feed.response and self.feed.response.provider_url
+
+    @property
+    def timestamp(self) -> datetime:
+        """As in the recorded answer."""
+        return now_utc() if self.feed.response is None else self.feed.response.timestamp
+
+
+class FollowedStream(AgentStream[Any, Any]):
+    """The stream of an answer; of the last one of ``run_stream``, its output is that of the run."""
+
+    run: FollowedRun | None = None
+
+    async def validate_response_output(self, message: ModelResponse, *, allow_partial: bool = False) -> Any:
+        """The output: a partial one is validated here, and the whole one was, by the workflow."""
+        if self.run is None or allow_partial:
+            return await super().validate_response_output(message, allow_partial=allow_partial)
+        return (await self.run.finish()).output
+
+    @property
+    def usage(self) -> RunUsage:
+        """The usage of the whole run."""
+        result = None if self.run is None else self.run.result
+        return super().usage if result is None else result.usage
+
+
+# `agent.run_stream`
+
+
+@asynccontextmanager
+async def run_stream(
+    follower: Follower, handler: EventStreamHandler[Any] | None
+) -> AsyncGenerator[StreamedRunResult[Any, Any]]:
+    """Stream the first answer that is a final result, as the library does."""
+    async with follower as run:
+        if run.live.run is None:  # the run had ended, or was executed elsewhere
+            yield _settled(await run.finish())
+            return
+        node = run.next_node
+        while not isinstance(node, End):
+            ctx = run.ctx
+            if isinstance(node, FollowedRequestNode):
+                async with node.stream(ctx) as stream:
+                    if await _is_final(stream, ctx, handler):
+                        yield _streamed(run, cast(FollowedStream, stream), ctx)
+                        return
+            elif isinstance(node, FollowedToolsNode) and handler is not None:
+                async with node.stream(ctx) as events:
+                    await handler(build_run_context(ctx), events)
+            node = await run.next(node)
+        assert run.result is not None
+        yield _settled(run.result)
+
+
+async def _is_final(
+    stream: AgentStream[Any, Any], ctx: GraphRunContext[Any, Any], handler: EventStreamHandler[Any] | None
+) -> bool:
+    found = False
+
+    async def until_final() -> AsyncIterator[Any]:
+        nonlocal found
+        async for event in stream:
+            yield event
+            if isinstance(event, FinalResultEvent):
+                found = True
+                return
+
+    events = until_final()
+    if handler is not None:
+        await handler(build_run_context(ctx), events)
+    async for _ in events:
+        pass
+    return found
+
+
+def _streamed(run: FollowedRun, stream: FollowedStream, ctx: GraphRunContext[Any, Any]) -> StreamedRunResult[Any, Any]:
+    messages: list[Any] = ctx.state.message_history
+    stream.run = run
+
+    async def complete() -> None:
+        messages[:] = (await run.finish()).all_messages()
+        await stream.get_output()  # so that `StreamedRunResult.result` has it
+
+    return StreamedRunResult(messages, ctx.deps.new_message_index, stream, complete)
+
+
+def _settled(result: AgentRunResult[Any]) -> StreamedRunResult[Any, Any]:
+    index = result._new_message_index  # pyright: ignore[reportPrivateUsage]
+    return StreamedRunResult(result.all_messages(), index, run_result=replace(result))

@@ -1,0 +1,76 @@
+"""Where log lines go when a program has not decided it, and how they look.
+
+A library leaves that to the program. Two cases are ours: the commands ``holdfast worker`` and ``holdfast serve``
+(``configure``), and a script on a terminal that has set up no logging (``show_on_terminal``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object for each record: time, level, logger, message, and the fields that were logged with it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(level: str | None, form: str | None) -> None:
+    """Set up the log of a command, on stderr.
+
+    Without a level, Holdfast logs from ``info`` and everything else from ``warning``. A module that sets up logging
+    itself keeps its handlers, unless the user asks for a format.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=form is not None)
+    own = logging.getLogger("holdfast")
+    if level is not None:
+        logging.getLogger().setLevel(level.upper())
+        own.setLevel(level.upper())
+    elif own.level == logging.NOTSET:
+        own.setLevel(logging.INFO)
+
+
+class _TerminalHandler(logging.StreamHandler[Any]):
+    """Writes to stderr, as long as the program has set up no logging of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setLevel(logging.WARNING)
+        self.setFormatter(logging.Formatter("%(asctime)s holdfast: %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write, unless a handler was added since: it gets the record as well."""
+        others = [*logging.getLogger().handlers, *logging.getLogger("holdfast").handlers]
+        if others == [self]:
+            self.stream = sys.stderr  # which a progress bar or a test may have replaced
+            super().emit(record)
+
+
+def show_on_terminal() -> None:
+    """Show Holdfast's warnings and errors in a script on a terminal that has set up no logging."""
+    own = logging.getLogger("holdfast")
+    if not (own.handlers or logging.getLogger().handlers) and sys.stderr is not None and sys.stderr.isatty():
+        own.addHandler(_TerminalHandler())

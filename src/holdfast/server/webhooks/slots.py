@@ -1,0 +1,65 @@
+"""Request slots: how many webhook requests are under way at once, shared fairly among namespaces.
+
+A receiver that does not answer holds its slot until the request times out. So no namespace may have more than its own
+limit, and when all slots are taken, the next one that becomes free goes to the namespace that has the fewest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+
+class RequestSlots:
+    """Slots for the requests of one server.
+
+    Args:
+        total: of all namespaces together.
+        per_namespace: of each of them.
+    """
+
+    def __init__(self, total: int, per_namespace: int) -> None:
+        self._total = total
+        self._per_namespace = per_namespace
+        self._used: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def slot(self, namespace: str) -> AsyncGenerator[None]:
+        """Hold a slot, as soon as there is one for this namespace."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(namespace, deque()).append(granted)
+        self._grant()
+        try:
+            await granted
+            yield
+        finally:
+            if granted.done() and not granted.cancelled():
+                self._used[namespace] -= 1
+            else:
+                self._withdraw(namespace, granted)
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._used.total() < self._total and (namespace := self._next()) is not None:
+            granted = self._waiting[namespace][0]
+            self._withdraw(namespace, granted)
+            if not granted.cancelled():
+                self._used[namespace] += 1
+                granted.set_result(None)
+
+    def _next(self) -> str | None:
+        """The namespace with the fewest slots among those that wait and have some left."""
+        able = [name for name in self._waiting if self._used[name] < self._per_namespace]
+        return min(able, key=self._used.__getitem__, default=None)
+
+    def _withdraw(self, namespace: str, granted: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(namespace, deque())
+        if granted in waiting:  # one that was cancelled may have been withdrawn already
+            waiting.remove(granted)
+        if not waiting:
+            self._waiting.pop(namespace, None)
+        if not self._used[namespace]:
+            del self._used[namespace]

@@ -1,0 +1,86 @@
+"""Claims of suspects: runs whose workers have died more than once without a new record (see ``rules``).
+
+A suspect that may be claimed has ``ready = 7``, whatever its queue, so an ordinary claim never reads one. Those of each
+version are in an index of their own, which is empty nearly always. In a limited queue a suspect needs a place, like any
+run that has begun, unless it is to be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from holdfast.core.queues import Admission, Gate
+from holdfast.stores import rules
+from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.queueing import LimitedQueue, Served
+
+MAX_READ = 1000
+"""Suspects of a version that a claim reads, the most suspicious first."""
+
+
+class SuspectRun(NamedTuple):
+    """A suspect that is due."""
+
+    key: int
+    queue: str
+    queue_key: str
+    priority: int
+    suspicion: int
+    is_limited: int
+    is_cancelled: int
+
+
+def questions(db: Database, served: Served, before: float | None) -> dict[str, Collection[Row]]:
+    """What a claim asks about suspects that were due before a time; ``None``: nothing."""
+    if before is None:
+        return {}
+    return {db.sql.SUSPECTS: [(workflow, version, before, MAX_READ) for workflow, version in served]}
+
+
+def choose(
+    db: Database,
+    limited: Sequence[LimitedQueue],
+    served: Served,
+    queues: Collection[str] | None,
+    limit: int,
+    before: float | None,
+) -> list[int]:
+    """The keys of the suspects that a claim takes, locked; none, if it takes ordinary runs."""
+    asked = questions(db, served, before).get(db.sql.SUSPECTS, ())
+    found = [SuspectRun(*row) for one in asked for row in db.lookup(db.sql.SUSPECTS, *one)]
+    served_here = [run for run in found if queues is None or run.queue in queues]
+    if not served_here:
+        return []
+    chosen = rules.choose_suspects(served_here, limit, Places(db, limited).take)
+    if not chosen:
+        return []
+    locked = {row[0] for row in db.ask(db.sql.LOCK_DUE, (db.listed([run.key for run in chosen]),))}
+    return [run.key for run in chosen if run.key in locked]
+
+
+class Places:
+    """The places that limited queues have for runs that have begun, while a claim holds these queues."""
+
+    def __init__(self, db: Database, limited: Sequence[LimitedQueue]) -> None:
+        self._db = db
+        self._queues = {queue.name: queue for queue in limited}
+        self._gates: dict[str, Gate] = {}
+
+    def take(self, run: SuspectRun) -> bool:
+        """Take a place for a run; whether there is one."""
+        if not run.is_limited:
+            return True
+        if run.queue not in self._queues:
+            return False  # the queue is paused, or another claim holds it
+        gate = self._gate(run.queue)
+        if not run.is_cancelled and gate.admits(run.queue_key, begun=True) is not Admission.YES:
+            return False
+        gate.take(run.queue_key, begun=True)
+        return True
+
+    def _gate(self, queue: str) -> Gate:
+        if queue not in self._gates:
+            running = {row[0]: row[1] for row in self._db.lookup(self._db.sql.EXECUTED, queue)}
+            self._gates[queue] = Gate(self._queues[queue].limits, 0.0, running=running, used={}, used_by_key={})
+        return self._gates[queue]

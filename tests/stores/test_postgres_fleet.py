@@ -1,0 +1,97 @@
+"""A fleet on PostgreSQL: each worker watches its neighbors, and the cost of that does not grow with the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from postgres_server import database
+from store_values import a_worker
+
+from holdfast.stores.leases import LeaseWindow
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres import store as store_module
+from holdfast.stores.postgres.workers import NEIGHBORS
+
+pytestmark = pytest.mark.asyncio
+
+FLEET = 12
+FOREVER = LeaseWindow(0.0, 0.0)
+"""No lease counts: only locks tell."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[tuple[PgStore, int]]]:
+    """Workers in the order of their ids, each with a store of its own that looks when it is told to."""
+    monkeypatch.setattr(store_module, "SECOND_LOOK", 0.01)
+    opened = []
+    for _ in range(FLEET):
+        store = PgStore(url, look_every=1e9)
+        await store.open()
+        opened.append((store, await store.register_worker(a_worker(), 1e6)))
+    yield opened
+    for store, _ in opened:
+        await store.close()
+
+
+def die(store: PgStore) -> None:
+    """Let the session end that holds the worker's lock, and have no other."""
+    store._keeper.close()
+
+
+async def look(store: PgStore, worker: int) -> set[int]:
+    """The workers that are declared dead after one look."""
+    await store._look(worker)
+    return set((await store.reap(worker, FOREVER)).workers)
+
+
+async def test_a_look_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStore, int]]):
+    store, worker = fleet[-2]
+    ids = [id for _, id in fleet]
+    tried = await store._read(
+        lambda db: db.ask(f"SELECT id FROM ({store._looker.near}) w", {"me": worker})  # the last one, and the first two
+    )
+    assert sorted(id for (id,) in tried) == sorted([ids[-1], *ids[: NEIGHBORS - 1]])
+    assert "pg_locks" not in store._looker._look
+
+
+@pytest.mark.parametrize(
+    "dead", [[3], [0], [FLEET - 1], [2, 3, 4, 5, 6, 7], [0, 1, FLEET - 2, FLEET - 1], range(1, FLEET)]
+)
+async def test_whoever_dies_somebody_notices_at_the_next_look(fleet: list[tuple[PgStore, int]], dead: list[int]):
+    gone = {fleet[at][1] for at in dead}
+    for at in dead:
+        die(fleet[at][0])
+    found: set[int] = set()
+    for at, (store, worker) in enumerate(fleet):
+        if at not in dead:
+            found |= await look(store, worker)
+    assert found == gone
+
+
+async def test_looks_do_not_keep_a_worker_from_its_lock(fleet: list[tuple[PgStore, int]]):
+    """A look takes a free lock for a moment only; a worker that was cut off has it again soon."""
+    (victim, worker), *others = fleet
+    before = victim._keeper._pid
+    await others[0][0]._read(lambda db: db.ask("SELECT pg_terminate_backend(%s::int4)", (before,)))
+    async with asyncio.timeout(10):
+        while victim._keeper._pid == before or worker not in victim._keeper._held:
+            await asyncio.gather(*(store._look(id) for store, id in others))
+    assert [await look(store, id) for store, id in others] == [set()] * len(others)
+
+
+async def test_who_follows_runs_is_seen(fleet: list[tuple[PgStore, int]]):
+    (follower, _), (store, worker), *_ = fleet
+    await store._look(worker)
+    assert not store._notifier.is_followed
+    await follower._follow(True)
+    await store._look(worker)
+    assert store._notifier.is_followed

@@ -1,0 +1,122 @@
+"""PgBouncer in transaction mode: its clients share the server's sessions, and what is prepared in them.
+
+Holdfast recognizes such a pooler by the process number that it invents, and prepares nothing behind it. A pooler that
+passes on the server's own process number is not recognized. The fixture ``unrecognized`` makes PgBouncer look like
+one of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg")
+
+import psycopg
+from postgres_server import database
+from postgres_trouble import Pooler
+from store_values import a_worker, claim_one, do, finish, start, state_of
+
+from holdfast.core.states import RunState
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.connections import connect
+from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.sql.database import Collision
+
+ADD = "SELECT %s::bigint + 1"
+SUBTRACT = "SELECT %s::bigint - 1"
+
+
+@pytest.fixture
+def pooled() -> Iterator[str]:
+    with database() as url:
+        pooler = Pooler(url)
+        yield pooler.url
+        pooler.stop()
+
+
+@pytest.fixture
+def unrecognized(pooled: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    def ask_server(info: psycopg.ConnectionInfo) -> int:
+        found = info.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0)
+        assert found is not None
+        return int(found)
+
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(ask_server))
+    return pooled
+
+
+@pytest.fixture
+def client(unrecognized: str) -> Iterator[Callable[[], PgDatabase]]:
+    opened: list[PgDatabase] = []
+
+    def open_one() -> PgDatabase:
+        opened.append(PgDatabase(connect(unrecognized), "holdfast"))
+        assert not opened[-1].connection.is_pooled
+        return opened[-1]
+
+    yield open_one
+    for db in opened:
+        db.connection.close()
+
+
+def in_other_session(pooled: str) -> psycopg.Connection[Any]:
+    """Occupies the session that was used last, so that everybody else gets the other one."""
+    holder = psycopg.connect(pooled, prepare_threshold=None)
+    holder.execute("SELECT 1")
+    return holder
+
+
+def test_a_client_never_executes_what_another_one_has_prepared(unrecognized: str, client: Callable[[], PgDatabase]):
+    first, second = client(), client()
+    assert first.ask(ADD, (1,)) == [(2,)]
+    with in_other_session(unrecognized):
+        assert second.ask(SUBTRACT, (1,)) == [(0,)]
+        assert first.ask(ADD, (1,)) == [(2,)]  # in a session in which only the second client has prepared anything
+        assert second.ask(SUBTRACT, (1,)) == [(0,)]
+
+
+def test_a_statement_that_another_client_has_prepared_in_the_same_session_can_be_used(client: Callable[[], PgDatabase]):
+    first, second = client(), client()
+    assert first.ask(ADD, (1,)) == [(2,)]
+    assert second.ask(ADD, (2,)) == [(3,)]
+    assert second.connection.is_pooled, "a statement that is there already shows that the session is shared"
+    assert second.connection.settings_sql
+    assert first.ask(ADD, (3,)) == [(4,)]
+
+
+def test_what_is_shared_is_noticed_in_the_middle_of_a_transaction(client: Callable[[], PgDatabase]):
+    first, second = client(), client()
+    assert first.ask(ADD, (1,)) == [(2,)]
+    second.begin()
+    assert second.ask(SUBTRACT, (1,)) == [(0,)]
+    with pytest.raises(Collision, match="already exists"):
+        second.ask(ADD, (1,))
+    second.roll_back()
+    second.begin()
+    assert second.ask(SUBTRACT, (1,)) == [(0,)]
+    assert second.ask(ADD, (1,)) == [(2,)]
+    second.commit()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["pooled", "unrecognized"])
+async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureRequest):
+    url = request.getfixturevalue(how)
+    stores = [PgStore(url, look_every=0.0) for _ in range(2)]
+    for store in stores:
+        await store.open()
+    workers = [await store.register_worker(a_worker(), 30.0) for store in stores]
+    for number in range(10):
+        for store, worker in zip(stores, workers, strict=True):
+            await start(store, f"run-{number}-{worker}")
+            run = await claim_one(store, worker)
+            assert store.renew_lease(worker, 30.0)
+            await do(store, finish(run))
+            assert await state_of(store, run.id) is RunState.COMPLETED
+    found = await stores[0]._browse(lambda db: db.ask("SELECT count(server_started) FROM holdfast.workers"))
+    assert found == [(0,)], "a lock that is held through a pooler says nothing about its worker"
+    for store in stores:
+        await store.close()

@@ -20,7 +20,7 @@ from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from worlds import World, eventually, journal, until_ended
+from worlds import World, attempts, eventually, journal, until_ended
 
 from holdfast import (
     Agent,
@@ -334,6 +334,15 @@ async def test_a_key_that_the_provider_quotes_is_neither_told_nor_recorded(askin
     assert KEY not in f"{raised.value} {raised.value.__cause__!r} {run} {recorded}"
 
 
+async def until_noted(runtime: Runtime, handle: Any, progress: bytes) -> None:
+    """Wait until the store has this progress of the model call. The next request does not wait for that."""
+
+    async def noted() -> bool:
+        return any(progress in (attempt.progress or b"") for attempt in (await attempts(runtime, handle)).values())
+
+    await eventually(noted)
+
+
 async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
     held, go = tmp_path / "held", tmp_path / "go"
     fault = {"kind": "server_error", "times": None}
@@ -346,6 +355,7 @@ async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
     _, handle = await asking.start(CHAT, retry=BOUNDED)
     assert asking.runtime is not None
     await eventually(held.exists)
+    await until_noted(asking.runtime, handle, b'"attempts":2')
     await asking.world.crash(asking.runtime)
     await eventually(lambda: asking.calls[-1].gone)  # or it would answer whom it has not seen leave
     go.touch()
@@ -365,6 +375,7 @@ async def test_a_model_that_has_refused_is_not_asked_again_after_a_crash(asking:
     number, handle = await asking.start(CHAT, ANTHROPIC)
     assert asking.runtime is not None
     await eventually(held.exists)
+    await until_noted(asking.runtime, handle, b'"given_up":true')
     await asking.world.crash(asking.runtime)
     go.touch()
     await until_ended(await asking.world.open(), handle)

@@ -400,7 +400,7 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     driver = runtime._engine._by_id[handle.run_id]
     let_note.set()
     await until_ended(runtime, handle)
-    assert driver.gone
+    await eventually(lambda: driver.gone)
     assert await state(runtime, handle) == "cancelled"
     # Whichever of the two was committed first; the outcome may have been on its way.
     assert (log, await told(runtime, handle)) in (

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from worlds import VirtualClock, World, eventually, journal, row, state, until_parked
+from worlds import VirtualClock, World, eventually, journal, row, state, until_parked, until_recorded
 
 from holdfast import (
     NonDeterminismError,
@@ -250,8 +250,8 @@ async def test_anyio_task_groups_in_a_workflow_survive_the_worker(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: len(calls) == 5)
-    await asyncio.sleep(0.02)
+    await eventually(lambda: "c" in calls)
+    await until_recorded(first, handle, 4)
     await world.crash(first)
     hang = False
     second = await world.open()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from worlds import World, eventually, journal, row, until_ended
+from worlds import World, eventually, journal, row, until_ended, until_recorded
 
 from holdfast import (
     RunFailed,
@@ -87,7 +87,7 @@ async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_a
     assert to_be_settled(failed, [old]) == [old]
     assert "`holdfast settle r STEP`" in str(unsuccessful(failed))
     await settle(world, "r", 1, output=42, by="ada")
-    await eventually(lambda: bank.log)
+    await until_recorded(second, "r", 2)
     await world.crash(second)
     third = await world.open()
     handle = flow.handle(third, "r")

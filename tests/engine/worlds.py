@@ -267,6 +267,15 @@ async def until_state(runtime: Runtime, handle: Handle[Any] | str, *states: str)
     await eventually(there)
 
 
+async def until_recorded(runtime: Runtime, handle: Handle[Any] | str, record_count: int) -> None:
+    """Wait until the journal has this many records. A step that was seen to run may not be recorded yet."""
+
+    async def recorded() -> bool:
+        return len(await journal(runtime, handle)) >= record_count
+
+    await eventually(recorded)
+
+
 async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any] | str, records: int = 0) -> None:
     """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
     engine = runtime._engine

@@ -61,13 +61,17 @@ class World:
     async def deliveries(self, run: str) -> list[Any]:
         return (await self.http.get(f"/v1/runs/{run}/deliveries")).json()["items"]
 
-    async def failed(self, run: str, times: int) -> None:
-        """Until it was given back so often."""
+    async def delivered(self, run: str, times: int, *states: str) -> None:
+        """Wait until the run has this many deliveries, of these states if any are given."""
         async with asyncio.timeout(20):
             while True:
-                if len([one for one in await self.deliveries(run) if one["state"] == "returned"]) >= times:
+                if len([one for one in await self.deliveries(run) if not states or one["state"] in states]) >= times:
                     return
                 await asyncio.sleep(0.01)
+
+    async def failed(self, run: str, times: int) -> None:
+        """Wait until the run was given back this many times."""
+        await self.delivered(run, times, "returned")
 
     async def passes(self, seconds: float) -> None:
         """Time passes, and the server looks around."""
@@ -402,7 +406,7 @@ async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everythi
         runs = [await world.send("hooked")]
         await world.receiver.has_got(1)
         runs.append(await world.send("hooked"))
-        await world.run(runs[1], "running")  # it waits for the first one's place
+        await world.delivered(runs[1], 1)  # it waits for the first one's place
         platform = world.served.app.platform
         connection = platform.tenants.known()[0].connection
         after: list[Any] = []

@@ -166,7 +166,9 @@ async def test_an_exception_fails_it_with_retries_and_some_for_good():
             bad = await here.send("faulty", "never")
             with pytest.raises(Exception, match="never"):
                 await here.client.wait(bad, 20)
-            assert [state for state, _ in await here.history(bad)] == ["returned", "returned"]
+            # One that is claimed in the moment in which another one ends is handed out anew: "lost", and not counted.
+            states = [state for state, _ in await here.history(bad) if state != "lost"]
+            assert states == ["returned", "returned"]
             assert (await here.client.get(bad)).state == "dead"
 
 

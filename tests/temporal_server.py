@@ -14,7 +14,6 @@ import atexit
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
+
+from free_ports import free_port
 
 ELSEWHERE = "HOLDFAST_TEST_TEMPORAL"
 NAMESPACE = "default"
@@ -58,8 +59,8 @@ class TemporalServer:
     """
 
     def __init__(self, file: Path | None = None, namespaces: int = 0, *, with_ui: bool = False) -> None:
-        self.address = f"127.0.0.1:{_free_port()}"
-        self.ui_port = _free_port() if with_ui else None
+        self.address = f"127.0.0.1:{free_port()}"
+        self.ui_port = free_port() if with_ui else None
         self.namespaces = [f"test-{number}" for number in range(namespaces)]
         self.unused = iter(self.namespaces)
         self._file = file
@@ -75,7 +76,7 @@ class TemporalServer:
         """Start it, and wait until it takes orders."""
         order = [_program(), "server", "start-dev", "--log-level", "error"]
         order += ["--headless"] if self.ui_port is None else ["--ui-port", str(self.ui_port)]
-        order += ["--ip", "127.0.0.1", "--port", self.address.rpartition(":")[2]]
+        order += ["--ip", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--http-port", str(free_port())]
         order += ["--search-attribute", "HoldfastTags=KeywordList"]
         if self._file is not None:
             order += ["--db-filename", str(self._file)]
@@ -221,8 +222,3 @@ def _clear_away() -> None:
             if "start-dev" in left.cmdline():
                 left.kill()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import psycopg
 import pytest
 from cli_project import Outcome, Project, make_project
 
+from free_ports import free_port
 from holdfast import Client, Runtime
 from holdfast.cli import main
 from holdfast.engine import patience
@@ -93,12 +93,8 @@ def pg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresProject]:
 
 @pytest.fixture
 def unreachable(tmp_path: Path) -> PostgresProject:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    return PostgresProject(
-        make_project(tmp_path / "project").folder, f"postgresql://user:{SECRET}@127.0.0.1:{port}/db?namespace=acme"
-    )
+    url = f"postgresql://user:{SECRET}@127.0.0.1:{free_port()}/db?namespace=acme"
+    return PostgresProject(make_project(tmp_path / "project").folder, url)
 
 
 def checks(done: Outcome) -> dict[str, dict[str, str]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from free_ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs/quickstart.md").read_text()
 CITIES = ["Oslo", "Rome", "Lima", "Cairo"]
@@ -76,8 +77,7 @@ def test_the_agent_answers_and_its_conversation_is_kept(folder: Path):
 
 def test_a_run_is_started_over_http_and_executed_by_the_worker(folder: Path):
     start, ask = blocks("Workers and a server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     start = start.replace("holdfast serve", f"holdfast serve --port {port} >serve.log 2>&1")
     start = start.replace("report:report", "report:report >worker.log 2>&1")
     ready = f"until curl -s localhost:{port}/v1/agents | grep -q report; do sleep 0.1; done\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx2
 
 import quick_python
+from free_ports import free_port
 from holdfast import Client
 
 APPS = Path(__file__).parent / "apps"
@@ -25,9 +25,7 @@ class Platform:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ledger = folder / "ledger"
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self._port = one.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.client = Client(self.url)
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 from app_processes import App, World, until
 
+from free_ports import free_port
 from holdfast import Client
 
 STAGES = 3
@@ -23,8 +23,7 @@ class Site:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.serve()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 import uvicorn
 from live import live
 
+from free_ports import free_port
 from holdfast import Client
 from holdfast.client.deliveries import Delivery
 from holdfast.client.http.backend import HttpBackend
@@ -27,12 +27,6 @@ from holdfast.server.app import create_app
 from holdfast.server.delivering import listeners
 
 pytestmark = pytest.mark.asyncio
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 async def test_a_server_that_is_away_for_a_while_costs_no_delivery_and_doubles_no_step(tmp_path: Path):

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,18 +17,13 @@ import pytest
 from receiver import Got, Reply, receiving
 from serving import serving
 
+from free_ports import free_port
 from holdfast.server.app import Settings
 from holdfast.server.webhooks import sending
 
 pytestmark = pytest.mark.asyncio
 
 SERVER = Path(__file__).with_name("serving_process.py")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @asynccontextmanager

@@ -12,6 +12,8 @@ from working import working
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.client.wire import from_wire, to_wire
+from holdfast.errors import RunConflict
+from holdfast.server.endpoints import control
 
 pytestmark = pytest.mark.asyncio
 
@@ -225,6 +227,21 @@ async def test_a_fork_goes_on_from_a_step_and_is_made_once():
         ] == "hello Ada hello Ada"
         wrong = await caller.post(f"/v1/runs/{run}/fork", json={"at": "api_greet"})
         assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-request")
+
+
+async def test_a_fork_that_the_same_request_makes_at_the_same_moment_is_found(monkeypatch: pytest.MonkeyPatch):
+    plain = control.fork_run
+
+    async def fork_behind_another(*args: Any, **kwargs: Any) -> Any:
+        raise RunConflict("the id is taken", (await plain(*args, **kwargs)).id)
+
+    monkeypatch.setattr(control, "fork_run", fork_behind_another)
+    async with serving() as served, working(served):
+        caller = served.caller()
+        run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]
+        await caller.get(f"/v1/runs/{run}", params={"wait": 20})
+        found = await caller.post(f"/v1/runs/{run}/fork", json={"at": 2}, headers={"Idempotency-Key": "fork"})
+        assert (found.status_code, found.json()["forked_from"]) == (200, run)
 
 
 async def test_values_are_plain_json_or_lose_nothing():

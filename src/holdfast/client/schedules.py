@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from holdfast.client.finding import alike
 from holdfast.client.input_check import bind_inputs
-from holdfast.client.large_work import off_loop
+from holdfast.client.large_work import LARGE, off_loop
 from holdfast.client.moments import moment
 from holdfast.client.queueing import checked_text, declare, key_in
 from holdfast.client.starting import accept, checked_deliveries, checked_id, checked_priority, session_of
@@ -263,11 +263,14 @@ class WantedSchedule:
 async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSpec) -> ScheduleInfo:
     """Make a schedule of a workflow, or find that the very same is there."""
     where = f"schedule {wanted.name!r}"
+    args, kwargs = tuple(wanted.args), dict(wanted.kwargs or {})
     try:
+        # Always in a thread: values that are encoded already do not show their size.
+        inputs = await off_loop(LARGE + 1, lambda: bind_inputs(spec, args, kwargs))
         new = new_schedule(
             wanted.name,
             spec,
-            bind_inputs(spec, tuple(wanted.args), dict(wanted.kwargs or {})),
+            inputs,
             timing_from(wanted.cron, wanted.every, wanted.zone, wanted.start),
             catch_up=wanted.catch_up,
             most=wanted.most,

@@ -133,7 +133,7 @@ async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
     """Start a new run that shares what was recorded of another one before a step."""
     output = await call.take(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     derived = call.derived_id("fork") if body.id is None else None
-    fresh = None if derived is None else _fork_seed(derived, id, body)
+    fresh = None if derived is None else await call.off_loop(0, lambda: _fork_seed(derived, id, body))
     store = await call.store()
     run = await _forked_before(store, derived, fresh)
     if run is not None:
@@ -148,6 +148,7 @@ async def fork_a_run(call: Call, id: str, body: ForkBody) -> RunInfo:
         run = await _forked_before(store, derived, fresh)  # by the same request, at the same moment
         if run is None:
             raise
+        call.status = 200
     return await info_of(call, run)
 
 

@@ -73,13 +73,13 @@ class Line:
         if self._lock.acquire(blocking=False):
             try:
                 return self._do(work, sample=True)
-            except sqlite3.OperationalError as error:
-                if not is_busy(error):
-                    raise store_error(error, self._database) from error
             except sqlite3.DatabaseError as error:
-                raise _translated(error, self._database) from error
+                failure = error
             finally:
                 self._lock.release()
+            if not is_busy(failure):
+                # In a thread: telling damage from a failed read may take a look at the whole file.
+                raise await asyncio.to_thread(_translated, failure, self._database) from failure
         return await self.in_thread(work)
 
     async def in_thread(self, work: Work[T], *, sample: bool = True) -> T:

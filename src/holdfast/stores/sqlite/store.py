@@ -171,7 +171,7 @@ class SqliteStore(SqlStore):
         try:
             connection = await asyncio.to_thread(stepping.begin, self.path, run)
         except sqlite3.DatabaseError as error:
-            raise store_error(error, self.path) from error
+            raise await asyncio.to_thread(store_error, error, self.path) from error
         finally:
             if connection is None:
                 self._stepping.release()

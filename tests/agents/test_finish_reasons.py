@@ -94,12 +94,13 @@ async def test_a_crash_between_two_pieces_repeats_neither():
     model = ScriptedModel([cut("Once upon "), "a time."])
     agent = Agent(model, name="finish-crash", continue_truncated=True)
     runner = Runner()
-    for moment in ("before", "after"):
+    for number, moment in enumerate(("before", "after"), start=1):
         getattr(runner, f"simulate_crash_{moment}")(step="model call", occurrence=2)
         crashed = await runner.run(agent, "Tell a story.")
         assert crashed.crashed
         result = await runner.resume(crashed.run_id)
         assert result.output.output == "Once upon a time."
+        assert len(model.calls) == 2 * number
 
 
 async def test_the_pieces_are_turns_and_the_last_turn_is_what_it_is(runtime: Runtime):

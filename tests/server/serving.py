@@ -59,8 +59,11 @@ class Served:
         query: bytes = b"",
         http_version: str = "1.1",
     ) -> tuple[int, dict[str, str], bytes]:
-        """What comes of a request that no decent client would make: status, headers and body."""
-        parts, sent = list(body) or [b""], list[Any]()
+        """What comes of a request that no decent client would make: status, headers and body.
+
+        Parts of the body that the server reads are taken from it, if it is a list.
+        """
+        parts, sent = (body if isinstance(body, list) else list(body)) or [b""], list[Any]()
 
         async def receive() -> Any:
             if not parts:

@@ -487,8 +487,12 @@ async def test_a_form_is_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPa
         delivery, caller = await taken_delivery(served), served.caller()
         await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": {"type": "string"}})
         assert threads
+        assert threading.current_thread() not in threads
+        threads.clear()
         [question] = (await caller.get("/v1/approvals")).json()["items"]
-        await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": "yes"})
+        answer = await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": "yes"})
+        assert answer.status_code == 200
+        assert threads
         assert threading.current_thread() not in threads
 
 

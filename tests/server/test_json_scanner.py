@@ -58,9 +58,11 @@ def test_limits_hold_to_the_level_and_the_container_wherever_the_pieces_end(valu
             with pytest.raises(JsonLimit) as refused:
                 feed(data, cuts)
             assert refused.value.kind == "too-deep"
+            limits.setattr(json_scanner, "MAX_DEPTH", levels(value))
             limits.setattr(json_scanner, "MAX_CONTAINERS", containers(value) - 1)
             with pytest.raises(JsonLimit) as refused:
                 feed(data, cuts)
+            assert refused.value.kind == "too-many-values"
 
 
 @pytest.mark.parametrize("data", [b"[1e400]", b'{"a": -1E+309}', b"[" + b"9" * 400 + b".5]", b"1e999", b"[1, NaN]"])

@@ -108,11 +108,10 @@ async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: 
 async def test_a_body_with_too_many_values_is_refused_while_it_comes_in():
     async with serving() as served:
         left = [HOSTILE[start : start + 50_000] for start in range(0, len(HOSTILE), 50_000)]
-        count = len(left)
         head = [("host", "localhost"), ("content-type", "application/json")]
         code, _, body = await served.raw("POST", b"/v1/addresses/jobs/send", head, left)
         assert (code, json.loads(body)["type"]) == (422, "too-many-values")
-        assert count > 8
+        assert left
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 400 + ".0"])

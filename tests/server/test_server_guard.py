@@ -126,12 +126,14 @@ async def test_json_may_be_nested_so_deep_and_no_deeper():
         levels = 2 if opening.startswith(b"[{") else 1
         at_most = opening * (64 // levels) + b"1" + closing * (64 // levels)
         scan(at_most)
-        with pytest.raises(JsonLimit):
+        with pytest.raises(JsonLimit) as refused:
             scan(b"[" + at_most + b"]")
+        assert refused.value.kind == "too-deep"
     scan(b'["' + b"[" * 1000 + rb"\"[[[[\\" + b'", {}]')
     scan(b"[" + b"[],{}," * 40_000 + b"[]]")
-    with pytest.raises(JsonLimit):
+    with pytest.raises(JsonLimit) as refused:
         scan(b"[" * 1_000_000)
+    assert refused.value.kind == "too-deep"
     async with serving() as served:
         deep = b'{"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         for body, expected in ((deep, "too-deep"), (b"[" * 60, "bad-input"), (b"\xff\xfe", "bad-input")):

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, cast
 
 from holdfast.authoring.durations import Duration, seconds
 from holdfast.authoring.step import PATIENT, Step, plain_step
-from holdfast.client.approvals import BEGINS, TIME_OUT, Answer
+from holdfast.client.approvals import BEGINS, REMINDER, TIME_OUT, Answer
 from holdfast.codec import codec_for
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
@@ -40,9 +40,8 @@ from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.errors import DefinitionError
 from holdfast.stores.approvals import Question
 
-REMINDER = "approval reminder"
 NOTICE = "approval notice"
-"""The steps that belong to a question, with ``BEGINS`` and ``TIME_OUT``. No tool has a space in its name."""
+"""A step of a question, like ``BEGINS``, ``REMINDER``, and ``TIME_OUT``. No tool has a space in its name."""
 
 
 class OnTimeout(Enum):

@@ -32,7 +32,7 @@ _MOST_WORKFLOWS = 5
 class Selection:
     """Which runs to retry."""
 
-    states: tuple[RunState, ...] = (RunState.FAILED,)
+    states: tuple[RunState, ...]
     workflow: str | None = None
     since: datetime | None = None
     """Only those that ended then or later."""
@@ -87,7 +87,7 @@ def retry_selected(
 
 def _question(runs: Sequence[RunInfo]) -> str:
     states = Counter(run.state.value for run in runs)
-    many = listed([f"{counted(number, f'{state} run')}" for state, number in states.most_common()])
+    many = listed([counted(number, f"{state} run") for state, number in states.most_common()])
     workflows = Counter(one_line(run.workflow) for run in runs).most_common()
     whose = listed([f"{name} ({number})" for name, number in workflows], _MOST_WORKFLOWS)
     return f"let {many} go on, of {whose}?"

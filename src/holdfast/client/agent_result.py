@@ -26,7 +26,8 @@ T = TypeVar("T")
 FINISHED = "stop"
 """The finish reason of an answer that is whole."""
 
-_MARK = b'{"$agent":1,'
+MARK = b'{"$agent":1,'
+"""How every recorded result begins."""
 _OUTPUT = b',"output":'
 
 
@@ -91,7 +92,7 @@ class AgentResultCodec(ValueCodec):
         if result.refusal:
             told["refusal"] = result.refusal
         head = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
-        data = _MARK + head[1:-1].encode() + _OUTPUT
+        data = MARK + head[1:-1].encode() + _OUTPUT
         try:
             json.loads(inner)
         except ValueError:  # not every codec writes JSON
@@ -109,7 +110,7 @@ class AgentResultCodec(ValueCodec):
 
 def is_agent_result(payload: bytes) -> bool:
     """Whether this is the recorded result of an agent."""
-    return payload.startswith(_MARK)
+    return payload.startswith(MARK)
 
 
 def plain_result(payload: bytes) -> Any:

@@ -29,8 +29,9 @@ from holdfast.stores.operations import Verdict
 log = logging.getLogger("holdfast.client")
 
 BEGINS = "approval begins"
+REMINDER = "approval reminder"
 TIME_OUT = "approval time-out"
-"""The steps that a question begins with, and ends with if nobody answers: see ``authoring.asking``."""
+"""The steps of a question: at its beginning, at each reminder, and at its end if it is not answered in time."""
 
 MOST_NAMED = 5
 """How many questions an error message names."""

@@ -50,7 +50,7 @@ def task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> str:
     found = _find_user_frame(_calling(frame))
     if found is None or _package(found) == _package_of(_file_of(coro)):
         return origin
-    return user_frame(frame, origin)
+    return origin if origin and _package(found) else _describe(found)
 
 
 def user_stack(frame: FrameType | None, most: int = 5) -> str:

@@ -315,12 +315,9 @@ class Claims:
         return min((self._next_look, *self._doubts)) <= self._holder.clock.monotonic()
 
     async def look_for_unheld(self) -> None:
-        """Look for them, if it is time to."""
-        if self.in_doubt():
-            await self.give_back_unheard()
-
-    async def give_back_unheard(self) -> None:
-        """Release the runs that the store gave us in an answer that never came."""
+        """Release the runs that the store gave us in an answer that never came, if it is time to look for them."""
+        if not self.in_doubt():
+            return
         from holdfast.stores.sealing import beneath  # only here: most programs seal nothing
 
         holder = self._holder

@@ -74,9 +74,11 @@ class Isolation:
         if len(self._holder.drivers()) == len(suspects):
             self._exclusive_until = self._until
         log.warning(
-            "workers died while they held run %s; this worker %s until it records something, for at most %g s",
+            "workers died while they held %s %s; this worker %s until %s, for at most %g s",
+            "run" if len(suspects) == 1 else "runs",
             ", ".join(repr(driver.run.id) for driver in suspects),
             "takes nothing else" if self.is_exclusive else "takes no other run like that",
+            "it records something" if len(suspects) == 1 else "each of them has recorded something",
             max(0.0, (self._exclusive_until if self.is_exclusive else self._until) - self._now()),
         )
 
@@ -84,8 +86,9 @@ class Isolation:
         return self._now() < self._until and any(one.is_isolated and not one.gone for one in self._suspects)
 
     def _is_exclusive_period(self) -> bool:
-        only_suspects = all(rules.is_isolated(driver.run.suspicion) for driver in self._holder.drivers())
-        return self._now() < self._exclusive_until and only_suspects
+        return self._now() < self._exclusive_until and all(
+            rules.is_isolated(driver.run.suspicion) for driver in self._holder.drivers()
+        )
 
     def _now(self) -> float:
         return self._holder.clock.monotonic()

@@ -49,7 +49,7 @@ class Pulse:
         on_lost: Callable[[], None],
         interrupt: Callable[[Turn, str], bool],
         interrupt_after: float = INTERRUPT_AFTER,
-        watch: LoopWatch | None = None,
+        watch: LoopWatch,
         on_stuck: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -125,8 +125,6 @@ class Pulse:
 
     def _is_stuck(self) -> bool:
         """Whether the loop has been blocked for so long that others are to take over."""
-        if self._watch is None:
-            return False
         was_stuck = self._watch.is_stuck
         self._watch.look(is_workflow=self.turn is not None)
         if self._watch.is_stuck and not was_stuck:

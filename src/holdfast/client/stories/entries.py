@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from holdfast.client.approvals import BEGINS
+from holdfast.client.approvals import BEGINS, REMINDER
 from holdfast.client.called import is_cleared, required_by
 from holdfast.client.moments import moment
 from holdfast.client.recorded_reply import PlainReply, reply_of
@@ -19,7 +19,7 @@ from holdfast.codec import shown_text
 from holdfast.core.records import SESSION, Kind, Record
 from holdfast.stores.operations import Run
 
-_OF_APPROVALS = (BEGINS, "approval reminder")
+_OF_APPROVALS = (BEGINS, REMINDER)
 """The steps that ``authoring.asking`` adds to an approval. No step of a user has a space in its name."""
 
 TIMED = (Kind.STEP, Kind.COMPENSATION)

@@ -15,11 +15,10 @@ from typing import Any, Union, cast
 from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 
 from holdfast.authoring.functions import hints_of
-from holdfast.client.agent_result import AgentResult, AgentResultCodec, plain_result
+from holdfast.client.agent_result import MARK, AgentResult, AgentResultCodec, plain_result
 from holdfast.codec import ValueCodec, codec_for
 
-_HEAD = b'{"$agent":1,'
-_TYPED = _HEAD + b'"output_type":"call",'
+_TYPED = MARK + b'"output_type":"call",'
 """How the result of a run begins whose output has a type of its own, which only its caller knows."""
 
 
@@ -46,7 +45,7 @@ class RunResultCodec(AgentResultCodec):
             return super().record(value, what)
         result = cast("AgentResult[Any]", value)
         data, read = AgentResultCodec(typed.codec).record(replace(result, output=typed.value), what)
-        return _TYPED + data.removeprefix(_HEAD), read
+        return _TYPED + data.removeprefix(MARK), read
 
     def decode(self, data: bytes, what: str) -> AgentResult[Any]:
         """The result, with the answer in the agent's type."""

@@ -50,7 +50,7 @@ class Listeners:
         self._streams: Counter[tuple[str, int]] = Counter()
         """How many streams of a listener are open: it may be back before the old one is seen to be broken."""
         self._settings: dict[tuple[str, str], tuple[AddressInfo, float]] = {}
-        """By namespace and address: the lease, and until when that is known."""
+        """By namespace and address: its settings, and until when they are known."""
         self._contacts: dict[str, Contact] = {}
         """By namespace: since when this server could renew leases there."""
 

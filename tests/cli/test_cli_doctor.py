@@ -76,12 +76,13 @@ def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(p
 
     os.unlink(project.database)
     assert project.python("-c", "import asyncio; from app import etl; asyncio.run(etl('acme'))").code == 0
-    connection = sqlite3.connect(project.database)
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    done = project.here("doctor", "--json")
-    assert done.code == 1
-    assert "newer Holdfast" in checks(done)["database"]["message"]
+    for version, message in ((15, "from before Holdfast 0.2"), (999, "newer Holdfast")):
+        connection = sqlite3.connect(project.database)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        done = project.here("doctor", "--json")
+        assert done.code == 1
+        assert message in checks(done)["database"]["message"]
 
 
 def test_doctor_fails_on_a_store_that_is_not_known_and_hides_its_password(project: Project):

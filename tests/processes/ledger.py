@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.stores.sqlite.schema import SCHEMA
+from holdfast.stores.sql.schema import BASELINE
+from holdfast.stores.sqlite.connections import render_sqlite
 
 STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL, PATCH = 1, 2, 3, 5, 7, 8, 10
 """``Kind`` as it is stored."""
@@ -189,7 +190,7 @@ def _connect(database: Path) -> sqlite3.Connection:
             return connection
         connection.close()
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(SCHEMA)
+    connection.executescript(render_sqlite(BASELINE))
     return connection
 
 

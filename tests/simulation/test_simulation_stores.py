@@ -16,7 +16,7 @@ from simulation.fleet import Tally, run_many
 from simulation.sql_stores import SQLITE, Place, opened
 from simulation.world import Broken, run_seed
 
-from holdfast.stores.postgres.bulk import Bulk
+from holdfast.stores.postgres.dialect import Bulk
 from holdfast.stores.sqlite import statements as sqlite_statements
 
 JOBS = min(2, os.cpu_count() or 1)

@@ -32,7 +32,8 @@ import psutil
 import psycopg
 import pytest
 
-from holdfast.stores.postgres.migrations import MIGRATIONS, migrate
+from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.sql.schema import MIGRATIONS
 
 ELSEWHERE = "HOLDFAST_TEST_POSTGRES"
 _FOLDER = "holdfast-test-postgres-"

@@ -18,13 +18,18 @@ from postgres_server import database
 from postgres_trouble import eventually
 from store_values import append, hold
 
-from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreUnavailable
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreSchemaError, StoreUnavailable
 from holdfast.stores.postgres import PgStore, migrations
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.migrations import MIGRATIONS, VERSION, Migration, check, ddl, migrate
-from holdfast.stores.postgres.schema import SCHEMA
+from holdfast.stores.postgres.migrations import check, ddl, migrate
+from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
 
-NEXT = Migration("ALTER TABLE {schema}.runs ADD COLUMN colour text NOT NULL DEFAULT 'blue';", 1)
+VERSION = latest_version()
+NEXT = Migration(
+    "ALTER TABLE @runs ADD COLUMN colour text NOT NULL DEFAULT 'blue';",
+    BASELINE_VERSION,
+    "CREATE INDEX runs_colour ON @runs (colour); CREATE INDEX runs_colour_seed ON @runs (colour, seed);",
+)
 
 
 @pytest.fixture
@@ -70,13 +75,6 @@ def shape(connection: Connection, schema: str) -> list[Any]:
 # Coming to be
 
 
-def test_all_migrations_together_make_the_schema(connection: Connection):
-    migrate(connection, "holdfast")
-    connection.execute("CREATE SCHEMA other")
-    connection.execute(SCHEMA.replace("{schema}", "other"))  # type: ignore[arg-type]
-    assert shape(connection, "holdfast") == shape(connection, "other")
-
-
 def test_what_a_person_is_given_to_run_makes_the_same(connection: Connection):
     migrate(connection, "holdfast")
     connection.execute(ddl("by_hand"))  # type: ignore[arg-type]
@@ -118,8 +116,7 @@ def test_who_waits_for_another_who_migrates_says_so(url: str, connection: Connec
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, Migration("SELECT 1 / 0;", 1)))
-    monkeypatch.setattr(migrations, "VERSION", VERSION + 1)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, Migration("SELECT 1 / 0;", BASELINE_VERSION)))
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate(connection, "holdfast")
     assert check(connection, "holdfast") == 0
@@ -129,27 +126,23 @@ def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, mo
 
 
 @pytest.fixture
-def older(connection: Connection) -> Connection:
-    """The database of the release before queues had limits, with a run in it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
-        patch.setattr(migrations, "VERSION", 1)
-        migrate(connection, "holdfast")
+def older(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    """The database of the release before, with a run in it."""
+    migrate(connection, "holdfast")
     connection.execute(
-        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, "
-        "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, digest, "
-        "seed, tags, inputs, session, previous, has_budget, version) VALUES (1, 'r', 'etl', 'q', 'pending', 0, 0, 3, "
-        "1, '', 0, 0, '', '', 1, 1, '', '', '[]', '', '', '[]', '1', '', '', 0, '')"
+        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, max_deliveries, ready, priority, "
+        "unclaimed, python, created_at, began_at, parent, forked_from, rewound, digest, seed, tags, inputs, session, "
+        "previous, has_budget, version, queue_key, due_as, turn, dedup, debounced, by_delivery) VALUES (1, 'r', 'etl', "
+        "'q', 'pending', 0, 3, 1, 0, 0, '', 1, 1, '', '', '[]', '', '', '[]', '1', '', '', 0, '', '', 1, 0, '', 0, 0)"
     )
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
     return connection
 
 
 def is_up_to_date(connection: Connection) -> bool:
-    assert check(connection, "holdfast") == VERSION
-    connection.execute("CREATE SCHEMA other")
-    connection.execute(SCHEMA.replace("{schema}", "other"))  # type: ignore[arg-type]
-    row = connection.execute("SELECT queue_key, due_as, turn, dedup, by_delivery FROM holdfast.runs").fetchone()
-    assert row == ("", 1, 0, "", 0)
+    assert check(connection, "holdfast") == VERSION + 1
+    migrate(connection, "other")
+    assert connection.execute("SELECT id, colour FROM holdfast.runs").fetchall() == [("r", "blue")]
     invalid = connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
     return shape(connection, "holdfast") == shape(connection, "other") and invalid == (0,)
 
@@ -175,20 +168,27 @@ def test_a_migration_of_large_tables_that_was_interrupted_is_finished(
     older: Connection, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(migrations, "LARGE", 0)
-    broken = MIGRATIONS[1]._replace(indexes=MIGRATIONS[1].indexes.replace("runs_limited ON", "runs_limited ON no_"))
-    monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATIONS[0], broken, *MIGRATIONS[2:]))
+    broken = NEXT._replace(indexes=NEXT.indexes.replace("runs_colour_seed ON @", "runs_colour_seed ON @no_"))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, broken))
     with pytest.raises(psycopg.Error):
         migrate(older, "holdfast")
-    assert check(older, "holdfast") == 1
-    older.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.runs_queued'::regclass")
-    monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS)
+    assert check(older, "holdfast") == VERSION
+    older.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.runs_colour'::regclass")
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
     migrate(older, "holdfast")
     assert is_up_to_date(older)
 
 
 def test_what_a_person_is_given_to_run_brings_an_older_schema_up_to_date(older: Connection):
-    older.execute(ddl("holdfast", version=1))  # type: ignore[arg-type]
+    older.execute(ddl("holdfast", version=VERSION))  # type: ignore[arg-type]
     assert is_up_to_date(older)
+
+
+def test_a_schema_from_before_the_first_release_is_refused(connection: Connection):
+    migrate(connection, "holdfast")
+    connection.execute("UPDATE holdfast.meta SET value = '10' WHERE name = 'version'")
+    with pytest.raises(StoreSchemaError, match=r"schema holdfast was made by a Holdfast before version 0\.2"):
+        migrate(connection, "holdfast")
 
 
 # Beside older ones
@@ -199,7 +199,6 @@ def newer(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
     """The database of a Holdfast that is one version ahead."""
     migrate(connection, "holdfast")
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
-    monkeypatch.setattr(migrations, "VERSION", VERSION + 1)
     return monkeypatch
 
 
@@ -257,7 +256,7 @@ def test_a_user_who_may_not_make_tables_is_told_what_to_run(connection: Connecti
     connection.execute(ddl("holdfast", name))  # type: ignore[arg-type]
     migrate(theirs, "holdfast")
     theirs.execute("SELECT nextval('holdfast.run_keys')")
-    theirs.execute("INSERT INTO holdfast.switches VALUES ('w', 1)")
+    theirs.execute("INSERT INTO holdfast.switches VALUES ('w', 1, '', '', 0)")
     theirs.execute("SELECT holdfast.error_words('{}')")
     theirs.close()
 

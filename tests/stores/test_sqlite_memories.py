@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_values import DONE, FLOW, a_worker, append, do, finish, hold, record, start
+from store_values import DONE, a_worker, append, do, finish, hold, record, start
 
 from holdfast.errors import StoreCorrupt, StoreSchemaError
 from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, Question
@@ -15,10 +15,10 @@ from holdfast.stores.contract import INLINE
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendRecord, Notice, TellNotices
 from holdfast.stores.sql.batch import carry_out
+from holdfast.stores.sql.schema import BASELINE, BASELINE_VERSION, Migration, latest_version
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.migrations import MIGRATIONS, VERSION, statements
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,76 +50,19 @@ def check_index(path: Path) -> None:
 # Versions
 
 
-def older(path: Path, version: int) -> None:
-    """A file as that version has left it, with a run, its record, and a worker."""
-    with sqlite3.connect(path) as connection:
-        for migration in MIGRATIONS[:version]:
-            for statement in statements(migration):
-                connection.execute(statement)
-        connection.execute("PRAGMA application_id = 0x486F6C64")
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute(
-            "INSERT INTO runs (key, id, workflow, queue, state, epoch, owner, deliveries, max_deliveries, waits_for, "
-            "priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, digest, seed, "
-            "tags, inputs) VALUES (7, 'old', ?, 'default', 'running', 1, 1, 0, 3, '', 0, 0, '', '3.11', 4.0, 4.0, '', "
-            "'', '[]', x'00', x'01', '[]', x'31')",
-            (FLOW,),
-        )
-        connection.execute(
-            "INSERT INTO records (run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, "
-            "preview, payload) VALUES (7, 0, 1, 0, 1, 4.0, 4.0, 1, 1, 1, 'write_plan', '', x'32')"
-        )
-        connection.execute(
-            "INSERT INTO workers (token, name, host, pid, state, workflows, started_at, lease_until) "
-            "VALUES ('t', 'w', 'h', 1, 'live', '[]', 4.0, 5.0)"
-        )
-    connection.close()
-
-
-async def test_a_file_of_the_third_version_is_brought_up_to_date(path: Path):
-    older(path, 3)
-    store = await opened(path)
-    run = await store.get("old")
-    assert run is not None
-    [worker] = await store.workers()
-    assert (worker.beat_at, worker.lease_until) == (0.0, 5.0)
-    found = await store.last_record("old", "write_plan")
-    assert found is not None
-    assert found.payload == b"2"
-    assert (
-        await do(
-            store,
-            AskApproval(run.key, run.epoch, 1, "a1", Question("may I?"), 5.0),
-            TellNotices(run.key, run.epoch, (Notice(2, "1", 1, "text", b"1", 5.0),)),
-            AppendRecord(run.key, record(1), memory=put("likes", "green tea")),
-            AnswerApproval("a1", b"true", "ann", 6.0),
-        )
-        == [DONE] * 4
-    )
-    feed = await store.feed("old", -1, 0)
-    assert feed is not None
-    assert ([made.seq for made in feed.records], [notice.kind for _, notice in feed.notices]) == (
-        [0, 1], ["asked", "text"],
-    )  # fmt: skip
-    assert [memory.key for memory in await store.search_memories("ann", "tea")] == ["likes"]
-    await store.close()
-    check_index(path)
-
-
 async def test_a_python_without_full_text_search_is_told_apart_and_the_file_left_as_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    older(path, 3)
-    lacking = [migration.replace("fts5", "fts5_that_is_not_there") for migration in MIGRATIONS]
-    monkeypatch.setattr(connections, "MIGRATIONS", lacking)
+    lacking = Migration(BASELINE.replace("fts5", "fts5_that_is_not_there"), BASELINE_VERSION)
+    monkeypatch.setattr(connections, "MIGRATIONS", (lacking,))
     with pytest.raises(StoreSchemaError, match=r"without full-text search \(FTS5\)"):
         await opened(path)
     with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (0,)
     monkeypatch.undo()
     await (await opened(path)).close()
     with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (latest_version(),)
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'fts5', 'fts5x') WHERE name = 'memory_words'")
     connection.close()
@@ -291,7 +234,7 @@ async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
         )
     connection.close()
     await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?"), 1.0))
-    statement = sql.STATEMENTS.LIST_APPROVALS.format(conditions=sql.APPROVAL_CONDITIONS["only_open"])
+    statement = sql.STATEMENTS.LIST_APPROVALS.format(conditions=sql.STATEMENTS.APPROVAL_CONDITIONS["only_open"])
     rows = store._readers._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
     assert "USING INDEX approvals_open" in " ".join(str(row[3]) for row in rows)
     assert [one.id for one in await store.approvals(ApprovalFilter())] == ["a1"]

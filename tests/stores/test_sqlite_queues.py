@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from queue_values import QUEUE, fill, ids, limited, limits, wake
-from store_values import ALL, FLOW, Clock, append, do, finish, new_run, row, start
+from store_values import ALL, Clock, append, do, finish, new_run, row, start
 
 from holdfast.core.usage import Usage
 from holdfast.stores.contract import INLINE
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.migrations import MIGRATIONS, statements
 
 pytestmark = pytest.mark.asyncio
 
@@ -120,32 +118,6 @@ async def test_what_is_charged_is_kept_until_it_is_counted(store: SqliteStore):
     await store.set_queue(QUEUE, limits(1))
     await do(store, append(run, 1, used=Usage(calls=1, input_tokens=60)))
     assert count(store, "queue_charges") == 0, "its queue counts no tokens"
-
-
-async def test_a_file_of_the_release_before_is_brought_up_to_date(path: Path, clock: Clock):
-    with sqlite3.connect(path) as connection:
-        for migration in MIGRATIONS[:5]:
-            for statement in statements(migration):
-                connection.execute(statement)
-        connection.execute("PRAGMA application_id = 0x486F6C64")
-        connection.execute("PRAGMA user_version = 5")
-        for key, state, epoch, ready in [(1, "pending", 0, 1), (2, "running", 1, None), (3, "waiting", 1, 0)]:
-            connection.execute(
-                "INSERT INTO runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, "
-                "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
-                "digest, seed, tags, inputs) VALUES (?, ?, ?, ?, ?, ?, 0, 3, ?, 5.0, '', 0, 0, '', '3.11', 4.0, 4.0, "
-                "'', '', '[]', x'00', x'01', '[]', x'31')",
-                (key, f"r{key}", FLOW, QUEUE, state, epoch, ready),
-            )
-    store = SqliteStore(path, clock=clock)
-    await store.open()
-    assert [(await row(store, f"r{n}")).limited for n in (1, 2, 3)] == [False] * 3
-    worker = await limited(store, 2)
-    assert [(await row(store, f"r{n}")).limited for n in (1, 2, 3)] == [True] * 3
-    assert await ids(store, worker) == ["r3"], "it has begun, and r2 has the other place"
-    await do(store, finish(await row(store, "r3")))
-    assert await ids(store, worker) == ["r1"]
-    await store.close()
 
 
 async def test_limits_that_cannot_be_read_let_nothing_through_until_they_are_set_anew(

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from store_values import ALL, DONE, FLOW, a_worker, append, child_of, do, finish, hold, mailbox, reserve, start
+from store_values import ALL, DONE, FLOW, append, child_of, do, finish, hold, mailbox, reserve, start
 
 from holdfast.core.states import RunState
 from holdfast.core.usage import Limits, Shortage, Usage
-from holdfast.stores.contract import RunUsage, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import SetBudget
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.migrations import MIGRATIONS, statements
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,38 +40,6 @@ def change(path: Path, statement: str, *values: object) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute(statement, values)
     connection.close()
-
-
-async def test_a_database_of_the_second_version_is_brought_up_to_date(path: Path):
-    with sqlite3.connect(path) as connection:
-        for migration in MIGRATIONS[:2]:
-            for statement in statements(migration):
-                connection.execute(statement)
-        connection.execute("PRAGMA application_id = 0x486F6C64")
-        connection.execute("PRAGMA user_version = 2")
-        for key, run_id, parent in ((7, "old", ""), (8, "child", "old")):
-            connection.execute(
-                "INSERT INTO runs (key, id, workflow, queue, state, epoch, deliveries, max_deliveries, ready, wake_at, "
-                "waits_for, priority, unclaimed, cancel, python, created_at, began_at, parent, forked_from, rewound, "
-                "digest, seed, tags, inputs) VALUES (?, ?, ?, 'default', 'pending', 1, 0, 3, 1, 5.0, '', 0, 0, '', "
-                "'3.11', 4.0, 4.0, ?, '', '[]', x'00', x'01', '[]', x'31')",
-                (key, run_id, FLOW, parent),
-            )
-        connection.execute("INSERT INTO workflows VALUES (?, '[]', NULL, 'default', NULL, '[]')", (FLOW,))
-    connection.close()
-    store = SqliteStore(path)
-    await store.open()
-    assert await store.specs() == {FLOW: WorkflowSpec(FLOW, ())}
-    me = await store.register_worker(a_worker(), 10.0)
-    old, child = await store.claim(me, **ALL, limit=2)
-    assert [(run.id, run.session, run.previous, run.has_budget) for run in (old, child)] == [
-        ("old", "", "", False), ("child", "", "", False),
-    ]  # fmt: skip
-    assert await do(store, append(child, 0, used=CALL), reserve(child, 1, 10**9)) == [DONE, DONE]
-    assert await store.usages(["old", "child"]) == {"old": RunUsage(CALL), "child": RunUsage(CALL)}
-    [answer] = await do(store, child_of(old, "new", session="talk", budget=Limits(calls=1)))
-    assert (answer.run.previous, answer.run.has_budget) == ("", True)
-    await store.close()
 
 
 async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore):
@@ -165,5 +132,7 @@ async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
 
 async def test_the_newest_run_of_a_session_is_found_by_an_index(file: SqliteStore):
     await start(file, "a", session="talk")
-    plan = file._writer._connection.execute(f"EXPLAIN QUERY PLAN {sql.NEWEST_OF_SESSION}", (FLOW, "talk")).fetchall()
+    plan = file._writer._connection.execute(
+        f"EXPLAIN QUERY PLAN {sql.STATEMENTS.NEWEST_OF_SESSION}", (FLOW, "talk")
+    ).fetchall()
     assert [row[3] for row in plan] == ["SEARCH runs USING INDEX runs_sessions (workflow=? AND session=?)"]

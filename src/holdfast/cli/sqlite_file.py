@@ -11,10 +11,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.errors import StoreError
-from holdfast.stores.sqlite.connections import open_writer
+from holdfast.stores.sql.schema import latest_version
+from holdfast.stores.sqlite.connections import APPLICATION_ID, open_writer
 from holdfast.stores.sqlite.faults import store_error
-from holdfast.stores.sqlite.migrations import VERSION
-from holdfast.stores.sqlite.schema import APPLICATION_ID
 
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 _COMMITS = 12
@@ -48,12 +47,12 @@ def is_ours(facts: FileFacts) -> bool:
 
 def is_newer(facts: FileFacts) -> bool:
     """Whether a newer Holdfast has migrated it."""
-    return facts.version > VERSION
+    return facts.version > latest_version()
 
 
 def is_outdated(facts: FileFacts) -> bool:
     """Whether opening it would migrate it."""
-    return facts.version < VERSION
+    return facts.version < latest_version()
 
 
 def read_facts(path: Path) -> FileFacts:

@@ -22,8 +22,9 @@ from holdfast.cli.wording import bytes_in_words, counted, duration
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.postgres.migrations import VERSION, check, grants, quoted
+from holdfast.stores.postgres.migrations import check, grants, quoted
 from holdfast.stores.postgres.store import PgStore
+from holdfast.stores.sql.schema import latest_version
 from holdfast.stores.urls import store_url
 
 FAR_OFF = 5.0
@@ -84,16 +85,16 @@ def _schema(version: int, schema: str, server: ServerFacts) -> Check:
     if not version:
         where = f"{schema} in {server.database}"
         return Check("database", OK, f"no tables are there yet: the first run, or `holdfast worker`, makes {where}")
-    if version < VERSION:
+    if version < latest_version():
         what = f"schema version {version} is from an older Holdfast"
         return Check("database", WARN, what, "the next worker or program that opens it brings it up to date")
-    newer = " (from a newer Holdfast that this one can work with)" if version > VERSION else ", up to date"
+    newer = " (from a newer Holdfast that this one can work with)" if version > latest_version() else ", up to date"
     return Check("database", OK, f"schema version {version}{newer}")
 
 
 def _rights(connection: Connection, version: int, schema: str, server: ServerFacts) -> Iterator[Check]:
     may = f"user {server.user} may"
-    if version < VERSION and not server.may_create:
+    if version < latest_version() and not server.may_create:
         what = "make" if not version else "bring up to date"
         advice = (
             f"GRANT CREATE ON DATABASE {quoted(server.database)} TO {quoted(server.user)}; or have somebody who may do "

@@ -21,6 +21,7 @@ from holdfast.cli.sqlite_file import (
 )
 from holdfast.cli.wording import bytes_in_words
 from holdfast.errors import StoreError
+from holdfast.stores.sql.schema import BASELINE_VERSION
 from holdfast.stores.sqlite import SqliteStore
 
 LITTLE_SPACE = 1 << 30
@@ -86,6 +87,9 @@ def _schema(path: Path, facts: FileFacts) -> Check:
     if not is_ours(facts):
         advice = "point HOLDFAST_URL at another file: Holdfast keeps its runs in one of their own"
         return Check("database", FAIL, f"{path} is not a Holdfast database", advice)
+    if 0 < facts.version < BASELINE_VERSION:
+        advice = "use another file, or export its runs with that version and import them with this one"
+        return Check("database", FAIL, f"schema version {facts.version} is from before Holdfast 0.2", advice)
     if is_newer(facts):
         advice = "upgrade this one (pip install -U holdfast-agents), or use another file"
         return Check("database", FAIL, f"schema version {facts.version} is from a newer Holdfast", advice)

@@ -27,8 +27,8 @@ from psycopg.pq import TransactionStatus
 from holdfast.stores.memories import Memory, MemoryChange
 from holdfast.stores.postgres import memories, searching
 from holdfast.stores.postgres.adapters import Ints, Texts
-from holdfast.stores.postgres.bulk import Bulk, Questions
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.dialect import Bulk, BulkLookup
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.trips import Result, Sent, Trips, Unprepared, Waits
 from holdfast.stores.sql.claims import PROMOTE
@@ -132,7 +132,7 @@ class PgDatabase(Database):
 
     def ask(self, statement: str, values: Values = ()) -> list[Row]:
         rows = self._single(statement, values).rows()
-        return [row[1:] for row in rows] if isinstance(statement, Questions) else rows
+        return [row[1:] for row in rows] if isinstance(statement, BulkLookup) else rows
 
     def change(self, statement: str, values: Values = ()) -> int:
         return self._single(statement, values).count
@@ -238,7 +238,7 @@ class PgDatabase(Database):
 
     def _note_answers(self, statement: str, asked: Sequence[Row], rows: list[Row]) -> None:
         known = self._answers.setdefault(statement, {})
-        if not isinstance(statement, Questions):
+        if not isinstance(statement, BulkLookup):
             known[asked[0]] = rows
             return
         for question in asked:

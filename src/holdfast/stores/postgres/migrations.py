@@ -1,14 +1,9 @@
-"""Bringing a schema up to date: forward only, and while older workers are at work.
+"""Bringing a schema up to date, while older workers are at work. The migrations themselves are in ``sql.schema``.
 
-Migrations are numbered, and never edited once they are released. Whoever opens a store runs those that are missing, all
-of them in one transaction. An advisory lock lets one process at a time do that, so that a whole fleet may be started at
-once; the others find that it is done.
-
-**While older workers run.** A fleet is brought up to date one worker after the other, so a database is newer than some
-of those who use it. That works as long as a migration only adds: tables, columns with a default, which in PostgreSQL
-touch no row, and indexes. What is to go is first used by nobody for one release. A migration that older versions
-cannot live with raises ``compatible_from``: those that know only of schemas before that are refused, in words, when
-they open the store or connect again, and a worker finds out with its next look (see ``workers``).
+A process that opens a store runs those that are missing, all of them in one transaction. An advisory lock lets one
+process at a time do that, so that a whole fleet may be started at once; the others find that it is done. Processes that
+know only of schemas before ``compatible_from`` are refused when they open the store or connect again, and a worker
+finds out with its next poll (see ``workers``).
 
 A migration holds its locks until it is committed, so it must be quick whatever is in the tables, and rewrites none.
 Indexes on a table that is large already are made ``CONCURRENTLY``, which no transaction can do: after the rest is
@@ -26,41 +21,23 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, LiteralString, NamedTuple, cast
+from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg import errors, sql
 
-from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly
-from holdfast.stores.postgres import versions
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.stores.sql.schema import (
+    BASELINE_VERSION,
+    MIGRATIONS,
+    Migration,
+    latest_version,
+    missing_migrations,
+    render,
+)
 
 log = logging.getLogger("holdfast.stores")
 
-
-class Migration(NamedTuple):
-    """One step: its statements, and the lowest version of those that can use the outcome."""
-
-    statements: str
-    compatible_from: int
-    indexes: str = ""
-    """Those on tables that may be large: made last, and while others write."""
-
-
-MIGRATIONS: tuple[Migration, ...] = (
-    Migration(versions.INITIAL, 1),
-    Migration(versions.QUEUES, 1, versions.QUEUES_INDEXES),
-    Migration(versions.DELIVERIES, 1, versions.DELIVERIES_INDEXES),
-    Migration(versions.KEEPING, 1),
-    Migration(versions.SWITCHES, 1),
-    Migration(versions.SUSPECTS, 1, versions.SUSPECTS_INDEXES),
-    Migration(versions.HISTORY, 1, versions.HISTORY_INDEXES),
-    Migration(versions.NEXT_ATTEMPTS, 1),
-    Migration(versions.INPUT_SCHEMAS, 1),
-    Migration(versions.UNREAD_MAIL, 1, versions.UNREAD_MAIL_INDEXES),
-)
-"""``MIGRATIONS[n]`` brings version n to version n + 1; version 0 is a schema without tables, or none."""
-
-VERSION = len(MIGRATIONS)
 
 _TABLES = """
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -94,7 +71,7 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
     lock = (f"holdfast {schema}",)
     version, began, is_told = 0, time.monotonic(), False
     try:
-        while (version := check(connection, schema)) < VERSION:
+        while (version := check(connection, schema)) < latest_version(MIGRATIONS):
             if version and not is_pooled and _is_large(connection, schema):
                 if _asked(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock):
                     try:
@@ -106,7 +83,7 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
                 with connection.transaction():
                     if _asked(connection, "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", lock):
                         version = check(connection, schema)  # somebody else may have been quicker
-                        if version < VERSION:
+                        if version < latest_version(MIGRATIONS):
                             _carry_out(connection, schema, version)
                         return
             if not is_told and time.monotonic() - began >= _LONG:
@@ -131,6 +108,11 @@ def check(connection: Connection, schema: str) -> int:
             f"that tells its version. Holdfast keeps its runs in a schema of their own: choose another namespace, or "
             f"another database."
         ) from None
+    if version < BASELINE_VERSION:
+        raise StoreSchemaError(
+            f"the schema {schema} was made by a Holdfast before version 0.2, whose tables this one cannot read. Use "
+            f"another namespace, or move its runs: export them with that version, and import them with this one."
+        )
     check_compatible(schema, compatible_from)
     return version
 
@@ -142,10 +124,11 @@ def compatible_from(connection: Connection, schema: str) -> int:
 
 def check_compatible(schema: str, compatible_from: int) -> None:
     """Raises ``SchemaTooNew`` if a schema needs a Holdfast that knows a higher version."""
-    if compatible_from > VERSION:
+    known = latest_version(MIGRATIONS)
+    if compatible_from > known:
         raise SchemaTooNew(
             f"the schema {schema} can be used by a Holdfast that knows version {compatible_from} or higher of it, and "
-            f"this one knows versions up to {VERSION}: a newer Holdfast has migrated it. Upgrade this one "
+            f"this one knows versions up to {known}: a newer Holdfast has migrated it. Upgrade this one "
             f"(pip install -U holdfast-agents) and start the process again, or choose another namespace."
         )
 
@@ -158,7 +141,7 @@ def ddl(schema: str, role: str | None = None, version: int = 0) -> str:
     """
     name = quoted(schema)
     lines = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {name};"]
-    for migration in MIGRATIONS[version:]:
+    for migration in missing_migrations(version, MIGRATIONS):
         lines += [_in_schema(migration.statements, schema).strip(), _in_schema(migration.indexes, schema).strip()]
     lines += [
         f"INSERT INTO {name}.meta (name, value) VALUES ('{key}', '{value}') "
@@ -189,7 +172,7 @@ def quoted(name: str) -> str:
 
 
 def _marks() -> list[tuple[str, str]]:
-    return [("version", str(VERSION)), ("compatible_from", str(MIGRATIONS[-1].compatible_from))]
+    return [("version", str(latest_version(MIGRATIONS))), ("compatible_from", str(MIGRATIONS[-1].compatible_from))]
 
 
 def _meta(connection: Connection, schema: str) -> dict[str, str]:
@@ -206,8 +189,8 @@ def _carry_out(connection: Connection, schema: str, version: int) -> None:
     if version == 0 and not connection.execute("SELECT to_regnamespace(%s)", (quoted(schema),)).fetchall()[0][0]:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     made = _made(connection, schema, version)
-    for number, migration in enumerate(MIGRATIONS[version:], version):
-        if number >= made:
+    for number, migration in enumerate(missing_migrations(version, MIGRATIONS), max(version + 1, BASELINE_VERSION)):
+        if number > made:
             connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
         for statement in _indexes(migration, "IF NOT EXISTS"):
             connection.execute(cast(LiteralString, _in_schema(statement, schema)))
@@ -220,9 +203,9 @@ def _carry_out_aside(connection: Connection, schema: str) -> None:
     name = sql.Identifier(schema)
     version = check(connection, schema)
     with connection.transaction():
-        for migration in MIGRATIONS[_made(connection, schema, version) :]:
+        for migration in missing_migrations(_made(connection, schema, version), MIGRATIONS):
             connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
-        connection.execute(sql.SQL(_SET).format(name), (_MADE, str(VERSION)))
+        connection.execute(sql.SQL(_SET).format(name), (_MADE, str(latest_version(MIGRATIONS))))
     patience = _asked(connection, "SHOW lock_timeout", ())
     connection.execute("SET lock_timeout = 0")  # the transactions that an index waits for may take their time
     try:
@@ -239,7 +222,7 @@ def _make_indexes(connection: Connection, schema: str, version: int) -> None:
         connection.execute(
             sql.SQL("DROP INDEX CONCURRENTLY {}.{}").format(sql.Identifier(schema), sql.Identifier(row[0]))
         )
-    for migration in MIGRATIONS[version:]:
+    for migration in missing_migrations(version, MIGRATIONS):
         for statement in _indexes(migration, "CONCURRENTLY IF NOT EXISTS"):
             connection.execute(cast(LiteralString, _in_schema(statement, schema)))
 
@@ -264,7 +247,7 @@ def _asked(connection: Connection, question: LiteralString, values: tuple[Any, .
 
 
 def _in_schema(statements: str, schema: str) -> str:
-    return statements.replace("{schema}", quoted(schema))
+    return render(statements, "postgres", lambda table: f"{quoted(schema)}.{table}")
 
 
 def _not_allowed(connection: Connection, schema: str, version: int, error: errors.InsufficientPrivilege) -> StoreError:

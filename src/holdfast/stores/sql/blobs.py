@@ -28,19 +28,6 @@ _LEVEL = 1
 """Five times as quick as zlib's usual level, for a tenth more space."""
 
 
-COLUMNS = (
-    ("runs", "inputs"),
-    ("runs", "output"),
-    ("runs", "error"),
-    ("records", "payload"),
-    ("signals", "payload"),
-    ("approvals", "form"),
-    ("approvals", "arguments"),
-    ("approvals", "answer"),
-)
-"""Where a reference may stand: table and column."""
-
-
 class Parcel(NamedTuple):
     """The large payloads of a commit, ready to be written."""
 

@@ -81,7 +81,7 @@ def spent_row(run: int, new: Spent) -> Row:
 
 def usage_by_day(db: Database, since: str, until: str, workflow: str | None) -> list[DayUsage]:
     """What was used on these days."""
-    rows = db.ask(db.sql.SPENDING, (since, until, workflow, workflow))
+    rows = db.ask(db.sql.SPENDING, (since, until, workflow))
     return [DayUsage(day, name, model, Usage(*used)) for day, name, model, *used in rows]
 
 

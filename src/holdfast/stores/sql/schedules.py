@@ -41,7 +41,7 @@ def read(db: Database, reader: Reader, names: Collection[str] | None, now: float
 
 def settle(db: Database, name: str, if_was: float, fired_up_to: float, run: str, skipped: float | None) -> bool:
     """Note how far a schedule has come."""
-    return db.change(db.sql.SETTLE_SCHEDULE, (max(if_was, fired_up_to), run, run, skipped, name, if_was)) == 1
+    return db.change(db.sql.SETTLE_SCHEDULE, (max(if_was, fired_up_to), run, skipped, name, if_was)) == 1
 
 
 def delete(db: Database, name: str) -> bool:

@@ -19,14 +19,23 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreReadOnly, StoreSchemaError
+from holdfast.stores.sql.schema import (
+    BASELINE_VERSION,
+    MIGRATIONS,
+    latest_version,
+    missing_migrations,
+    render,
+    split_statements,
+)
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.faults import is_busy
-from holdfast.stores.sqlite.migrations import COMPATIBLE_FROM, MIGRATIONS, VERSION, statements
-from holdfast.stores.sqlite.schema import APPLICATION_ID
 
 T = TypeVar("T")
 C = TypeVar("C", bound=sqlite3.Connection)
+
+APPLICATION_ID = 0x486F6C64
+"""``Hold``: marks the file as ours, so that another program's database is never taken over."""
 
 PATIENCE = 5.0
 """How long to wait for another process's lock, in seconds."""
@@ -104,18 +113,21 @@ def open_for_step(database: Path, factory: type[C]) -> C:
 
 
 def check_version(connection: sqlite3.Connection, database: Path) -> int:
-    """The version of the schema. Raises ``SchemaTooNew`` for one that this Holdfast cannot use."""
-    version = _user_version(connection)
-    if version <= VERSION:
+    """The version of the schema, 0 for a new file. Raises ``StoreSchemaError`` for one that cannot be used."""
+    version, known = _user_version(connection), latest_version(MIGRATIONS)
+    if version <= known:
+        if 0 < version < BASELINE_VERSION:
+            raise StoreSchemaError(
+                f"{database} was made by a Holdfast before version 0.2, whose files this one cannot read. Use another "
+                f"file, or move its runs: export them with that version, and import them with this one."
+            )
         return version
-    has_meta = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is not None
-    kept = connection.execute(sql.GET_META, ("compatible_from",)).fetchone() if has_meta else None
-    needed = version if kept is None else int(kept[0])
-    if needed > VERSION:
+    compatible_from = int(connection.execute(sql.GET_META, ("compatible_from",)).fetchone()[0])
+    if compatible_from > known:
         raise SchemaTooNew(
-            f"{database} has schema version {version}, which can be used by a Holdfast that knows version {needed} or "
-            f"higher, and this one knows versions up to {VERSION}: a newer Holdfast has migrated it. Upgrade this one "
-            f"(pip install -U holdfast-agents) and start the process again, or use another file."
+            f"{database} has schema version {version}, which can be used by a Holdfast that knows version "
+            f"{compatible_from} or higher, and this one knows versions up to {known}: a newer Holdfast has migrated "
+            f"it. Upgrade this one (pip install -U holdfast-agents) and start the process again, or use another file."
         )
     return version
 
@@ -175,7 +187,7 @@ def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, database: Path) -> None:
-    """Bring the schema up to date.
+    """Bring the schema up to date, in one ``IMMEDIATE`` transaction: the second of two processes finds nothing to do.
 
     The version is set even when it is right, and then rolled back: that shows at once whether the file can be written.
     If somebody is writing to it just then, that is shown already, and nobody need wait for them.
@@ -183,20 +195,25 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
-        if not is_busy(error) or _look_first(connection, database) < VERSION:
+        if not is_busy(error) or _look_first(connection, database) < latest_version(MIGRATIONS):
             raise
         connection.execute(sql.CAN_SEARCH)
         return
     try:
-        version = _check_identity(connection, database)
-        for migration in MIGRATIONS[version:]:
-            for statement in statements(migration):
+        version, latest = _check_identity(connection, database), latest_version(MIGRATIONS)
+        for migration in missing_migrations(version, MIGRATIONS):
+            for statement in split_statements(render_sqlite(migration.statements + migration.indexes)):
                 connection.execute(statement)
-        connection.execute(sql.PUT_META, ("compatible_from", str(COMPATIBLE_FROM)))
+        connection.execute(sql.PUT_META, ("compatible_from", str(MIGRATIONS[-1].compatible_from)))
         connection.execute(sql.CAN_SEARCH)  # with this Python's SQLite, too
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT" if version < VERSION else "ROLLBACK")
+        connection.execute(f"PRAGMA user_version = {max(version, latest)}")
+        connection.execute("COMMIT" if version < latest else "ROLLBACK")
     except BaseException:
         roll_back(connection)
         raise
+
+
+def render_sqlite(statements: str) -> str:
+    """Statements of ``sql.schema`` as SQLite takes them."""
+    return render(statements, "sqlite", lambda table: table)

@@ -1,0 +1,39 @@
+"""Every SQL statement that the stores share, written once: see ``templates``.
+
+A module for each subject. ``Statements`` has all of them as attributes; those that only one database has stand in its
+own ``statements``.
+"""
+
+from __future__ import annotations
+
+from holdfast.stores.sql.statements.approvals import ApprovalStatements, LiveEventStatements
+from holdfast.stores.sql.statements.claims import ClaimStatements, ScheduleStatements, WorkerStatements
+from holdfast.stores.sql.statements.journals import JournalStatements, MailboxStatements, RewindStatements
+from holdfast.stores.sql.statements.lists import ListStatements
+from holdfast.stores.sql.statements.pruning import PruningStatements
+from holdfast.stores.sql.statements.queues import QueueStatements
+from holdfast.stores.sql.statements.runs import RunStatements
+from holdfast.stores.sql.statements.usage import ServerStatements, UsageStatements, ValueStatements
+
+NO_END = 2**63 - 1
+"""For a limit, or a number below which something is: more than there can be."""
+
+
+class Statements(
+    RunStatements,
+    JournalStatements,
+    MailboxStatements,
+    RewindStatements,
+    ApprovalStatements,
+    LiveEventStatements,
+    ClaimStatements,
+    WorkerStatements,
+    ScheduleStatements,
+    QueueStatements,
+    ListStatements,
+    UsageStatements,
+    ValueStatements,
+    ServerStatements,
+    PruningStatements,
+):
+    """All statements, with the texts of one database."""

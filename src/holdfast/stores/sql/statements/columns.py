@@ -1,0 +1,31 @@
+"""Columns that several statements read or write, in the order in which ``rows`` expects them."""
+
+from __future__ import annotations
+
+RUN_COLUMNS = (
+    "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
+    "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
+    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
+    "by_delivery, suspicion"
+)
+JOURNAL_COLUMNS = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
+RECORD_VALUES = (
+    "run:i seq:i kind:i position:i ok:i at:f started_at:f attempts:i worker:i epoch:i name:t preview:t payload:b"
+)
+RECORD_COLUMNS = ", ".join(value.partition(":")[0] for value in RECORD_VALUES.split())
+ATTEMPT_VALUES = "run:i position:i attempt:i intent:i progress:b error:t at:f name:t retry_at:f failing_since:f"
+USED = "calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced"
+ACCOUNT_COLUMNS = f"above, {USED}, seconds, reserved_calls, reserved_tokens, reserved_nano_usd, budget, short"
+MEMORY_COLUMNS = "namespace, key, value, text, created_at, updated_at"
+WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at, by_lease"
+PAYLOAD_COLUMNS = (
+    ("runs", "inputs"),
+    ("runs", "output"),
+    ("runs", "error"),
+    ("records", "payload"),
+    ("signals", "payload"),
+    ("approvals", "form"),
+    ("approvals", "arguments"),
+    ("approvals", "answer"),
+)
+"""Where a reference to a large value may be: table and column."""

@@ -1,0 +1,167 @@
+"""What belongs to one run: its journal, attempts, mailbox and links; and what a person's retry rewinds of them."""
+
+from __future__ import annotations
+
+from holdfast.core.records import Kind
+from holdfast.stores.sql.ready import Ready
+from holdfast.stores.sql.statements.columns import ATTEMPT_VALUES, JOURNAL_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
+from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, NamedQuery, Query, Upsert
+
+_IS_ANSWER = "substr(name, 1, 7) = 'answer:'"
+
+_REWIND = "run:i first:i failed:i[] positions:i timers:i"
+# As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
+_REWOUND = (
+    f"run = :run AND seq >= :first AND (seq IN :failed OR kind IN ({Kind.DEADLINE}, {Kind.CANCEL}) "
+    f"OR records.position >= CASE WHEN kind = {Kind.TIMER} THEN :timers ELSE :positions END)"
+)
+_ENDS = f"SELECT records.position FROM @records WHERE kind = {Kind.CHILD} AND"
+_IS_CANCELLED = f"EXISTS (SELECT 1 FROM @records WHERE run = runs.key AND kind = {Kind.CANCEL})"
+# Whether its queue has limits is decided anew.
+_REOPENED_AS = (
+    "CASE WHEN EXISTS (SELECT 1 FROM @queues o WHERE o.name = runs.queue) "
+    f"THEN CASE epoch WHEN 0 THEN {Ready.UNBEGUN} ELSE {Ready.BEGUN} END ELSE {Ready.DUE} END"
+)
+
+
+class JournalStatements(Catalog):
+    """Records and attempts."""
+
+    APPEND = Insert("records", RECORD_VALUES)
+    RECORD_EPOCH = Lookup("run:i seq:i", "SELECT epoch FROM @records WHERE run = :run AND seq = :seq")
+    JOURNAL = Lookup("run:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run ORDER BY seq")
+    JOURNAL_PLACES = Query("run:i", "SELECT seq, position, utf8(name) FROM @records WHERE run = :run ORDER BY seq")
+    JOURNAL_ENTRY = Query("run:i seq:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run AND seq = :seq")
+    NEW_RECORDS = Query(
+        "run:i seq:i max_rows:i",
+        f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run AND seq > :seq ORDER BY seq LIMIT :max_rows",
+    )
+    JOURNAL_PARTS = Query(
+        "run:i",
+        "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM @records WHERE run = :run "
+        "GROUP BY epoch, worker, kind ORDER BY min(seq)",
+    )
+    LAST_SEQ = Query("run:i", "SELECT coalesce(max(seq), -1) FROM @records WHERE run = :run")
+    LAST_RECORD = Query(
+        "run_id:t name:t",
+        f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = (SELECT key FROM @runs WHERE id = :run_id) "
+        "AND name = :name AND ok = 1 ORDER BY seq DESC LIMIT 1",
+    )
+    COPY_JOURNAL = Query(
+        "new_run:i run:i seq:i",
+        f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT :new_run, {RECORD_COLUMNS.removeprefix('run, ')} "
+        "FROM @records WHERE run = :run AND seq < :seq ORDER BY seq",
+    )
+
+    NOTE_ATTEMPT = Upsert("attempts", ATTEMPT_VALUES, "run, position")
+    CLEAR_ATTEMPT = Delete("attempts", "run:i position:i")
+    ATTEMPTS = Lookup(
+        "run:i",
+        "SELECT position, attempt, intent, progress, error, at, name, outcome, retry_at, failing_since "
+        "FROM @attempts WHERE run = :run",
+    )
+    OUTCOME = Query(
+        "run:i position:i name:t",
+        "SELECT 1 FROM @attempts WHERE run = :run AND position = :position AND name = :name AND outcome IS NOT NULL",
+    )
+    RESTORE_ATTEMPT = Insert("attempts", f"{ATTEMPT_VALUES} outcome:b")
+
+
+class MailboxStatements(Catalog):
+    """Signals to a run, and links to the runs that it waits for."""
+
+    SEND_SIGNAL = Insert("signals", "run:i name:t sent_at:f payload:b position:i")
+    NOTE_SIGNAL_KEY = Insert("signal_keys", "run:i dedup:t", " ON CONFLICT DO NOTHING")
+    HAS_SIGNAL_KEY = Lookup("run:i dedup:t", "SELECT 1 FROM @signal_keys WHERE run = :run AND dedup = :dedup")
+    SIGNAL_KEYS = Query("run:i", "SELECT dedup FROM @signal_keys WHERE run = :run ORDER BY run, dedup")
+    CONSUME_SIGNAL = Delete("signals", "id:i run:i")
+    SENT = Lookup("run:i", "SELECT DISTINCT name, position FROM @signals WHERE run = :run")
+    MAILBOX = Lookup("run:i", "SELECT id, name, payload, sent_at, position FROM @signals WHERE run = :run ORDER BY id")
+    # The end of a run that this one waits for, or the answer to an approval.
+    DROP_END = Delete("signals", "run:i position:i", f"run = :run AND position = :position AND NOT {_IS_ANSWER}")
+    DROP_ANSWER = Delete("signals", "run:i position:i", f"run = :run AND position = :position AND {_IS_ANSWER}")
+    # The cursor is in every row, and there is a row without a signal, so that it is always known where to continue. On
+    # SQLite it is an id. On PostgreSQL ids are given out before the commit, so it is a transaction: nothing that is not
+    # committed yet is older than the oldest one that is still open now.
+    NEW_SIGNALS = Query(
+        "cursor:i worker:i",
+        sqlite="SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position, s.id FROM @signals s "
+        "CROSS JOIN @runs r ON r.key = s.run WHERE s.id > :cursor AND r.owner = :worker AND r.state = 'running' "
+        "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, "
+        "max(:cursor, coalesce((SELECT max(id) FROM @signals), 0)) ORDER BY 2",
+        postgres="SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position, c.cursor FROM "
+        "(SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS cursor) c LEFT JOIN LATERAL "
+        "(SELECT t.* FROM @signals t CROSS JOIN (SELECT :cursor AS seen, :worker AS worker) q "
+        "CROSS JOIN LATERAL (SELECT 1 FROM @runs r WHERE r.key = t.run AND r.owner + 0 = q.worker "
+        "AND r.state || '' = 'running' OFFSET 0) r WHERE t.xid >= least(q.seen, c.cursor)::text::xid8) s "
+        "ON true ORDER BY s.id",
+    )
+
+    LINK = Upsert("links", "parent:i position:i child:i awaited:i", "parent, position")
+    UNLINK = Delete("links", "parent:i position:i")
+    LINKS = Lookup(
+        "parent:i low:i high:i",
+        "SELECT position, child, awaited FROM @links WHERE parent = :parent AND position BETWEEN :low AND :high",
+    )
+    LINKS_OF = Query(
+        "parent:i",
+        "SELECT l.position, c.id, l.awaited FROM @links l CROSS JOIN @runs c ON c.key = l.child "
+        "WHERE l.parent = :parent ORDER BY l.parent, l.position",
+    )
+    LINKED = Lookup(  # whatever is not ``rules.Told.LATE``
+        "parent:i",
+        "SELECT l.position, c.id, c.digest FROM @links l CROSS JOIN @runs c ON c.key = l.child "
+        "WHERE l.parent = :parent AND l.awaited <> 2",
+    )
+    WAITING = Lookup(
+        "child:i",
+        "SELECT parent, position FROM @links WHERE awaited = 1 AND child = :child ORDER BY parent, position",
+    )
+
+
+class RewindStatements(Catalog):
+    """What a person's retry rewinds of a run that has ended. ``_REWIND`` is a mapping."""
+
+    REOPENED = Query("key:i", "SELECT id, state, rewind FROM @runs WHERE key = :key")
+    # The runs that a run waits for, and will have no end of; and whether it had one.
+    OPEN_ENDS = NamedQuery(
+        _REWIND,
+        f"SELECT l.position, c.key, c.state, c.parent, l.position IN ({_ENDS} {_REWOUND}) FROM @links l "
+        f"CROSS JOIN @runs c ON c.key = l.child WHERE l.parent = :run AND l.position NOT IN "
+        f"({_ENDS} run = :run AND NOT ({_REWOUND})) ORDER BY l.position",
+    )
+    PUT_BACK = NamedQuery(
+        _REWIND,
+        "INSERT INTO @signals (run, name, sent_at, payload) SELECT run, name, started_at, "
+        f"coalesce(payload, utf8('null')) FROM @records WHERE kind = {Kind.SIGNAL} AND {_REWOUND} ORDER BY seq",
+    )
+    TAKE_BACK = NamedQuery(_REWIND, f"DELETE FROM @records WHERE {_REWOUND}")
+    # Answers in the journal, and to approvals that were requested because of what is rewound.
+    DROP_ANSWERS = NamedQuery(
+        _REWIND, f"DELETE FROM @signals WHERE run = :run AND position >= :positions AND {_IS_ANSWER}"
+    )
+    TAKE_BACK_ANSWERS = NamedQuery(
+        _REWIND,
+        "UPDATE @approvals SET state = 'withdrawn' WHERE run = :run AND (approvals.position >= :positions "
+        f"OR approvals.position IN (SELECT records.position FROM @records WHERE kind = {Kind.APPROVAL} "
+        f"AND {_REWOUND}))",
+    )
+    TAKE_BACK_ATTEMPTS = NamedQuery(
+        _REWIND, "DELETE FROM @attempts WHERE run = :run AND position >= :positions AND intent = 0"
+    )
+    NOTE_REWOUND = Query(
+        "position:i key:i",
+        "UPDATE @runs SET rewound = CASE rewound WHEN '[]' THEN '[' ELSE substr(rewound, 1, length(rewound) - 1) "
+        "|| ', ' END || :position || ']' WHERE key = :key",
+    )
+    REOPEN_RUN = Query(
+        "wake_at:f now:f key:i",
+        "UPDATE @runs SET state = 'pending', owner = NULL, deliveries = 0, suspicion = 0, output = NULL, "
+        f"error = NULL, finished_at = NULL, due_as = {_REOPENED_AS}, "
+        f"ready = CASE WHEN {_REOPENED_AS} > {Ready.DUE} AND {_IS_CANCELLED} THEN {Ready.EXEMPT} "
+        f"ELSE {_REOPENED_AS} END, dedup = '', wake_at = :wake_at, "
+        "deadline = CASE WHEN deadline > :now THEN deadline END, unclaimed = least(unclaimed, 1), "
+        f"cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL "
+        "WHERE key = :key",
+    )
+    SET_VERSION = Query("version:t key:i", "UPDATE @runs SET version = :version WHERE key = :key")

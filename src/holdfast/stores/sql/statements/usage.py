@@ -1,0 +1,139 @@
+"""What runs use: their accounts, reservations, and the sums of each day; and large values.
+
+On PostgreSQL, what was used on a day is added up in several rows. All runs of a workflow use something of the same
+model on the same day, so one row for that would be locked by every worker, each until its commit is on disk. So there
+are several, by *slots*, and a transaction writes to the one of its connection, as the server numbers these: two that
+are open at the same time have different numbers. Rows are locked in their order, and after everything else that is
+locked, so that nobody waits for another in a circle.
+"""
+
+from __future__ import annotations
+
+from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, USED
+from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, Query, Upsert, Write
+
+SLOTS = 32
+"""The largest number of rows for one day, workflow and model."""
+
+_USED = USED.split(", ")
+_ADDED = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in _USED)
+_SUMS = ", ".join(f"sum({name})" for name in _USED)
+
+
+class UsageStatements(Catalog):
+    """Statements about usage and budgets."""
+
+    ACCOUNT = Lookup("run:i", f"SELECT {ACCOUNT_COLUMNS} FROM @usages WHERE run = :run")
+    ABOVE = Lookup(
+        "run:i",
+        "SELECT p.key FROM @runs r CROSS JOIN @runs p ON p.id = r.parent WHERE r.key = :run AND r.parent <> ''",
+    )
+    KEEP_ACCOUNT = Upsert(
+        "usages",
+        "run:i above:i calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i seconds:f "
+        "reserved_calls:i reserved_tokens:i reserved_nano_usd:i budget:t short:t",
+        "run",
+    )
+    SHORT = Query("", "SELECT run FROM @usages WHERE short <> '' ORDER BY run")
+    USAGES = Query(
+        "ids:t[]",
+        sqlite=f"SELECT r.id, {USED}, seconds, u.budget FROM json_each(:ids) CROSS JOIN @runs r ON r.id = value "
+        "CROSS JOIN @usages u ON u.run = r.key",
+        postgres=f"SELECT r.id, {USED}, seconds, u.budget FROM (SELECT DISTINCT unnest(:ids) AS id) q "
+        "CROSS JOIN @runs r ON r.id = q.id CROSS JOIN @usages u ON u.run = r.key",
+    )
+    RESERVATIONS = Lookup("run:i", "SELECT position, calls, tokens, nano_usd FROM @reservations WHERE run = :run")
+    RESERVE = Upsert("reservations", "run:i position:i calls:i tokens:i nano_usd:i", "run, position")
+    GIVE_BACK = Delete("reservations", "run:i position:i")
+
+    SPEND = Write(
+        "day:t model:t calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i run:i",
+        sqlite=f"INSERT INTO @spending AS t (day, model, {USED}, workflow) "
+        f"SELECT :day, :model, {', '.join(f':{name}' for name in _USED)}, workflow FROM @runs WHERE key = :run "
+        f"ON CONFLICT (day, workflow, model) DO UPDATE SET {_ADDED}",
+        postgres=f"INSERT INTO @spending AS t (day, workflow, model, slot, {USED}) "
+        f"SELECT q.day, r.workflow, q.model, mod(pg_backend_pid(), {SLOTS}), {_SUMS} "
+        "FROM @rows CROSS JOIN @runs r ON r.key = q.run "
+        "GROUP BY q.day, r.workflow, q.model ORDER BY q.day, r.workflow, q.model "
+        f"ON CONFLICT (day, workflow, model, slot) DO UPDATE SET {_ADDED}",
+    )
+    SPENDING = Query(
+        "since:t until:t workflow:t",
+        f"SELECT day, workflow, model, {', '.join(f'CAST(sum({name}) AS bigint)' for name in _USED)} FROM @spending "
+        "WHERE day >= :since AND day <= :until AND workflow = coalesce(:workflow, workflow) "
+        "GROUP BY day, workflow, model ORDER BY day, workflow, model",
+    )
+
+
+class ValueStatements(Catalog):
+    """Large values, memories, and what servers keep."""
+
+    # One that is there is locked: nobody deletes it before the commit (see ``pruning``).
+    KEEP_BLOB = Insert(
+        "blobs",
+        "hash:b size:i data:b",
+        " ON CONFLICT DO NOTHING",
+        postgres=" ON CONFLICT (hash) DO UPDATE SET size = excluded.size",
+        order="hash",
+    )
+    BLOBS = Lookup("hash:b", "SELECT hash, data FROM @blobs WHERE hash = :hash")
+    BLOB_SIZES = Lookup("hash:b", "SELECT hash, size FROM @blobs WHERE hash = :hash")
+
+    GET_MEMORY = Query(
+        "namespace:t key:t",
+        "SELECT namespace, key, value, text, created_at, updated_at FROM @memories "
+        "WHERE namespace = :namespace AND key = :key",
+    )
+    LIST_MEMORIES = Query(
+        "namespace:t key:t max_rows:i",
+        "SELECT namespace, key, value, text, created_at, updated_at FROM @memories "
+        "WHERE namespace = :namespace AND key > :key ORDER BY key LIMIT :max_rows",
+    )
+
+
+_DOCUMENT = "kind, name, data, version, created_at, updated_at"
+_DOCUMENT_VALUES = "kind:t name:t created_at:f updated_at:f data:b"
+_ADD_DOCUMENT = (
+    "INSERT INTO @documents AS d (kind, name, created_at, updated_at, data, version) "
+    "VALUES (:kind, :name, :created_at, :updated_at, :data, 1) ON CONFLICT"
+)
+_AUDIT_VALUES = "at:f who:t name:t action:t target:t outcome:t remote:t"
+_AUDIT = ", ".join(value.partition(":")[0] for value in _AUDIT_VALUES.split())
+
+
+class ServerStatements(Catalog):
+    """What servers keep: documents, and the audit log."""
+
+    PUT_DOCUMENT = Query(
+        _DOCUMENT_VALUES,
+        f"{_ADD_DOCUMENT} (kind, name) DO UPDATE SET data = excluded.data, version = d.version + 1, "
+        f"updated_at = excluded.updated_at RETURNING {_DOCUMENT}",
+    )
+    ADD_DOCUMENT = Query(_DOCUMENT_VALUES, f"{_ADD_DOCUMENT} DO NOTHING RETURNING {_DOCUMENT}")
+    CHANGE_DOCUMENT = Query(
+        "data:b updated_at:f kind:t name:t version:i",
+        "UPDATE @documents SET data = :data, version = version + 1, updated_at = :updated_at "
+        f"WHERE kind = :kind AND name = :name AND version = :version RETURNING {_DOCUMENT}",
+    )
+    DOCUMENTS = Query(
+        "kind:t after:t max_rows:i",
+        f"SELECT {_DOCUMENT} FROM @documents WHERE kind = :kind AND name > :after ORDER BY kind, name LIMIT :max_rows",
+    )
+    DOCUMENTS_NAMED = Query(
+        "kind:t after:t names:t[] max_rows:i",
+        f"SELECT {_DOCUMENT} FROM @documents WHERE kind = :kind AND name > :after AND name IN :names "
+        "ORDER BY kind, name LIMIT :max_rows",
+    )
+    DELETE_DOCUMENT = Query("kind:t name:t", "DELETE FROM @documents WHERE kind = :kind AND name = :name")
+
+    NOTE_AUDIT = Insert("audit", _AUDIT_VALUES, order="n")
+    AUDIT = Query(
+        "before:i max_rows:i", f"SELECT id, {_AUDIT} FROM @audit WHERE id < :before ORDER BY id DESC LIMIT :max_rows"
+    )
+    TRIM_AUDIT = Query(
+        "before:f max_rows:i",
+        sqlite="DELETE FROM @audit WHERE id IN (SELECT id FROM @audit WHERE at < :before ORDER BY at, id "
+        "LIMIT :max_rows)",
+        postgres="DELETE FROM @audit WHERE id = ANY(ARRAY(SELECT id FROM @audit WHERE at < :before ORDER BY at, id "
+        "LIMIT :max_rows FOR UPDATE SKIP LOCKED))",
+    )

@@ -25,21 +25,21 @@ from benchmarks import (  # noqa: E402
     dashboard,
     drivers,
     growth,
-    measures,
-    platform,
-    postgres,
-    temporal,
+    platform_load,
+    postgres_benchmarks,
+    sqlite_benchmarks,
+    temporal_benchmarks,
 )
-from benchmarks.measures import Line  # noqa: E402
+from benchmarks.sqlite_benchmarks import Line  # noqa: E402
 
 MEASURES = {
-    **measures.MEASURES,
+    **sqlite_benchmarks.MEASURES,
     **composition.MEASURES,
     **agents.MEASURES,
     **drivers.MEASURES,
-    **postgres.MEASURES,
-    **platform.MEASURES,
-    **temporal.MEASURES,
+    **postgres_benchmarks.MEASURES,
+    **platform_load.MEASURES,
+    **temporal_benchmarks.MEASURES,
     **dashboard.MEASURES,
     **growth.MEASURES,
 }

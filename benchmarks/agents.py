@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks import bare
-from benchmarks.measures import ROOT, Line, environment, median, median_ratio, runtime, size_of
+from benchmarks import sqlite_baseline
+from benchmarks.sqlite_benchmarks import ROOT, Line, environment, median, median_ratio, runtime, size_of
 from holdfast import Client, Runtime
 
 
 async def together(folder: Path, rounds: int) -> list[Line]:
     """50 agents of 100 turns: in one process, and 25 in each of two that share the file."""
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
     count, turns = 50, 100
     alone: list[float] = []
     shared: list[float] = []
     theirs: list[float] = []
-    measured = agent_jobs.agent(turns)
+    measured = agent_workloads.agent(turns)
     for number in range(rounds):
-        theirs.append(bare.commits_per_second(folder / "bare.db"))
+        theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
         async with runtime(folder, f"alone-{number}.db"):
-            await agent_jobs.together(agent_jobs.agent(2, f"warm-{number}"), 2)
-            alone.append(count * turns / await agent_jobs.together(measured, count))
+            await agent_workloads.together(agent_workloads.agent(2, f"warm-{number}"), 2)
+            alone.append(count * turns / await agent_workloads.together(measured, count))
         shared.append(count * turns / _in_processes(2, folder / f"shared-{number}.db", count // 2, turns))
     bares = f"bare {median(theirs):,.0f} commits/s: "
     return [
@@ -50,7 +50,7 @@ async def together(folder: Path, rounds: int) -> list[Line]:
 
 def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
     """The seconds until all of several processes have carried out their agents in the same file."""
-    command = [sys.executable, "-m", "benchmarks.agent_jobs", f"sqlite:///{path}", str(agents), str(turns)]
+    command = [sys.executable, "-m", "benchmarks.agent_workloads", f"sqlite:///{path}", str(agents), str(turns)]
     processes = [
         subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(count)
@@ -72,12 +72,12 @@ def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
 
 async def long(folder: Path, rounds: int) -> list[Line]:
     """Ten times 100 turns and once 1,000, there and back, so that drift cancels out."""
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
-    short, lengthy = agent_jobs.agent(100), agent_jobs.agent(1000)
+    short, lengthy = agent_workloads.agent(100), agent_workloads.agent(1000)
     lines: list[Line] = []
     async with runtime(folder):
-        await agent_jobs.together(short, 1)
+        await agent_workloads.together(short, 1)
         for agents, what in ((1, "one agent"), (5, "five agents")):
             ratios: list[float] = []
             rates: list[float] = []
@@ -85,7 +85,7 @@ async def long(folder: Path, rounds: int) -> list[Line]:
                 spent = {short: 0.0, lengthy: 0.0}
                 for one in (short, lengthy, lengthy, short):
                     for _ in range(10 if one is short else 1):
-                        spent[one] += await agent_jobs.together(one, agents)
+                        spent[one] += await agent_workloads.together(one, agents)
                 ratios.append(spent[short] / spent[lengthy])
                 rates.append(2 * 1000 * agents / spent[lengthy])
             ratio = median(ratios)
@@ -97,17 +97,17 @@ async def long(folder: Path, rounds: int) -> list[Line]:
 
 async def _last_of(turns: int, rounds: int) -> Line:
     """Within one run: the last tenth of its turns beside the first."""
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
     tenth = turns // 10
     rates: list[float] = []
     ratios: list[float] = []
-    measured = agent_jobs.agent(turns)
+    measured = agent_workloads.agent(turns)
     model: Any = measured.chain.models[0]
     for _ in range(rounds):
         at: dict[int, float] = {}
         model.asked = lambda turn, at=at: at.__setitem__(turn, time.perf_counter())
-        await agent_jobs.together(measured, 1)
+        await agent_workloads.together(measured, 1)
         first, last = at[tenth + 1] - at[1], at[turns] - at[turns - tenth]
         rates.append(tenth / last)
         ratios.append(first / last)
@@ -121,12 +121,12 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
     The pieces themselves cost nothing here. What the model library does to put an answer together from pieces, whoever
     streams, is measured apart.
     """
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
     turns = 20
-    whole = agent_jobs.speaking(turns, stream=False)
-    streamed = agent_jobs.speaking(turns, stream=True)
-    assembled = agent_jobs.speaking(turns, stream=True, assembled=True)
+    whole = agent_workloads.speaking(turns, stream=False)
+    streamed = agent_workloads.speaking(turns, stream=True)
+    assembled = agent_workloads.speaking(turns, stream=True, assembled=True)
     lines: list[Line] = []
     async with runtime(folder) as opened, Client(opened.url) as client:
 
@@ -144,13 +144,13 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
             return spent
 
         for one in (whole, streamed, assembled):
-            await agent_jobs.together(one, 1)
+            await agent_workloads.together(one, 1)
         for agents, what in ((1, "one agent"), (50, "50 agents")):
             ways: dict[str, Callable[[], Awaitable[float]]] = {
-                "whole": partial(agent_jobs.together, whole, agents),
-                "streamed": partial(agent_jobs.together, streamed, agents),
+                "whole": partial(agent_workloads.together, whole, agents),
+                "streamed": partial(agent_workloads.together, streamed, agents),
                 f"streamed to {min(agents, 10)} readers": partial(followed, agents),
-                "put together by the library": partial(agent_jobs.together, assembled, agents),
+                "put together by the library": partial(agent_workloads.together, assembled, agents),
             }
             spent: dict[str, list[float]] = {way: [] for way in ways}
             # Many short ones in turn: what else the machine does meanwhile meets all of them.
@@ -168,19 +168,19 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
 
 async def budget(folder: Path, rounds: int) -> list[Line]:
     """What it costs to reserve before each model call: one more commit, shared with others if there are others."""
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
-    without, within = agent_jobs.agent(100), agent_jobs.agent(100, "within-budget", budget=True)
+    without, within = agent_workloads.agent(100), agent_workloads.agent(100, "within-budget", budget=True)
     lines: list[Line] = []
     async with runtime(folder):
-        await agent_jobs.together(without, 1)
+        await agent_workloads.together(without, 1)
         for agents, what in ((1, "one agent"), (50, "50 agents")):
             rates: list[float] = []
             more: list[float] = []
             for _ in range(rounds):
                 spent = {without: 0.0, within: 0.0}
                 for one in (without, within, within, without):
-                    spent[one] += await agent_jobs.together(one, agents)
+                    spent[one] += await agent_workloads.together(one, agents)
                 rates.append(2 * 100 * agents / spent[within])
                 more.append(spent[within] / spent[without])
             beside = f"{median(more):.2f} times the time of none"
@@ -193,15 +193,15 @@ async def size(folder: Path, rounds: int) -> list[Line]:
     del rounds
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
     from holdfast import Agent
 
     turns, agents = 100, 20
     lines: list[Line] = []
-    for what, words, used in (("200-byte", 0, agent_jobs.look_up), ("2-KB", 2000, agent_jobs.look_up_much)):
+    for what, words, used in (("200-byte", 0, agent_workloads.look_up), ("2-KB", 2000, agent_workloads.look_up_much)):
         path = folder / f"size-{words}.db"
         measured = Agent(
-            agent_jobs.Instant(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
+            agent_workloads.Instant(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
         ).options(new=True)
         async with Runtime(f"sqlite:///{path}"):
             messages = (await measured.run("First")).messages
@@ -225,10 +225,10 @@ async def size(folder: Path, rounds: int) -> list[Line]:
 
 async def resume(folder: Path, rounds: int) -> list[Line]:
     """A process that knows nothing takes up an agent with 1,000 recorded turns, and asks the model."""
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
     turns = 1001
-    measured = agent_jobs.agent(turns, "resumed")
+    measured = agent_workloads.agent(turns, "resumed")
     model: Any = measured.chain.models[0]
     times: list[float] = []
     for number in range(rounds):
@@ -343,14 +343,14 @@ async def library(folder: Path, rounds: int) -> list[Line]:
     del folder
     from pydantic_ai import Agent, UsageLimits
 
-    from benchmarks import agent_jobs
+    from benchmarks import agent_workloads
 
     async def look_up(number: int) -> str:
-        return f"{number:0{agent_jobs.WIDTH}d}"
+        return f"{number:0{agent_workloads.WIDTH}d}"
 
     lines: list[Line] = []
     for turns in (100, 1000):
-        agent = Agent(agent_jobs.Instant(turns), tools=[look_up])
+        agent = Agent(agent_workloads.Instant(turns), tools=[look_up])
         rates: list[float] = []
         for _ in range(min(rounds, 3)):
             started = time.perf_counter()

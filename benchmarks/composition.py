@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import bare, jobs
-from benchmarks.measures import Line, median, median_ratio, runtime
+from benchmarks import sqlite_baseline, workloads
+from benchmarks.sqlite_benchmarks import Line, median, median_ratio, runtime
 
 
 async def children(folder: Path, rounds: int) -> list[Line]:
@@ -22,9 +22,9 @@ async def children(folder: Path, rounds: int) -> list[Line]:
     most = 0
     for number in range(rounds):
         async with runtime(folder, f"children-{number}.db"):
-            theirs.append(bare.commits_per_second(folder / "bare.db"))
+            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
             started = time.perf_counter()
-            handle = await jobs.parent.options(new=True).start(size)
+            handle = await workloads.parent.options(new=True).start(size)
             while not (await handle.info()).state.is_terminal:
                 most = max(most, psutil.Process().memory_info().rss)
                 await asyncio.sleep(0.1)
@@ -46,7 +46,7 @@ async def class_form(folder: Path, rounds: int) -> list[Line]:
     """The same chain of 20 steps as a class and as a function, by turns; alone, and fifty together."""
     lines: list[Line] = []
     async with runtime(folder):
-        declared, function = jobs.Chained.options(new=True), jobs.chained.options(new=True)
+        declared, function = workloads.Chained.options(new=True), workloads.chained.options(new=True)
         for what, at_once in (("alone", 1), ("fifty together", 50)):
             ratios: list[float] = []
             ours: list[float] = []

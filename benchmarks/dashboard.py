@@ -19,8 +19,8 @@ from typing import Any
 import httpx2
 
 from benchmarks.drivers import server
-from benchmarks.measures import MILLION, Line, median
-from benchmarks.platform import Server
+from benchmarks.platform_load import Server
+from benchmarks.sqlite_benchmarks import MILLION, Line, median
 from holdfast.codec import encode_error
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.urls import open_store

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measures import Line, median, median_ratio
+from benchmarks.sqlite_benchmarks import Line, median, median_ratio
 
 PAYLOAD = bytes(range(200))
 ONCE = 200
@@ -108,7 +108,7 @@ class Candidates:
         import psycopg
 
         from holdfast.stores.postgres import adapters
-        from holdfast.stores.postgres.lines import Hand
+        from holdfast.stores.postgres.connection_worker import Hand
 
         self.hand = Hand("drivers")
         if self._is_new:

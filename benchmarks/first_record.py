@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from holdfast import Agent, Runtime, tool
-from holdfast.agents.models import calls
+from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
 _recorded = Driver.recorded
@@ -44,5 +44,5 @@ async def main(url: str, model: str, stream: bool) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:] == ["lazy"]:
-        calls.load_decoding = load_nothing
+        model_call.load_decoding = load_nothing
     asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] == "stream"))

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drivers import server
-from benchmarks.measures import Line
+from benchmarks.sqlite_benchmarks import Line
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.contract import NewWorker, RunFilter, Store
-from holdfast.stores.pruning import START, Pruning
+from holdfast.stores.retention import START, Pruning
 from holdfast.stores.sqlite import SqliteStore
 
 FACTORS = (10, int(os.environ.get("HOLDFAST_BENCHMARK_FACTOR", "1000")))
@@ -160,7 +160,7 @@ class CountedPostgres:
 @contextmanager
 def _counted_trips() -> Iterator[list[int]]:
     """How many statements there were in each round trip of this process."""
-    from holdfast.stores.postgres.trips import Trips
+    from holdfast.stores.postgres.pipeline import Trips
 
     trips: list[int] = []
     real = Trips.steps
@@ -409,8 +409,8 @@ async def temporal(folder: Path, rounds: int) -> list[Line]:
     """What a list reads of runs with short and with long histories."""
     from temporalio.service import ServiceClient
 
-    from benchmarks import temporal as server_of
-    from benchmarks.temporal import bench_temporal
+    from benchmarks import temporal_benchmarks as server_of
+    from benchmarks.temporal_benchmarks import bench_temporal
     from holdfast import Client, Runtime
 
     answers: list[int] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from benchmarks import jobs
+from benchmarks import workloads
 from holdfast import Runtime
 
 
@@ -16,5 +16,5 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    assert jobs.sequence
+    assert workloads.sequence
     asyncio.run(main(sys.argv[1]))

@@ -10,8 +10,8 @@ import argparse
 import sys
 import time
 
-from simulation.fleet import Tally, run_many
 from simulation.mutants import MUTANTS, hunt, remember
+from simulation.seed_runner import Tally, run_many
 from simulation.sql_stores import opened, where_of
 from simulation.world import Broken, run_seed
 

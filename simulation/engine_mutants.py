@@ -8,21 +8,21 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.core.loop import RunLoop
-from holdfast.engine import writer
+from holdfast.engine import journal_writer
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
-from holdfast.engine.engine import JournalEngine
-from holdfast.engine.in_flight import StepsInFlight
 from holdfast.engine.isolation import Isolation
+from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.journal_writer import Writer
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
-from holdfast.engine.recording import Recorder
-from holdfast.engine.steps import StepRun
-from holdfast.engine.timing import Timers
-from holdfast.engine.writer import Writer
+from holdfast.engine.recorder import Recorder
+from holdfast.engine.step_run import StepRun
+from holdfast.engine.steps_in_flight import StepsInFlight
+from holdfast.engine.timers import Timers
 from holdfast.stores.operations import AppendRecord, NoteAttempt, Run, Verdict
-from simulation.planting import mutant
-from simulation.store import ProcessStore
+from simulation.mutant_registry import mutant
+from simulation.process_store import ProcessStore
 
 
 @mutant("a record is delivered before it is committed")
@@ -164,7 +164,7 @@ def repeated_as_new() -> Iterator[None]:
 @mutant("a commit that failed in a way that no store should is taken to be impossible")
 def unknown_outcome_is_a_failure() -> Iterator[None]:
     """The run fails, although it may have been written, and would be at the next try."""
-    with patch.object(writer, "MAX_TRIES", 1):
+    with patch.object(journal_writer, "MAX_TRIES", 1):
         yield
 
 

@@ -41,12 +41,12 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.rules import isolation_leases
-from simulation.asking import Asking
-from simulation.doing import Doing, row_in_words
+from simulation.approval_checks import Questions
+from simulation.compensation_checks import Sagas
+from simulation.execution_checks import Doing, row_in_words
 from simulation.expectations import can_swallow
-from simulation.family import Family
-from simulation.questions import Questions
-from simulation.sagas import Sagas
+from simulation.link_checks import Family
+from simulation.request_checks import Asking
 
 if TYPE_CHECKING:
     from simulation.process import Process

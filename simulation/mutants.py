@@ -15,18 +15,18 @@ import json
 from functools import cache
 from pathlib import Path
 
-from simulation import engine_mutants, family_mutants, question_mutants, store_mutants
-from simulation.planting import MUTANTS, Mutant
+from simulation import approval_mutants, child_and_request_mutants, engine_mutants, store_mutants
+from simulation.mutant_registry import MUTANTS, Mutant
 from simulation.world import Broken, run_seed
 
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "approval_mutants",
+    "child_and_request_mutants",
     "engine_mutants",
-    "family_mutants",
     "hunt",
     "hunt_by_name",
-    "question_mutants",
     "remember",
     "remembered",
     "store_mutants",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import FinishRun, ParkRun
-from simulation import people
-from simulation.store import Request
+from simulation import user_actions
+from simulation.process_store import Request
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -39,7 +39,7 @@ def send(world: World, request: Request) -> None:
             run_id = world.checker.runs[op.key].row.id
             world.occasion(what, request.process, run_id)
             if "cancel" in world.plan.occasions.values() and world.chance.random() < 0.1:
-                world.at(world.time, people.act, world, "cancel", run_id)  # so that it arrives just before
+                world.at(world.time, user_actions.act, world, "cancel", run_id)  # so that it arrives just before
     if request.name == "retire" and world.plan.slow and world.in_chaos and world.chance.random() < 0.3:
         travel += world.plan.lease * world.chance.choice([0.5, 1.5])  # the moment at which a slow database hurts
     elif request.name == "commit":

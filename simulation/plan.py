@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.authoring import Author, add_clean_up, add_questions
 from simulation.expectations import waits
+from simulation.program_generator import Author, add_clean_up, add_questions
 from simulation.workloads import SIGNALS, Node
 
 FAULTS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.connection_worker import Line
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.keeper import SERVER_BEGAN
-from holdfast.stores.postgres.lines import Line
 from holdfast.stores.postgres.migrations import migrate
-from holdfast.stores.postgres.notifying import Notifier
+from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
+from holdfast.stores.postgres.worker_session import SERVER_BEGAN
 from holdfast.stores.postgres.workers import lock_class
 from simulation.sql_stores import Place, SqlTwin
 

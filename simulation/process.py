@@ -22,16 +22,16 @@ from holdfast.core.commands import UNREAD, Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.loop import RunTimer
 from holdfast.core.records import Kind, Record
-from holdfast.engine.asking import ApprovalCall
 from holdfast.engine.definitions import ChildCall, StepCall
-from holdfast.engine.engine import JournalEngine
-from holdfast.engine.pulse import Pulse
-from holdfast.engine.steps import StepRun
+from holdfast.engine.heartbeat import Pulse
+from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.run_approvals import ApprovalCall
+from holdfast.engine.step_run import StepRun
 from holdfast.errors import StoreError, UsageError
 from holdfast.stores.operations import Change, NewRun, SendSignal, Started, Verdict
-from simulation.doing import label_of
-from simulation.loop import ProcessClock, ProcessLoop
-from simulation.store import ProcessStore
+from simulation.execution_checks import label_of
+from simulation.process_loop import ProcessClock, ProcessLoop
+from simulation.process_store import ProcessStore
 from simulation.workloads import CHANGING, other, simulated
 
 if TYPE_CHECKING:

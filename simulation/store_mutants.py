@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.core.queues import Gate
+from holdfast.admission.queue_limits import Gate
 from holdfast.stores import rules
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, Run, SendSignal, Verdict
-from simulation.planting import mutant
-from simulation.store import ProcessStore
+from simulation.mutant_registry import mutant
+from simulation.process_store import ProcessStore
 
 
 @mutant("the fence is not checked")

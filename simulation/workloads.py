@@ -13,7 +13,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Handle, Workflow, current_run, current_step, map, step, wait_for_signal, workflow
-from holdfast.authoring.questions import ask
+from holdfast.authoring.ask import ask
 from holdfast.core.execution import current_execution
 from holdfast.errors import HoldfastError
 

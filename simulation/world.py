@@ -22,23 +22,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.execution import current_execution
-from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run
 from holdfast.stores.queues import NewQueue
-from simulation import faults, network, people, workloads
-from simulation.endings import check_end, check_replay
+from simulation import faults, network, user_actions, workloads
+from simulation.comparing_store import Twin
 from simulation.expectations import longest
+from simulation.final_checks import check_end, check_replay
 from simulation.invariants import Checker, RunModel
-from simulation.listening import Broken, listening
-from simulation.loop import EPOCH
 from simulation.plan import Plan, PlannedRun, draw_plan, draw_signals
 from simulation.process import DEFINITIONS, Process
+from simulation.process_loop import EPOCH
+from simulation.process_store import Request, at_once
+from simulation.seed_failures import Broken, listening
 from simulation.sql_stores import Place
-from simulation.store import Request, at_once
-from simulation.twin import Twin
 
 PATIENCE = 60.0
 """Virtual seconds after the chaos, beside what the programs themselves take, after which a run is taken to be lost."""
@@ -197,7 +197,7 @@ class World(workloads.Watch):
         self._occasions[what] += 1
         action = self.plan.occasions.get((what, self._occasions[what]))
         if action is not None:
-            self.at(self.time + self.chance.choice([0.0, 0.0, 0.001, 0.05]), people.act, self, action, run_id)
+            self.at(self.time + self.chance.choice([0.0, 0.0, 0.001, 0.05]), user_actions.act, self, action, run_id)
 
     def told_of_end(self, process: Process, row: Run) -> None:
         """Somebody who waited for a run's end has been told of it."""
@@ -316,7 +316,7 @@ class World(workloads.Watch):
         for when, kind in self.plan.faults:
             self.at(when, faults.strike, self, kind)
         for when, action in self.plan.people:
-            self.at(when, people.act, self, action)
+            self.at(when, user_actions.act, self, action)
         self._go_until(self.plan.chaos, self._nothing_left)
         self._end_chaos()
         work = sum(longest(run.program) for run in self.plan.runs) * (1 + len(self.forks))
@@ -351,7 +351,7 @@ class World(workloads.Watch):
     def _retry(self, run_id: str) -> None:
         if self.in_chaos:
             again = ReopenRun(run_id, self.database.now(), self.chance.random() < 0.2)
-            people.ask(self, people.settlement(self, run_id) or again)
+            user_actions.ask(self, user_actions.settlement(self, run_id) or again)
 
     def _nothing_left(self) -> bool:
         """All runs have ended, and nobody is about to reopen one: more faults would meet nothing but idle workers."""
@@ -373,7 +373,7 @@ class World(workloads.Watch):
         self.at(self.time + 1.0, self._do_again)
 
     def _do_again(self) -> None:
-        people.let_go_on(self)
+        user_actions.let_go_on(self)
         for run in self.plan.runs:
             if run.id not in self.checker.by_id:
                 self._start(run, 0)

@@ -14,11 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from benchmarks.peers.catalogue import FAMILIES, PEERS, Peer  # noqa: E402
+from benchmarks.peers.catalog import FAMILIES, PEERS, Peer  # noqa: E402
 from benchmarks.peers.figures import Figures, Report, read  # noqa: E402
-from benchmarks.peers.measuring import Bare, Measuring, Sizes  # noqa: E402
-from benchmarks.peers.stores import Stores  # noqa: E402
-from benchmarks.peers.table import brief, into, render  # noqa: E402
+from benchmarks.peers.peer_benchmark import Bare, Measuring, Sizes  # noqa: E402
+from benchmarks.peers.peer_stores import Stores  # noqa: E402
+from benchmarks.peers.tables import brief, into, render  # noqa: E402
 
 QUICK = Sizes(rounds=1, crashes=1, steps=20, runs=5, kept=(2, 20))
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measures import ROOT
-from benchmarks.peers.catalogue import NODE_PACKAGES, PACKAGES
+from benchmarks.peers.catalog import NODE_PACKAGES, PACKAGES
+from benchmarks.sqlite_benchmarks import ROOT
 
 PLACE = ROOT / ".bench-peers"
 PATIENCE = 900

@@ -34,7 +34,7 @@ _MANY = 1000
 
 
 _EXPECTED = frozenset(
-    {"holdfast.errors.ContextFull", "holdfast.errors.ApprovalRequired", "holdfast.agents.approving.CallCleared"}
+    {"holdfast.errors.ContextFull", "holdfast.errors.ApprovalRequired", "holdfast.agents.tool_approvals.CallCleared"}
 )
 """How a call of an agent ends that is made again, with a summary or once a person has agreed: nothing is wrong."""
 

@@ -24,7 +24,7 @@ from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRefused, Ru
 from holdfast.agents.compaction import transcript
 from holdfast.agents.conversation import rebuild
 from holdfast.agents.models import request
-from holdfast.agents.models.context import Size, cut_of
+from holdfast.agents.models.context_limit import Size, cut_of
 from holdfast.agents.models.prices import size_of
 from holdfast.errors import ContextFull, DefinitionError
 from holdfast.testing import Runner, answer, call

@@ -13,8 +13,8 @@ from pydantic_ai.models.snowflake import SnowflakeStreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 from holdfast import Agent, Client, DefinitionError, RunFailed, Runtime, tool
-from holdfast.agents.models.finish import CONTINUE, is_unfinished
-from holdfast.client.agent_result import AgentResult, plain_result
+from holdfast.agents.models.finish_reasons import CONTINUE, is_unfinished
+from holdfast.reports.agent_result import AgentResult, plain_result
 from holdfast.testing import Runner, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

@@ -25,8 +25,8 @@ from holdfast import (
     step,
     workflow,
 )
-from holdfast.client.journals import export_run
-from holdfast.client.recorded_reply import plain_reply
+from holdfast.reports.recorded_reply import plain_reply
+from holdfast.services.journal_files import export_run
 from holdfast.testing import Runner, RunResult, ScriptedModel, answer, call
 
 did: list[Any] = []

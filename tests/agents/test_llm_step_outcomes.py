@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import TurnLimitReached, UnrecordableValue, llm_step, step, workflow
-from holdfast.agents.answers import AnswerCodec, Unfit, conversation_of
+from holdfast.agents.llm_answers import AnswerCodec, Unfit, conversation_of
 from holdfast.agents.output import Output
 from holdfast.testing import Runner, ScriptedModel, answer, call
 

@@ -34,14 +34,14 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from holdfast import RetryPolicy, workflow
-from holdfast.agents.models import calls, faults
-from holdfast.agents.models.calls import MODEL_CALL, STEP, Ask, ask, call_model
+from holdfast.admission.usage import Budget, Usage
+from holdfast.agents.models import errors, model_call
 from holdfast.agents.models.chain import ModelChain
+from holdfast.agents.models.model_call import MODEL_CALL, STEP, Ask, ask, call_model
 from holdfast.agents.models.request import MOST_CONTINUATIONS, Looked, sendable
-from holdfast.client.control import set_budget
 from holdfast.core.execution import current_execution
-from holdfast.core.usage import Budget, Usage
 from holdfast.errors import BudgetExceeded, ModelRefused, ModelUnavailable, StoreUnavailable
+from holdfast.services.run_control import set_budget
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -112,7 +112,7 @@ class Scripted(Model[Any]):
 def question(*models: Model | str, **fields: Any) -> Ask:
     settings = fields.pop("settings", None)
     timeout = fields.pop("timeout", 300.0)
-    retry = fields.pop("retry", faults.MODEL_RETRIES)
+    retry = fields.pop("retry", errors.MODEL_RETRIES)
     messages = fields.pop("messages", [ModelRequest([UserPromptPart("Hello?", timestamp=WHEN)])])
     return Ask(ModelChain(models, settings, timeout, retry=retry), messages, ModelRequestParameters(), **fields)
 
@@ -183,7 +183,7 @@ async def test_outside_of_a_run_it_waits_by_itself(monkeypatch: pytest.MonkeyPat
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr(calls.asyncio, "sleep", sleep)
+    monkeypatch.setattr(model_call.asyncio, "sleep", sleep)
     retry_after = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "9"}
     )
@@ -201,8 +201,8 @@ async def test_outside_of_a_run_nobody_waits_longer_than_a_minute(monkeypatch: p
         waits.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(calls.asyncio, "sleep", sleep)
-    monkeypatch.setattr(calls.time, "time", lambda: now[0])
+    monkeypatch.setattr(model_call.asyncio, "sleep", sleep)
+    monkeypatch.setattr(model_call.time, "time", lambda: now[0])
     with pytest.raises(ModelUnavailable):
         await ask(question(Scripted(*[OVERLOADED] * 100)))
     assert 30.0 < sum(waits) <= 60.0

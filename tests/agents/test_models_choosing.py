@@ -18,8 +18,15 @@ from pydantic_ai.models.instrumented import InstrumentedModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from holdfast.agents.models import choosing
-from holdfast.agents.models.choosing import check_model, instead, load_model, model_for, name_of, own_retries_off
+from holdfast.agents.models import model_resolution
+from holdfast.agents.models.model_resolution import (
+    check_model,
+    instead,
+    load_model,
+    model_for,
+    name_of,
+    own_retries_off,
+)
 from holdfast.errors import DefinitionError, UsageError
 
 
@@ -55,9 +62,9 @@ def test_a_model_object_is_named_by_its_id():
 
 def test_naming_and_checking_imports_no_model_library():
     code = (
-        "import sys; from holdfast.agents.models.choosing import name_of, check_model\n"
+        "import sys; from holdfast.agents.models.model_resolution import name_of, check_model\n"
         "check_model('gpt-4o', 'here'); assert name_of('gpt-4o') == 'openai:gpt-4o'\n"
-        "import holdfast.agents.models.calls\n"
+        "import holdfast.agents.models.model_call\n"
         "assert 'pydantic_ai' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -166,7 +173,7 @@ def test_every_extra_that_is_told_of_exists():
     from pathlib import Path
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert set(project["project"]["optional-dependencies"]) >= choosing.EXTRAS
+    assert set(project["project"]["optional-dependencies"]) >= model_resolution.EXTRAS
 
 
 @pytest.mark.parametrize("model", ["", " gpt-4o", "openai:", ":gpt", 3, None, TestModel, object()])
@@ -230,6 +237,6 @@ def test_the_client_of_bedrock_makes_one_attempt(monkeypatch: pytest.MonkeyPatch
     for name, module in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("AWS_READ_TIMEOUT", "17")
-    assert choosing._provider_of("bedrock") == "client"
+    assert model_resolution._provider_of("bedrock") == "client"
     assert made["service"] == "bedrock-runtime"
     assert made["config"] == {"retries": {"total_max_attempts": 1}, "read_timeout": 17.0, "connect_timeout": 60.0}

@@ -14,11 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import exceptions as library
 from pydantic_ai.exceptions import ModelHTTPError
 
-from holdfast.agents.models import faults
-from holdfast.agents.models.faults import Fault, PassingFault, failure, fault_of, next_wait, wait_of
-from holdfast.client.recorded_reply import FailedModel
-from holdfast.core.retry import RetryPolicy
+from holdfast.agents.models import errors
+from holdfast.agents.models.errors import Fault, PassingFault, failure, fault_of, next_wait, wait_of
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import ModelRefused, ModelUnavailable, UsageError
+from holdfast.reports.recorded_reply import FailedModel
 
 
 def http(status: int, category: Any = None, **fields: Any) -> ModelHTTPError:
@@ -139,7 +139,7 @@ def test_an_answer_that_is_no_answer_is_called_that():
 
 def test_a_long_story_is_cut():
     told = fault_of(library.UnexpectedModelBehavior("x" * 5000))
-    assert len(told.words) <= faults.LONGEST_WORDS + 1
+    assert len(told.words) <= errors.LONGEST_WORDS + 1
 
 
 def test_all_models_of_a_fallback_group_are_told_of():

@@ -44,7 +44,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from holdfast.agents.models import forms
+from holdfast.agents.models import message_layouts
 from holdfast.agents.models.messages import dump_message, dump_messages, load_message, load_messages
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
@@ -233,7 +233,7 @@ def test_a_result_that_looks_like_a_file_stays_what_it_is():
 )
 def test_parts_that_are_not_in_the_table_go_through_the_library(part: Any):
     data = dump_message(ModelResponse([part], timestamp=WHEN))
-    assert data["parts"][0]["library"] == forms.LIBRARY
+    assert data["parts"][0]["library"] == message_layouts.LIBRARY
     assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
 
 
@@ -261,10 +261,10 @@ def test_what_a_message_has_beside_its_parts_goes_through_the_library():
 
 
 def test_a_field_that_a_newer_library_adds_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    form = forms._part_of[TextPart]
+    form = message_layouts._part_of[TextPart]
     known = tuple(field for field in form.fields if field[0] != "id")
-    newer = forms._Form("text", TextPart, "content", " ".join(name for name, _, _ in known))
-    monkeypatch.setitem(forms._part_of, TextPart, newer)
+    newer = message_layouts._Form("text", TextPart, "content", " ".join(name for name, _, _ in known))
+    monkeypatch.setitem(message_layouts._part_of, TextPart, newer)
     part = TextPart("Hi", id="m1")
     assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
 
@@ -278,7 +278,9 @@ def test_keys_of_a_newer_version_are_passed_over():
 
 def test_a_part_that_the_installed_library_cannot_read_is_told_with_both_versions():
     data = {"role": "model", "parts": [{"other": {"part_kind": "hologram", "rays": 3}, "library": "9.1.0"}]}
-    with pytest.raises(UnreadableRecord, match=rf"version 9\.1\.0 of pydantic-ai.*{forms.LIBRARY}.*[Ii]nstall"):
+    with pytest.raises(
+        UnreadableRecord, match=rf"version 9\.1\.0 of pydantic-ai.*{message_layouts.LIBRARY}.*[Ii]nstall"
+    ):
         load_message(data)
 
 

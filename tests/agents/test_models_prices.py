@@ -29,11 +29,11 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from holdfast.admission.usage import Usage
 from holdfast.agents.models import prices
-from holdfast.agents.models.calls import Ask
 from holdfast.agents.models.chain import ModelChain
+from holdfast.agents.models.model_call import Ask
 from holdfast.agents.models.prices import FILE_TOKENS, cost_of, expected, used_by
-from holdfast.core.usage import Usage
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 

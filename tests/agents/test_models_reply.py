@@ -12,11 +12,11 @@ import pydantic_ai
 import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 
+from holdfast.admission.usage import Usage
 from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.client.recorded_reply import FORMAT, FailedModel, PlainCall, plain_reply
 from holdfast.codec import to_plain
-from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord, UnrecordableValue
+from holdfast.reports.recorded_reply import FORMAT, FailedModel, PlainCall, plain_reply
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -104,7 +104,7 @@ def test_plain_parts_are_read_without_the_library():
 
 def test_reading_plain_parts_imports_no_model_library():
     code = (
-        "import sys; from holdfast.client.recorded_reply import plain_reply\n"
+        "import sys; from holdfast.reports.recorded_reply import plain_reply\n"
         f"plain = plain_reply({REPLIES.encode(reply(TextPart('Hi')), 'it')!r})\n"
         "assert plain.text == 'Hi', plain\n"
         "assert 'pydantic_ai' not in sys.modules"

@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from holdfast import DefinitionError
+from holdfast.admission.usage import Usage
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.output import Output, correction
-from holdfast.client.recorded_reply import plain_reply
-from holdfast.core.usage import Usage
 from holdfast.errors import UnreadableRecord
+from holdfast.reports.recorded_reply import plain_reply
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -168,7 +168,7 @@ def test_a_type_that_cannot_be_an_answer_is_refused(output_type: Any) -> None:
 def test_declaring_and_reading_need_no_model_library() -> None:
     code = (
         "import sys; from holdfast.agents.output import Output; "
-        "from holdfast.client.recorded_reply import PlainCall, PlainReply; from holdfast import Usage; "
+        "from holdfast.reports.recorded_reply import PlainCall, PlainReply; from holdfast import Usage; "
         "reply = PlainReply('m', '', '', (PlainCall('final_result', '{\"response\": [1]}', 'x'),), Usage()); "
         "assert Output(list[int]).read_plain(reply) == [1]; "
         "assert 'pydantic_ai' not in sys.modules"

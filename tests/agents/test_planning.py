@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Agent, Client, Runtime, tool
-from holdfast.agents.planning import GUIDANCE, MOST_ITEMS
-from holdfast.client.plans import Plan, PlanItem
+from holdfast.agents.planner import GUIDANCE, MOST_ITEMS
 from holdfast.errors import DefinitionError, RunNotFound
+from holdfast.reports.plans import Plan, PlanItem
 from holdfast.testing import Runner, ScriptedModel, answer, call
 
 pytestmark = pytest.mark.asyncio

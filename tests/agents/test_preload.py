@@ -17,7 +17,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from holdfast.agents.models import preload
+from holdfast.agents.models import decoder_warmup
 
 SCRIPT = {
     "first": [
@@ -30,11 +30,11 @@ PROGRAM = """
 import asyncio, json, sys
 from pydantic._internal._generate_schema import GenerateSchema
 from holdfast import Agent, Runtime, tool
-from holdfast.agents.models import calls
+from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
 built, before, found = 0, None, []
-made, asked, recorded = GenerateSchema.__init__, calls.request, Driver.recorded
+made, asked, recorded = GenerateSchema.__init__, model_call.request, Driver.recorded
 
 def make(self, *args, **kwargs):
     global built
@@ -51,7 +51,7 @@ def record(self, one, value):
         found.append({"modules": sorted(set(sys.modules) - before[0]), "schemas": built - before[1]})
     recorded(self, one, value)
 
-GenerateSchema.__init__, calls.request, Driver.recorded = make, request, record
+GenerateSchema.__init__, model_call.request, Driver.recorded = make, request, record
 
 @tool
 async def look(place: str) -> str:
@@ -91,18 +91,18 @@ def test_nothing_is_loaded_between_the_first_answer_and_its_record(tmp_path: Pat
 def test_a_made_up_answer_is_decoded_and_leaves_no_trace(
     protocol: str, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(preload, "_loaded", set())
+    monkeypatch.setattr(decoder_warmup, "_loaded", set())
     with caplog.at_level(logging.INFO), caplog.at_level(logging.DEBUG, "holdfast.agents"):
-        preload._decode_one(protocol, stream)
+        decoder_warmup._decode_one(protocol, stream)
     assert caplog.messages == []
-    assert preload._loaded == {(protocol, stream)}
+    assert decoder_warmup._loaded == {(protocol, stream)}
 
 
 async def _decoded(monkeypatch: pytest.MonkeyPatch, model: object) -> list[tuple[str, bool]]:
     decoded: list[tuple[str, bool]] = []
-    monkeypatch.setattr(preload, "_loaded", set())
-    monkeypatch.setattr(preload, "_decode_one", lambda *key: decoded.append(key))
-    await preload.load_decoding(model, stream=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(decoder_warmup, "_loaded", set())
+    monkeypatch.setattr(decoder_warmup, "_decode_one", lambda *key: decoded.append(key))
+    await decoder_warmup.load_decoding(model, stream=True)  # type: ignore[arg-type]
     return decoded
 
 
@@ -115,8 +115,8 @@ async def test_what_a_model_is_made_of_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_goes_wrong_here_fails_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(preload, "_loaded", set())
-    monkeypatch.setattr(preload, "_ANSWERS", {})
+    monkeypatch.setattr(decoder_warmup, "_loaded", set())
+    monkeypatch.setattr(decoder_warmup, "_ANSWERS", {})
     with caplog.at_level(logging.DEBUG, "holdfast.agents"):
-        preload._decode_one("chat", True)
+        decoder_warmup._decode_one("chat", True)
     assert "could not be decoded" in caplog.text

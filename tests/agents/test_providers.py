@@ -34,11 +34,11 @@ from holdfast import (
     tool,
     workflow,
 )
-from holdfast.agents.models.calls import Ask, ask, call_model
 from holdfast.agents.models.chain import ModelChain
+from holdfast.agents.models.model_call import Ask, ask, call_model
 from holdfast.agents.models.reply import Reply
-from holdfast.client.recorded_reply import FailedModel
 from holdfast.core.execution import current_execution
+from holdfast.reports.recorded_reply import FailedModel
 
 pytestmark = pytest.mark.asyncio
 

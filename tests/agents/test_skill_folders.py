@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Skill, skills_from
-from holdfast.agents.skills.folders import LARGEST
+from holdfast.agents.skills.skill_folders import LARGEST
 from holdfast.errors import DefinitionError
 from holdfast.testing import Runner, ScriptedModel, call
 

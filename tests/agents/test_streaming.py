@@ -18,10 +18,10 @@ from pydantic_ai.usage import RequestUsage
 
 from holdfast import Agent, Client, Runtime, llm_step, tool, workflow
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.choosing import load_model, model_for, own_retries_off
 from holdfast.agents.models.messages import dump_message
+from holdfast.agents.models.model_resolution import load_model, model_for, own_retries_off
 from holdfast.agents.models.request import can_stream, request
-from holdfast.client.events import Event
+from holdfast.reports.events import Event
 from holdfast.testing import Runner, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, SecretStr
 
 from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Client, ModelRetry, RunContext, Runtime, tool, workflow
 from holdfast.agents import deps as handing
-from holdfast.agents.files import image
+from holdfast.agents.tool_results import image
 from holdfast.errors import ApprovalRequired, DefinitionError, DepsMissing
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 

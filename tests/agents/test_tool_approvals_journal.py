@@ -15,9 +15,9 @@ from pydantic_ai.messages import ModelMessage
 from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Budget, Client, Runtime, tool
 from holdfast.agents.conversation import Conversation, rebuild
 from holdfast.cli import main as cli
-from holdfast.client.called import matched
-from holdfast.client.stories.conversations import conversation
 from holdfast.core.records import Record
+from holdfast.reports.conversations import conversation
+from holdfast.reports.tool_calls import matched
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

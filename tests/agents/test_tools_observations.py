@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from holdfast.agents.observations import outcome_of_failure
-from holdfast.client.observations import failure_of_child, observation_of_failure
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import (
@@ -18,6 +17,7 @@ from holdfast.errors import (
     UnrecordableValue,
     ValueTooLarge,
 )
+from holdfast.reports.observations import failure_of_child, observation_of_failure
 from holdfast.stores.rules import child_failure
 
 

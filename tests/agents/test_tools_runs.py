@@ -17,10 +17,10 @@ from worlds import World, attempts, eventually, journal
 
 from holdfast.agents.observations import outcome_of_failure
 from holdfast.agents.tools import RunContext, Tool, refused_call, tool, unknown_tool
-from holdfast.client.observations import observation_of_failure
 from holdfast.codec import describe_error
 from holdfast.core.records import Record
 from holdfast.errors import ModelRetry
+from holdfast.reports.observations import observation_of_failure
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.authoring import runtime as runtimes
-from holdfast.client import queueing
+from holdfast.services import queue_options
 from own_worlds import own_definitions
 
 
@@ -16,7 +16,7 @@ from own_worlds import own_definitions
 def _own_workflows() -> Iterator[None]:
     with own_definitions(only=True):
         yield
-    queueing.forget()
+    queue_options.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from holdfast import (
     step,
     workflow,
 )
-from holdfast.authoring.asking import RAISE, put_question
+from holdfast.authoring.approval_requests import RAISE, put_question
 from holdfast.core.execution import current_execution
 from holdfast.core.records import Kind
 from holdfast.stores.approvals import Question
@@ -614,8 +614,8 @@ async def test_ask_outside_of_workflow_code_says_where_it_belongs():
         ({"choices": ["a", "a"]}, "different texts"),
         ({"choices": ["a", 1]}, "different texts"),
         ({"form": object()}, "cannot be filled in by people"),
-        ({"timeout": 0}, "timeout= must be a number of seconds above 0"),
-        ({"remind_every": -1}, "remind_every= must be a number of seconds above 0"),
+        ({"timeout": 0}, "timeout= 0: a duration is longer than zero"),
+        ({"remind_every": -1}, "remind_every= -1: a duration is longer than zero"),
         ({"on_timeout": True}, "on_timeout=True is never used without a timeout="),
         ({"escalate_to": "ann"}, "never used without a timeout="),
         ({"timeout": 1, "escalate_to": [""]}, "names who is asked next"),

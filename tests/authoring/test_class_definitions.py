@@ -813,7 +813,7 @@ def test_each_names_a_parameter():
 
 
 def test_what_may_be_none_is_seen_in_the_annotation():
-    from holdfast.authoring.classes.binding import allows_none
+    from holdfast.authoring.classes.parameter_bindings import allows_none
 
     assert all(map(allows_none, [None, Any, object, int | None, Optional[int], Literal["a", None]]))  # noqa: UP045
     assert not any(map(allows_none, [int, list[None], Literal["a"], inspect.Parameter.empty]))

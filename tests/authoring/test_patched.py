@@ -13,11 +13,11 @@ from holdfast import Agent, Client, RunFailed, UsageError, Workflow, patched, st
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime, current_runtime
 from holdfast.cli.show import show_run
-from holdfast.client.journals import export_run
+from holdfast.services.journal_files import export_run
 from holdfast.stores.urls import open_store
 from holdfast.testing import Runner, ScriptedModel, call
-from holdfast.testing.crashes import CrashPoint, parse_schedule
-from holdfast.testing.replaying import JournalMismatch, replay_journal
+from holdfast.testing.crash_points import CrashPoint, parse_schedule
+from holdfast.testing.journal_replay import JournalMismatch, replay_journal
 
 did: list[str] = []
 

@@ -6,7 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from holdfast.checking.check import check
+from holdfast.checking.checker import check
 
 MARK = re.compile(r"#! ([\w-]+(?: [\w-]+)*)")
 

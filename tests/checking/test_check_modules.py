@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from check_cases import MARK
 
-from holdfast.checking.check import check
+from holdfast.checking.checker import check
 
 STEPS = """
 from holdfast import step, workflow

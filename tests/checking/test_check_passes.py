@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from check_cases import found, source
 
-from holdfast.checking.check import check
+from holdfast.checking.checker import check
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse, TextPart
 
 from holdfast import Agent, Budget, llm_step, step, tool, workflow
-from holdfast.testing.models import ScriptedModel, answer, call
+from holdfast.testing.scripted_model import ScriptedModel, answer, call
 
 
 def gpt(*script, usage=(1200, 60), name="gpt-4o"):

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from holdfast import ApprovalPolicy, ask, step, workflow
-from holdfast.authoring.asking import put_question
+from holdfast.authoring.approval_requests import put_question
 from holdfast.core.execution import current_execution
 from holdfast.stores.approvals import Question
 

@@ -12,7 +12,7 @@ import pytest
 from approvals_project import go_on, make_office
 from cli_project import Project
 
-from holdfast.client.approvals import user
+from holdfast.services.approvals import user
 
 
 @pytest.fixture(scope="module")

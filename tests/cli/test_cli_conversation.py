@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.client.recorded_reply import reply_of
-from holdfast.client.stories.conversations import Said, conversation, said_as_json
-from holdfast.client.stories.replies import answer_in, refusal_of
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record
+from holdfast.reports.conversations import Said, conversation, said_as_json
+from holdfast.reports.model_replies import answer_in, refusal_of
+from holdfast.reports.recorded_reply import reply_of
 
 
 def reply(*parts: dict[str, Any], number: int = 1, **more: Any) -> bytes:

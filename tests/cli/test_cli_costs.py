@@ -9,7 +9,7 @@ import click
 import pytest
 from cli_project import Project
 
-from holdfast.cli.moments import day
+from holdfast.cli.datetimes import day
 
 
 def test_the_costs_of_all_runs_are_told_by_day_agent_and_model(lab: Project):

@@ -19,14 +19,14 @@ from cli_project import Project
 from click.testing import CliRunner
 from provider_server import server_process
 
+from holdfast.admission.usage import Usage
 from holdfast.cli import main
 from holdfast.cli.demo import conclude, run_demo
-from holdfast.cli.demo.effects import Trace
-from holdfast.cli.demo.page import has_browser
-from holdfast.cli.demo.verdict import Journal, Recorded, count
-from holdfast.cli.wording import console
+from holdfast.cli.demo.dashboard import has_browser
+from holdfast.cli.demo.effect_log import Trace
+from holdfast.cli.demo.verification import Journal, Recorded, count
+from holdfast.cli.formatting import console
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.errors import UsageError
 
 PROMISE = (

@@ -10,8 +10,8 @@ import pytest
 from cli_project import Project, make_project
 
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
-from holdfast.client.journals import Journal
-from holdfast.client.run_info import Failure
+from holdfast.reports.run_info import Failure
+from holdfast.services.journal_files import Journal
 from own_worlds import own_definitions
 
 KEYS = "HOLDFAST_ENCRYPTION_KEYS"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_project import APP, Project
 
-from holdfast.client.journals import Journal
+from holdfast.services.journal_files import Journal
 
 
 @pytest.fixture(scope="module")

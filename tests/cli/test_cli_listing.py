@@ -9,7 +9,7 @@ import click
 import pytest
 from cli_project import Project
 
-from holdfast.cli.moments import moment
+from holdfast.cli.datetimes import moment
 from holdfast.cli.runs import Wanted
 
 

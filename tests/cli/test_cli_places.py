@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_project import Project
 
-from holdfast.cli.opening import placed
+from holdfast.cli.store_access import placed
 
 IN_GROUPS = [
     (("dead",), ("show", "etl-bad")),

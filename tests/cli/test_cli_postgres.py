@@ -16,7 +16,7 @@ from cli_project import Outcome, Project, make_project
 from free_ports import free_port
 from holdfast import Client, Runtime
 from holdfast.cli import main
-from holdfast.engine import patience
+from holdfast.engine import store_readiness
 from holdfast.errors import HoldfastError, RunNotFound, StoreUnavailable
 
 SECRET = "sesame"
@@ -51,8 +51,8 @@ asyncio.run(main())
 IMPATIENT = """
 import sys
 from holdfast.cli import main
-from holdfast.engine import patience
-patience.REACHING_PATIENCE = 0.0
+from holdfast.engine import store_readiness
+store_readiness.REACHING_PATIENCE = 0.0
 main(sys.argv[1:])
 """
 
@@ -213,7 +213,7 @@ async def test_no_error_and_no_object_shows_the_password(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(patience, "REACHING_PATIENCE", 0.0)
+    monkeypatch.setattr(store_readiness, "REACHING_PATIENCE", 0.0)
     said: list[str] = []
 
     def note(error: HoldfastError) -> None:

@@ -66,8 +66,8 @@ def test_a_command_says_that_it_waits_for_a_server_that_does_not_answer(project:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         code = f"""
-from holdfast.cli import event_loop, main, opening
-event_loop._FIRST_AFTER_S, opening.PATIENCE = 0, 0.1
+from holdfast.cli import event_loop, main, store_access
+event_loop._FIRST_AFTER_S, store_access.PATIENCE = 0, 0.1
 try:
     main(["runs", "--url", "{address}"])
 except SystemExit as stop:

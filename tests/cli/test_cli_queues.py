@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_project import Project
 
-from holdfast.core.queues import PerKey, Queue, QueueLimits
+from holdfast.admission.queue_limits import PerKey, Queue, QueueLimits
 from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 from holdfast.stores.queues import NewQueue

@@ -77,7 +77,7 @@ def test_the_audit_log_is_told(project: Project):
     assert "nobody has asked" in project.here("audit").out
     code = (
         "import asyncio\n"
-        "from holdfast.stores.auditing import NewAudit\n"
+        "from holdfast.stores.audit_log import NewAudit\n"
         "from holdfast.stores.urls import open_store, store_url\n"
         "async def main():\n"
         "    store = open_store(store_url())\n"

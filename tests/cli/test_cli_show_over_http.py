@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import pytest
 from cli_project import Project
 
-from holdfast.client.keys import create_key
 from holdfast.server.app import create_app
-from holdfast.server.serve import Server
+from holdfast.server.uvicorn_server import Server
+from holdfast.services.api_keys import create_key
 
 PASSING = re.compile(r"now|(?:in )?\d+ (?:s|min)(?: \d+ s)? ago|\d+\.?\d* (?:m?s|min)(?: \d\d s)?")
 """Words for times, which go on between two looks."""

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.client.stories.spending import (
-    brief_cost,
-    cost,
-    left_as_json,
-    left_in_words,
-    money,
-    shares,
-    tokens_and_cost,
-)
-from holdfast.core.usage import Budget, Usage
+from holdfast.admission.usage import Budget, Usage
+from holdfast.reports.run_usage import brief_cost, cost, left_as_json, left_in_words, money, shares, tokens_and_cost
 from holdfast.stores.contract import RunUsage
 
 

@@ -8,8 +8,8 @@ from cli_project import Project
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.declaring import _INSTEAD
-from holdfast.cli.wording import ago
+from holdfast.cli.formatting import ago
+from holdfast.cli.options import _INSTEAD
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "kill"]
 LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]

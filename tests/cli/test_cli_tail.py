@@ -13,9 +13,9 @@ from cli_project import Project
 
 from holdfast.cli.events import in_words, is_bad
 from holdfast.cli.tail import _line
-from holdfast.client.events import Event
-from holdfast.client.tailing import Happening
 from holdfast.core.states import RunState
+from holdfast.reports.events import Event
+from holdfast.reports.tail import Happening
 
 
 def follow(project: Project, *args: str, until: str) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.client.control import set_budget
-from holdfast.client.forking import fork_run
+from holdfast.admission.usage import BUDGET_SIGNAL, NANO, Budget, Limits, Usage
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.core.usage import BUDGET_SIGNAL, NANO, Budget, Limits, Usage
 from holdfast.errors import BudgetExceeded, RunConflict, RunEnded, RunNotFound, UsageError
+from holdfast.services.forks import fork_run
+from holdfast.services.run_control import set_budget
 from holdfast.stores.contract import NewWorker, RunUsage
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, Change, FinishRun, Link, NewRun, Run, Started, StartRun, Verdict

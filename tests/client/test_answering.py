@@ -23,8 +23,8 @@ from holdfast import (
     ask,
     workflow,
 )
-from holdfast.client import approvals
-from holdfast.client.approvals import Answer, form_fields, form_in_words
+from holdfast.services import approvals
+from holdfast.services.approvals import Answer, form_fields, form_in_words
 from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, Question
 from holdfast.stores.operations import Verdict
 

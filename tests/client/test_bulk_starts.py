@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import Client, RunConflict, Runtime, UsageError, workflow
-from holdfast.client import bulk
 from holdfast.errors import InputError
+from holdfast.services import bulk_start
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -70,7 +70,7 @@ async def test_what_is_there_is_joined_and_options_and_names_are_heeded(url: str
 async def test_a_call_that_cannot_be_started_stops_it_and_the_others_of_its_thousand_are_there(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bulk, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_start, "AT_ONCE", 2)
     await announce(url)
     async with Client(url) as client:
         await client.start("bulky", 3, extra="other")

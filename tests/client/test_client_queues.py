@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Client, Queue, QueueInfo, Runtime, UnknownQueue, UsageError, step, wait_for_signal, workflow
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
 from holdfast.stores.operations import Started
 from holdfast.stores.queues import NewQueue
@@ -275,8 +275,8 @@ async def test_a_parked_run_that_is_not_due_is_not_in_line(client: Client):
 
 
 def test_a_start_that_joined_is_accepted_whatever_it_joined():
-    from holdfast.client.starting import StartOptions, accept, new_run
     from holdfast.core.states import RunState
+    from holdfast.services.run_start import StartOptions, accept, new_run
     from holdfast.stores.rules import new_row
 
     spec = WorkflowSpec("etl", ("customer",))

@@ -23,7 +23,7 @@ from holdfast import (
     UsageError,
     workflow,
 )
-from holdfast.client.schedules import ScheduleInfo
+from holdfast.services.schedules import ScheduleInfo
 from holdfast.stores.urls import open_store
 from holdfast.testing import ScriptedModel
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.client.connections import Connection
-from holdfast.client.control import cancel_run, pause_run, send_signal
+from holdfast.client.store_connections import Connection
+from holdfast.services.run_control import cancel_run, pause_run, send_signal
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.operations import NewRun, StartRun
 

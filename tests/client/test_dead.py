@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Client, DefinitionError, RunNotFound, UsageError, workflow
-from holdfast.client.starting import StartOptions, new_run
 from holdfast.core.records import Kind, Record
+from holdfast.services.run_start import StartOptions, new_run
 from holdfast.stores.contract import NewWorker
-from holdfast.stores.notices import BEGUN
+from holdfast.stores.live_events import BEGUN
 from holdfast.stores.operations import MAX_DELIVERIES, AppendRecord, NewRun, Notice, Started, StartRun, TellNotices
 from holdfast.stores.sqlite import SqliteStore
 

@@ -24,15 +24,15 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.events import PAGE, Event, read_events
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreUnavailable
+from holdfast.reports.events import PAGE, Event, read_events
+from holdfast.stores.change_feed import News
 from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.live_events import BEGUN, TEXT
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.news import News
-from holdfast.stores.notices import BEGUN, TEXT
 from holdfast.stores.operations import (
     AppendRecord,
     FinishRun,
@@ -69,7 +69,7 @@ class Scene:
         self.run = started.run
         return self
 
-    # What a reader asks for (see `client.events.Source`)
+    # What a reader asks for (see `reports.events.Source`)
 
     async def store(self) -> Store:
         return self._store

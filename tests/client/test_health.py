@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Agent, Client, Runtime, workflow
-from holdfast.client.health import Health, HealthState, read_health
+from holdfast.services.health import Health, HealthState, read_health
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ScriptedModel

@@ -16,8 +16,8 @@ import pytest
 
 from holdfast import Budget, Client, HoldfastError, Runtime, UsageError
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.http.patience import Pace
-from holdfast.client.http.places import Place
+from holdfast.client.http.backoff import Pace
+from holdfast.client.http.server_endpoint import Place
 from holdfast.client.http.sse import EventReader, Received
 from holdfast.errors import (
     NotAllowed,

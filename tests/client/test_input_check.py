@@ -15,8 +15,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import InputError
-from holdfast.client.input_check import MAX_CHECKED, bind_inputs, read_schema, value_of_text
 from holdfast.codec.inputs import InputsCodec
+from holdfast.services.input_validation import MAX_CHECKED, bind_inputs, read_schema, value_of_text
 from holdfast.stores.contract import WorkflowSpec
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from holdfast.client import json_schemas
-from holdfast.client.json_schemas import check_schema, find_faults
 from holdfast.errors import InputError
+from holdfast.services import json_schemas
+from holdfast.services.json_schemas import check_schema, find_faults
 
 QUICK = 5.0
 """Seconds of processor time that nothing here comes near; what is exponential takes more than a lifetime."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Client, Plan, RunFailed, RunNotFound, Runtime, step, tool, wait_for_signal, workflow
-from holdfast.client.plans import PlanItem, plan_in
 from holdfast.core.records import Kind, Record
+from holdfast.reports.plans import PlanItem, plan_in
 from holdfast.testing import ScriptedModel, call
 
 URL = "sqlite:///runs.db"

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.settling import settle_run
-from holdfast.client.stories.conversations import Said, read_conversation, said_as_json, said_from_json
-from holdfast.client.stories.families import read_family
-from holdfast.client.stories.reading import read_entry, read_story
-from holdfast.client.stories.types import Asked, ModelCall, Story, Unreadable
-from holdfast.client.stories.wiring import as_json, with_values
+from holdfast.admission.usage import Limits, Usage
 from holdfast.codec import AesEncryption, codec_for, encode_error
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
+from holdfast.reports.conversations import Said, read_conversation, said_as_json, said_from_json
+from holdfast.reports.report_reader import read_entry, read_story
+from holdfast.reports.run_tree import read_family
+from holdfast.reports.serialization import as_json, with_values
+from holdfast.reports.types import Asked, ModelCall, Story, Unreadable
+from holdfast.services.settlement import settle_run
 from holdfast.stores.approvals import AskApproval, Question
 from holdfast.stores.contract import NewWorker
+from holdfast.stores.encrypted import SealedStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -36,7 +37,6 @@ from holdfast.stores.operations import (
     Started,
     StartRun,
 )
-from holdfast.stores.sealing import SealedStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -398,8 +398,8 @@ async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
 
 
 async def test_a_story_comes_back_from_json_as_it_was(world: World):
-    from holdfast.client.http.reading import read_story as from_json
-    from holdfast.client.wire import to_wire
+    from holdfast.client.http.decoders import read_story as from_json
+    from holdfast.services.wire_values import to_wire
 
     await world.start(budget=Limits(nano_usd=5_000_000_000))
     run = await world.claim(await world.worker())
@@ -423,7 +423,7 @@ async def test_what_json_has_no_form_for_is_told_in_words(world: World):
 
 
 async def test_words_for_what_cannot_be_read_are_sent_as_words(world: World):
-    from holdfast.client.wire import to_wire
+    from holdfast.services.wire_values import to_wire
 
     await world.start()
     run = await world.claim(await world.worker())

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Client, RunFailed, Runtime, step, wait_for_signal, workflow
-from holdfast.client import tailing
-from holdfast.client.connections import Connections
-from holdfast.client.tailing import Followed, Happening, Told, read_tail
+from holdfast.client.store_connections import Connections
 from holdfast.core.states import RunState
+from holdfast.reports import tail as tail_module
+from holdfast.reports.tail import Followed, Happening, Told, read_tail
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.sqlite import SqliteStore
 
@@ -136,14 +136,14 @@ async def test_what_was_told_is_not_told_again():
 
 
 async def test_more_runs_than_are_kept_in_mind_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tailing, "MOST_KNOWN", 60)
+    monkeypatch.setattr(tail_module, "MOST_KNOWN", 60)
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
     async with Client(store.url) as client:
         for number in range(130):
             sent = await client.send("tailed-address", number)
             await sent.cancel()  # which ends it: nobody has it
-    tail = tailing._Tail(store, Followed(), 0.0)
+    tail = tail_module._Tail(store, Followed(), 0.0)
     first, second = await tail.look(), await tail.look()
     await store.close()
     assert len({one.run_id for one in first}) == 130

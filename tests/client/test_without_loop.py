@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast import Client, UsageError
-from holdfast.client.addresses import ClientAddresses
-from holdfast.client.keys import ClientKeys, UnknownKey
-from holdfast.client.memories import ClientMemory
-from holdfast.client.policies import ClientPolicies, Policy
-from holdfast.client.queues import ClientQueues
-from holdfast.client.schedules import ClientSchedules
+from holdfast.services.addresses import ClientAddresses
+from holdfast.services.api_keys import ClientKeys, UnknownKey
+from holdfast.services.memories import ClientMemory
+from holdfast.services.policies import ClientPolicies, Policy
+from holdfast.services.queues import ClientQueues
+from holdfast.services.schedules import ClientSchedules
 
 FACES = [Client, ClientMemory, ClientSchedules, ClientQueues, ClientAddresses, ClientPolicies, ClientKeys]
 ELSEWHERE = {"close": "each call disconnects by itself", "serve": "listen_sync"}
@@ -79,7 +79,7 @@ async def _follow(client: Client) -> None:
 
 
 def test_following_all_runs_without_an_event_loop_is_refused_where_one_runs(client: Client):
-    from holdfast.client.sync import run_sync
+    from holdfast.client.sync_methods import run_sync
 
     with pytest.raises(UsageError, match="use `async for one in client"):
         run_sync(_follow(client))
@@ -91,8 +91,8 @@ def test_following_all_runs_without_an_event_loop_is_refused_where_one_runs(clie
         ({"max_deliveries": "3"}, "max_deliveries='3' must be a whole number, 1 or more"),
         ({"max_deliveries": None}, "max_deliveries=None must be a whole number, 1 or more"),
         ({"max_deliveries": 0}, "max_deliveries=0 must be a whole number, 1 or more"),
-        ({"deadline": [1]}, "give seconds, a timedelta, or words such as '15 min'"),
-        ({"deadline": "soon"}, "lacks a number and a unit|is no unit"),
+        ({"deadline": [1]}, "give seconds, a timedelta, or text such as '15 min'"),
+        ({"deadline": "soon"}, "lacks a number and a unit|is not a unit"),
         ({"lease": None}, "lease=None must be from 1 to 86400 seconds"),
         ({"lease": 0.5}, "lease=0.5 must be from 1 to 86400 seconds"),
         ({"patience": 1}, "has no setting 'patience'"),

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.codec import codec_for, decode_error, digest, is_sealed, refuse_sealed, shown_text, to_plain
+from holdfast.codec.encrypted_values import MARK, TEXT_MARK, Sealer
 from holdfast.codec.encryption import VARIABLE, AesEncryption, Encryption
-from holdfast.codec.sealing import MARK, TEXT_MARK, Sealer
 from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -142,7 +142,7 @@ def test_cryptography_is_not_imported_without_keys():
         "from holdfast import Client, Runtime\n"
         "from holdfast.stores.urls import open_store\n"
         "Client('sqlite:///x.db'); open_store('memory://')\n"
-        "print([name for name in ('cryptography', 'holdfast.stores.sealing') if name in sys.modules])"
+        "print([name for name in ('cryptography', 'holdfast.stores.encrypted') if name in sys.modules])"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

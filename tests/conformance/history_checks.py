@@ -1,7 +1,7 @@
 """Whether a history in Temporal tells the same as the run itself.
 
 Three read what happened to a run: the worker that executes it, a worker that brings it back from its history for a step
-(``temporal.recalling``), and a client that reads its journal (``stores.temporal``). Here all three are held against
+(``temporal.rebuilt_runs``), and a client that reads its journal (``stores.temporal``). Here all three are held against
 each other, for every run that a scenario has started; and Temporal's own SDK replays the history once more, which
 finds whatever the run would do otherwise the second time.
 """
@@ -20,17 +20,17 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from holdfast.authoring.registry import definitions
 from holdfast.core.states import RunState
-from holdfast.engine.writer import Done
+from holdfast.engine.journal_writer import Done
 from holdfast.stores.operations import AppendRecord, FinishRun, Op
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.happenings import ended_with, read_batches
+from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.payloads import data_of
 from holdfast.stores.temporal.rows import key_of
+from holdfast.stores.temporal.run_events import ended_with, read_batches
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.stores.temporal.targets import parse_target
-from holdfast.temporal.recalling import RecalledRun
-from holdfast.temporal.site import Settings, Site
-from holdfast.temporal.workflow import RunWorkflow, SiteInterceptor
+from holdfast.temporal.engine_context import Settings, Site
+from holdfast.temporal.rebuilt_runs import RecalledRun
+from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
 
 _checked: set[str] = set()
 """Executions that had ended when they were looked at."""
@@ -41,7 +41,7 @@ async def check_runs_since(url: str, began: float, known: Collection[str], serve
     address, _, namespace = url.removeprefix("temporal://").partition("/")
     client = await Client.connect(address, namespace=namespace)
     since = datetime.fromtimestamp(began - 0.5, UTC).isoformat()
-    found = client.list_workflows(f"StartTime >= '{since}' AND WorkflowType != '{naming.ANNOUNCEMENT}'")
+    found = client.list_workflows(f"StartTime >= '{since}' AND WorkflowType != '{identifiers.ANNOUNCEMENT}'")
     store = TemporalStore(parse_target(url))
     await store.open()
     try:
@@ -83,8 +83,8 @@ async def _check(client: Client, store: TemporalStore, execution: WorkflowExecut
         _checked.add(execution.run_id)
     if not any(one.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for one in events):
         return  # nobody has executed anything of it
-    told = await handle.query(naming.JOURNAL) if is_served else None
-    status = await handle.query(naming.STATUS) if is_served else None
+    told = await handle.query(identifiers.JOURNAL) if is_served else None
+    status = await handle.query(identifiers.STATUS) if is_served else None
     if not has_ended and len(events) != len(list((await handle.fetch_history()).events)):
         return  # it is on its way
     where = f"run {execution.id!r}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from scripted import START, Live, Replay, World
 
-from holdfast.authoring.inside import now, random, uuid4
+from holdfast.authoring.workflow_api import now, random, uuid4
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
 

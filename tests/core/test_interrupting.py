@@ -12,9 +12,9 @@ import pytest
 from scripted import START, Failed, Flow, Replay, World
 
 from holdfast.core.commands import Command
+from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record, Rewind
-from holdfast.core.undoing import mark_origin
 from holdfast.errors import UnreadableRecord
 
 

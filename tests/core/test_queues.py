@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.queues import Admission, Gate, PerKey, Queue, QueueLimits, RateNumbers, next_turn, read_limits
-from holdfast.core.rates import Rate
+from holdfast.admission.queue_limits import (
+    Admission,
+    Gate,
+    PerKey,
+    Queue,
+    QueueLimits,
+    RateNumbers,
+    next_turn,
+    read_limits,
+)
+from holdfast.admission.rates import Rate
 from holdfast.errors import UsageError
 
 START = 1_763_000_000.0

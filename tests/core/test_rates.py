@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.rates import FINE, Rate, RateState, Taken, Unit, span_seconds, span_words
+from holdfast.admission.rates import FINE, Rate, RateState, Taken, Unit
+from holdfast.admission.durations import duration_to_seconds, format_duration
 from holdfast.errors import UsageError
 
 START = 1_763_000_000.0
@@ -105,7 +106,7 @@ def test_a_window_has_a_length(window: float):
     ],
 )
 def test_a_length_of_time_in_many_words(span: Any, seconds: float):
-    assert span_seconds(span, "every") == seconds
+    assert duration_to_seconds(span, "every") == seconds
 
 
 @pytest.mark.parametrize(
@@ -113,12 +114,12 @@ def test_a_length_of_time_in_many_words(span: Any, seconds: float):
 )
 def test_what_is_no_length_of_time_is_refused(span: Any):
     with pytest.raises(UsageError, match="every"):
-        span_seconds(span, "every")
+        duration_to_seconds(span, "every")
 
 
 @given(st.integers(1, 10**9).map(float) | st.floats(1e-6, 10**6))
 def test_every_length_of_time_can_be_read_back_from_its_words(seconds: float):
-    assert span_seconds(span_words(seconds), "every") == seconds
+    assert duration_to_seconds(format_duration(seconds), "every") == seconds
 
 
 # The bound

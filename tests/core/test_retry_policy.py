@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import DefinitionError
-from holdfast.core.retry import NO_RETRIES, RetryPolicy
+from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 
 
 def test_without_retries_the_first_failure_is_the_last():

@@ -15,7 +15,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.schedules import Cron, Due, Interval, Timing, due, every, tick_id
+from holdfast.admission.calendars import Cron, Due, Interval, Timing, due, every, tick_id
 from holdfast.errors import UsageError
 
 
@@ -529,9 +529,9 @@ def test_every_timing_is_read_back_from_its_text(given: tuple[Timing, float]):
         ("0 0 30 2 *", "there is no such day in those months, so it would never fire"),
         ("0 0 */20 * 1L", "would never fire"),
         ("@reboot", "There are: @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly"),
-        ("every", "how long? Say it, as in '15 min'"),
+        ("every", "is empty: give a duration, as in '15 min'"),
         ("every 0.5 s", "a whole number of seconds"),
-        ("every blue moon", "'blue' is no unit. The units are s, min, hour, day and week"),
+        ("every blue moon", "'blue' is not a unit. The units are s, min, hour, day and week"),
         ("every month", "for those use a cron expression, as in '0 0 1 * *'"),
         ("every day in Europe/Berlin", "For a time of day use a cron expression, as in '0 6 * * * in Europe/Berlin'"),
         ("every day from tomorrow", "as in 2026-01-01T06:00:00Z"),

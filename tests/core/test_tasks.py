@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import tasks
-from holdfast.core.tasks import keep_running
+from holdfast import background_tasks
+from holdfast.background_tasks import keep_running
 from holdfast.errors import UsageError
 
 pytestmark = pytest.mark.asyncio
@@ -53,7 +53,7 @@ async def test_the_pauses_grow_up_to_a_bound():
 
 
 async def test_after_a_while_without_a_failure_the_pauses_are_short_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tasks, "CALM", -1.0)
+    monkeypatch.setattr(background_tasks, "CALM", -1.0)
     work = Work(KeyError("a"), KeyError("b"))
     await work.run()
     assert work.slept == [0.5, 0.5]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.chance import SEED, Chance, fork_seed
+from holdfast.core.compensations import Origin, UndoLog, mark_origin, origins_of
 from holdfast.core.records import Kind, Record, Rewind, read_once
-from holdfast.core.undoing import Origin, UndoLog, mark_origin, origins_of
+from holdfast.core.seeded_random import SEED, Chance, fork_seed
 
 
 def origin(seq: int, positions: int = 10, timers: int = 10) -> Origin:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.usage import NANO, Budget, Limits, Shortage, Usage, shortage
+from holdfast.admission.usage import NANO, Budget, Limits, Shortage, Usage, shortage
 from holdfast.errors import UsageError
 
 A = Usage(1, 100, 20, 30, NANO // 2, 0, 1.5)

@@ -15,7 +15,7 @@ from live import live
 from holdfast import Client
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
-from holdfast.engine.engine import JournalEngine
+from holdfast.engine.journal_engine import JournalEngine
 from holdfast.stores.contract import Store
 
 

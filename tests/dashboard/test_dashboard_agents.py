@@ -11,10 +11,10 @@ import pytest_asyncio
 from staged import Stage, check_looks, staged, until
 
 from holdfast import step, wait_for_signal, workflow
+from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun
 

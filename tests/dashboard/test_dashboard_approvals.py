@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from staged import Stage, check_looks, staged, until
 
 from holdfast import ApprovalPolicy, ask, workflow
-from holdfast.authoring.asking import put_question
+from holdfast.authoring.approval_requests import put_question
 from holdfast.core.execution import current_execution
 from holdfast.stores.approvals import Question
 

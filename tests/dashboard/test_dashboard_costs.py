@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from staged import Stage, check_looks, staged
 
+from holdfast.admission.usage import NANO, Usage
 from holdfast.core.records import Kind, Record
-from holdfast.core.usage import NANO, Usage
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord
 

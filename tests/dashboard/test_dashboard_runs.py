@@ -14,10 +14,10 @@ from accessible import violations
 from live import live
 from staged import Stage, check_looks
 
+from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.server.endpoints import runs as endpoint
 from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, ParkRun, Started, StartRun

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.peers import ledger
 from benchmarks.peers.figures import Crash, Figures, Rate, Report, read
-from benchmarks.peers.table import brief, into, render
+from benchmarks.peers.tables import brief, into, render
 
 ROOT = Path(__file__).parent.parent.parent
 

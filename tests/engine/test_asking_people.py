@@ -34,8 +34,8 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.approvals import Answer
 from holdfast.core.records import Kind
+from holdfast.services.approvals import Answer
 from holdfast.stores.approvals import AnswerApproval, AskApproval, WithdrawApproval
 from holdfast.stores.operations import AppendRecord, Op, ParkRun, ReopenRun, Verdict
 

@@ -12,7 +12,7 @@ import pytest
 from worlds import World
 
 from holdfast import RunFailed, step, workflow
-from holdfast.engine import pulse
+from holdfast.engine import heartbeat
 from holdfast.engine.clock import SystemClock
 from holdfast.errors import WorkflowNeverYields
 
@@ -28,8 +28,8 @@ def line_of(marker: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(pulse, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(heartbeat, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(heartbeat, "WARN_AFTER", 0.05)
 
 
 async def test_workflow_code_that_blocks_is_stopped_and_the_worker_goes_on(
@@ -146,7 +146,7 @@ async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupt
     in_memory: World, monkeypatch: pytest.MonkeyPatch
 ):
     looks, left = threading.Event(), threading.Event()
-    find = pulse.user_frame
+    find = heartbeat.user_frame
     asked = 0
 
     def hold(frame: Any) -> str:
@@ -157,7 +157,7 @@ async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupt
             left.wait(15)
         return find(frame)
 
-    monkeypatch.setattr(pulse, "user_frame", hold)
+    monkeypatch.setattr(heartbeat, "user_frame", hold)
 
     @step
     async def after() -> str:

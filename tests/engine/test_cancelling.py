@@ -33,8 +33,8 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run
 from holdfast.engine import driver as drivers
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, Cancel, CancelRun, FinishRun, ParkRun, PauseRun
 
 pytestmark = pytest.mark.asyncio

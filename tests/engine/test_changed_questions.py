@@ -20,8 +20,8 @@ from worlds import (
 )
 
 from holdfast import ApprovalClosed, ask, step, workflow
-from holdfast.client.approvals import Answer
 from holdfast.core.records import Kind
+from holdfast.services.approvals import Answer
 from holdfast.stores.approvals import AnswerApproval, AskApproval
 from holdfast.stores.operations import Op, ReopenRun, Verdict
 

@@ -24,10 +24,10 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run
-from holdfast.client.forking import NOT_GIVEN, fork_run
-from holdfast.codec.ids import LONGEST_ID
-from holdfast.core.chance import SEED
+from holdfast.codec.run_ids import LONGEST_ID
+from holdfast.core.seeded_random import SEED
+from holdfast.services.forks import NOT_GIVEN, fork_run
+from holdfast.services.run_control import retry_run
 from holdfast.stores.contract import History
 
 pytestmark = pytest.mark.asyncio

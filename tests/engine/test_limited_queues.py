@@ -11,8 +11,8 @@ import pytest
 from worlds import VirtualClock, World, eventually, row, state
 
 from holdfast import step, workflow
-from holdfast.core.queues import QueueLimits
-from holdfast.core.rates import Rate
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.rates import Rate
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,10 +10,10 @@ import pytest
 from worlds import World, eventually
 
 from holdfast import step, workflow
-from holdfast.engine import pulse
+from holdfast.engine import heartbeat
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.loop_watch import MAX_LOOK, LoopWatch
-from holdfast.engine.pulse import Pulse
+from holdfast.engine.heartbeat import Pulse
+from holdfast.engine.loop_watchdog import MAX_LOOK, LoopWatch
 
 pytestmark = pytest.mark.asyncio
 
@@ -183,8 +183,8 @@ async def test_the_step_that_blocks_is_named_with_the_place(
 ):
     if in_task and not hasattr(asyncio.Task, "get_context"):
         pytest.skip("Python 3.11 does not tell the context of a task")
-    monkeypatch.setattr(pulse, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr("holdfast.engine.loop_watch.WARN_AFTER", 0.05)
+    monkeypatch.setattr(heartbeat, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr("holdfast.engine.loop_watchdog.WARN_AFTER", 0.05)
     released = threading.Event()
 
     async def block() -> None:

@@ -8,7 +8,7 @@ import pytest
 from worlds import World, eventually, journal
 
 from holdfast import RunFailed, UsageError, map, step, workflow
-from holdfast.client.control import retry_run
+from holdfast.services.run_control import retry_run
 
 pytestmark = pytest.mark.asyncio
 

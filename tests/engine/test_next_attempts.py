@@ -459,8 +459,8 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
 
 
 async def test_an_export_has_the_time_of_the_next_attempt(world: World, clock: PatientClock):
-    from holdfast.client.forms import ATTEMPT_FIELDS, read_fields, write_fields
     from holdfast.core.records import Attempt
+    from holdfast.services.json_fields import ATTEMPT_FIELDS, read_fields, write_fields
 
     noted = Attempt(0, 1, name="call", retry_at=17.5, failing_since=3.25)
     written = json.loads(json.dumps(write_fields(ATTEMPT_FIELDS, noted)))

@@ -11,8 +11,8 @@ from worlds import VirtualClock, World
 
 from holdfast import Runtime, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.engine.engine import JournalEngine
-from holdfast.engine.patience import OPENING_PATIENCE, REACHING_PATIENCE, when_available
+from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.store_readiness import OPENING_PATIENCE, REACHING_PATIENCE, when_available
 from holdfast.errors import StoreError, StoreFull, StoreLocked, StoreUnavailable
 
 pytestmark = pytest.mark.asyncio

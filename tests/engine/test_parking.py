@@ -25,7 +25,7 @@ from worlds import (
 
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.engine import idle
+from holdfast.engine import idle_runs
 from holdfast.stores.operations import AppendRecord, Op, ParkRun
 
 pytestmark = pytest.mark.asyncio
@@ -251,7 +251,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
 
 
 async def test_many_idle_runs_leave_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(idle, "MANY", 10)
+    monkeypatch.setattr(idle_runs, "MANY", 10)
 
     @workflow
     async def flow(n: int) -> int:

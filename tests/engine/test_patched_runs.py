@@ -11,9 +11,9 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, se
 
 from holdfast import StepOutcomeUnknown, Workflow, patched, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.client.control import retry_run
-from holdfast.client.forking import fork_run
 from holdfast.core.records import Kind
+from holdfast.services.forks import fork_run
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, FinishRun, Op
 
 pytestmark = pytest.mark.asyncio

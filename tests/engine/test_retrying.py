@@ -22,7 +22,7 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, Cancel, SendSignal
 
 pytestmark = pytest.mark.asyncio

@@ -11,7 +11,7 @@ from worlds import World, eventually, until_ended
 
 from holdfast import AesEncryption, Agent, RunFailed, current_step, step, tool, workflow
 from holdfast.stores.approvals import ApprovalFilter
-from holdfast.stores.sealing import SealedStore
+from holdfast.stores.encrypted import SealedStore
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

@@ -24,9 +24,9 @@ from worlds import (
 )
 
 from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, step, wait_for_signal, workflow
-from holdfast.client.control import retry_run
 from holdfast.core.records import Kind
 from holdfast.errors import CompensationFailed
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, CancelRun
 
 pytestmark = pytest.mark.asyncio

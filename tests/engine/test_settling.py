@@ -20,10 +20,10 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run, send_signal
-from holdfast.client.outcome import unsuccessful
-from holdfast.client.settling import _narrowed, is_unknown, settle_run, to_be_settled
 from holdfast.core.states import RunState
+from holdfast.services.run_control import retry_run, send_signal
+from holdfast.services.run_outcome import unsuccessful
+from holdfast.services.settlement import _narrowed, is_unknown, settle_run, to_be_settled
 
 pytestmark = pytest.mark.asyncio
 

@@ -32,8 +32,8 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run
-from holdfast.client.forking import fork_run
+from holdfast.services.forks import fork_run
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import NoteAttempt, ReleaseRun
 
 pytestmark = pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest
 from worlds import VirtualClock, World, eventually, journal, row, state, until_parked
 
 from holdfast import Budget, RunDead, current_step, step, wait_for_signal, workflow
-from holdfast.core.usage import Usage
+from holdfast.admission.usage import Usage
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,10 +11,10 @@ import pytest
 from worlds import FlakyStore, World, eventually, settled, unavailable, until_parked
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
-from holdfast.client.stories.reading import read_story
-from holdfast.client.stories.types import Skipped
-from holdfast.engine.telling import INTERVAL
-from holdfast.stores.notices import BEGUN, TEXT
+from holdfast.engine.live_events import INTERVAL
+from holdfast.reports.report_reader import read_story
+from holdfast.reports.types import Skipped
+from holdfast.stores.live_events import BEGUN, TEXT
 from holdfast.stores.operations import AppendRecord, Notice, TellNotices
 
 pytestmark = pytest.mark.asyncio

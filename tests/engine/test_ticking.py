@@ -13,7 +13,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, settled, unavail
 from holdfast import Schedule, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
-from holdfast.engine import ticking
+from holdfast.engine import schedule_ticker
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.schedules import NewSchedule
 from holdfast.testing import Runner
@@ -26,7 +26,7 @@ MIDNIGHT = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     """Every change is looked at when it is told; the days begin at midnight."""
-    monkeypatch.setattr(ticking, "CALM", 0.0)
+    monkeypatch.setattr(schedule_ticker, "CALM", 0.0)
     clock._now = MIDNIGHT
 
 

@@ -10,7 +10,7 @@ import pytest
 from worlds import FlakyStore, World, eventually, row, unavailable, until_parked
 
 from holdfast import step, wait_for_signal, workflow
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import FinishRun, ReopenRun, SendSignal, StartRun

@@ -22,10 +22,10 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client.control import retry_run
 from holdfast.engine import claims
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.writer import MAX_TRIES
+from holdfast.engine.journal_writer import MAX_TRIES
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, FinishRun, Op, ParkRun, ReleaseRun
 
 pytestmark = pytest.mark.asyncio

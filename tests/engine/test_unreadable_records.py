@@ -11,10 +11,10 @@ from worlds import VirtualClock, World, eventually, journal, state, told, until_
 
 from holdfast import RunFailed, Workflow, ask, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.client.control import retry_run
-from holdfast.client.journals import export_run
 from holdfast.errors import UnreadableRecord
-from holdfast.testing.replaying import replay
+from holdfast.services.journal_files import export_run
+from holdfast.services.run_control import retry_run
+from holdfast.testing.journal_replay import replay
 
 pytestmark = pytest.mark.asyncio
 

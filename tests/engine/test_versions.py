@@ -11,11 +11,11 @@ from holdfast import Agent, DefinitionError, Workflow, patched, step, wait_for_s
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
 from holdfast.client.client import Client
-from holdfast.client.control import retry_run
-from holdfast.client.forking import fork_run
-from holdfast.client.journals import Journal, export_run
 from holdfast.errors import UnknownWorkflow, UsageError
-from holdfast.testing.replaying import replay
+from holdfast.services.forks import fork_run
+from holdfast.services.journal_files import Journal, export_run
+from holdfast.services.run_control import retry_run
+from holdfast.testing.journal_replay import replay
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, state, 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.engine.writer import MAX_TRIES, Writer
+from holdfast.engine.journal_writer import MAX_TRIES, Writer
 from holdfast.errors import StoreFull, StoreUnavailable
 from holdfast.stores.operations import AppendRecord, CancelRun, FinishRun, Link, NewRun, Op, SendSignal, StartRun
 

@@ -19,9 +19,9 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
+from holdfast.admission.usage import Usage
 from holdfast.agents.models.reply import Reply
-from holdfast.client.recorded_reply import Compacted, FailedModel
-from holdfast.core.usage import Usage
+from holdfast.reports.recorded_reply import Compacted, FailedModel
 
 WHEN = datetime(2026, 11, 15, 12, 30, 1, 250_000, tzinfo=UTC)
 

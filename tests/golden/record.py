@@ -26,13 +26,13 @@ import golden_flows as flows
 
 import holdfast
 from holdfast import RunFailed, RunState, Runtime
-from holdfast.client.control import retry_run
-from holdfast.client.forking import fork_run
-from holdfast.client.journals import Journal, export_run
 from holdfast.core.records import Kind
+from holdfast.services.forks import fork_run
+from holdfast.services.journal_files import Journal, export_run
+from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import SendSignal
 from holdfast.stores.urls import open_store
-from holdfast.testing.replaying import Replayed, replay
+from holdfast.testing.journal_replay import Replayed, replay
 
 HERE = Path(__file__).parent
 CURRENT = HERE / ".".join(holdfast.__version__.split(".")[:2])

@@ -13,10 +13,10 @@ import pytest
 from golden_flows import FLOWS
 from record import CURRENT, HERE, STATES, trace_of
 
-from holdfast.client.journals import Journal
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.testing.replaying import replay, replay_journal
+from holdfast.services.journal_files import Journal
+from holdfast.testing.journal_replay import replay, replay_journal
 
 JOURNALS = sorted(HERE.glob("*/*.json"))
 
@@ -58,7 +58,7 @@ def test_a_journal_that_is_read_is_written_as_it_was(path: Path):
 def test_replay_does_not_depend_on_the_hash_seed(seed: str):
     code = (
         "import golden_flows, record, pathlib\n"
-        "from holdfast.testing.replaying import replay_journal\n"
+        "from holdfast.testing.journal_replay import replay_journal\n"
         "for path in sorted(record.HERE.glob('*/*.json')):\n"
         "    trace = record.trace_of(replay_journal(path))\n"
         "    assert trace.encode() == path.with_suffix('.trace').read_bytes(), path\n"

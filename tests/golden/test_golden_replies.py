@@ -11,7 +11,7 @@ from golden_replies import REPLIES
 from record_replies import CURRENT, FOLDER
 
 from holdfast.agents.models import reply
-from holdfast.client.recorded_reply import PlainCall, plain_reply
+from holdfast.reports.recorded_reply import PlainCall, plain_reply
 
 RECORDS = sorted(FOLDER.glob("*/*.json"))
 

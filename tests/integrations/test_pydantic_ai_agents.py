@@ -20,8 +20,8 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from holdfast import DefinitionError, UsageError, workflow
 from holdfast.integrations.pydantic_ai import Durable
-from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
-from holdfast.worker.loading import load
+from holdfast.integrations.pydantic_ai.operation_codec import OPERATIONS
+from holdfast.worker.workflow_loader import load
 
 
 async def look(place: str) -> str:

@@ -20,9 +20,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_graph import End
 
 from holdfast import Client, RunNotFound, RunState, Runtime, UsageError, ask
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
-from holdfast.integrations.pydantic_ai.calls import Call
+from holdfast.integrations.pydantic_ai.agent_call import Call
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio

@@ -34,9 +34,9 @@ from holdfast import (
     current_step,
     step,
 )
-from holdfast.client.recorded_reply import plain_reply
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
+from holdfast.reports.recorded_reply import plain_reply
 from holdfast.testing import Runner, ScriptedModel
 from holdfast.testing import call as scripted
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.platform import run_load
+from benchmarks.platform_load import run_load
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 

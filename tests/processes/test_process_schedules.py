@@ -6,7 +6,7 @@ import time
 
 from app_processes import World, until
 
-from holdfast.core.schedules import tick_id
+from holdfast.admission.calendars import tick_id
 
 ON_POSTGRES = ("test_every_tick_starts_one_run_while_workers_are_killed",)
 """What always runs on PostgreSQL, too."""

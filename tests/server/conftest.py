@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import queueing
+from holdfast.services import queue_options
 from own_worlds import own_definitions
 
 
@@ -17,4 +17,4 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     with own_definitions():
         yield
-    queueing.forget()
+    queue_options.forget()

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from holdfast.server.app import App, Settings, create_app
-from holdfast.server.serve import Server
+from holdfast.server.uvicorn_server import Server
 
 
 @dataclass

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import httpx2
 
-from holdfast.client.keys import create_key
 from holdfast.server.app import App, Settings, create_app
+from holdfast.services.api_keys import create_key
 
 
 @dataclass

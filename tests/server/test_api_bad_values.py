@@ -7,7 +7,7 @@ import json
 import pytest
 from serving import serving
 
-from holdfast.server.streams import Sent
+from holdfast.server.http.server_sent_events import Sent
 from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio

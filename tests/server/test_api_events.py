@@ -13,7 +13,7 @@ from serving import Served, serving
 from working import working
 
 from holdfast import ask, step, wait_for_signal, workflow
-from holdfast.client.keys import revoke_key
+from holdfast.services.api_keys import revoke_key
 
 pytestmark = pytest.mark.asyncio
 

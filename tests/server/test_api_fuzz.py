@@ -33,7 +33,7 @@ from serving import serving
 from holdfast import __version__
 from holdfast.server.app import Settings
 from holdfast.server.endpoints import ENDPOINTS
-from holdfast.server.openapi import document
+from holdfast.server.http.openapi import document
 
 KEYS = ("security", "securitySchemes")
 

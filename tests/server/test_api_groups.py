@@ -12,9 +12,9 @@ from serving import Served, serving
 from working import working
 
 from holdfast import ask, step, workflow
-from holdfast.client.wire import from_wire, to_wire
+from holdfast.admission.usage import Usage
 from holdfast.core.records import Kind, Record
-from holdfast.core.usage import Usage
+from holdfast.services.wire_values import from_wire, to_wire
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.operations import AppendRecord
 

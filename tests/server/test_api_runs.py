@@ -11,9 +11,9 @@ from serving import serving
 from working import working
 
 from holdfast import step, wait_for_signal, workflow
-from holdfast.client.wire import from_wire, to_wire
 from holdfast.errors import RunConflict
-from holdfast.server.endpoints import control
+from holdfast.server.endpoints import run_control
+from holdfast.services.wire_values import from_wire, to_wire
 
 pytestmark = pytest.mark.asyncio
 
@@ -230,12 +230,12 @@ async def test_a_fork_goes_on_from_a_step_and_is_made_once():
 
 
 async def test_a_fork_that_the_same_request_makes_at_the_same_moment_is_found(monkeypatch: pytest.MonkeyPatch):
-    plain = control.fork_run
+    plain = run_control.fork_run
 
     async def fork_behind_another(*args: Any, **kwargs: Any) -> Any:
         raise RunConflict("the id is taken", (await plain(*args, **kwargs)).id)
 
-    monkeypatch.setattr(control, "fork_run", fork_behind_another)
+    monkeypatch.setattr(run_control, "fork_run", fork_behind_another)
     async with serving() as served, working(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]

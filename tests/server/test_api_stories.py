@@ -14,8 +14,8 @@ from serving import serving
 from working import working
 
 from holdfast import Agent, RunFailed, step, tool, workflow
-from holdfast.client.wire import VALUES, from_wire
 from holdfast.core.records import Kind, Record
+from holdfast.services.wire_values import VALUES, from_wire
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord
 from holdfast.testing import ScriptedModel, call

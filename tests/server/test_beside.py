@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.server.beside import look_after, meanwhile
+from holdfast.server.background.tasks import look_after, meanwhile
 from holdfast.server.tenants import Tenant, Tenants
 
 pytestmark = pytest.mark.asyncio

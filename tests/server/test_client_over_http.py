@@ -38,17 +38,17 @@ from holdfast import (
     workflow,
 )
 from holdfast.client import backend
-from holdfast.client.addresses import ClientAddresses
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.http.parts import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.http.problems import KINDS
-from holdfast.client.keys import ClientKeys
-from holdfast.client.memories import ClientMemory
-from holdfast.client.policies import ClientPolicies
-from holdfast.client.queues import ClientQueues
-from holdfast.client.schedules import ClientSchedules
+from holdfast.client.http.resources import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.store_backend import StoreBackend
-from holdfast.server.problems import _KINDS
+from holdfast.server.http.problems import _KINDS
+from holdfast.services.addresses import ClientAddresses
+from holdfast.services.api_keys import ClientKeys
+from holdfast.services.memories import ClientMemory
+from holdfast.services.policies import ClientPolicies
+from holdfast.services.queues import ClientQueues
+from holdfast.services.schedules import ClientSchedules
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

@@ -13,11 +13,12 @@ import pytest
 import pytest_asyncio
 from serving import Clock, Served, serving
 
-from holdfast.client import json_schemas
 from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
-from holdfast.server.delivering import listeners, sweeping
-from holdfast.server.delivering.sweeping import sweep
+from holdfast.server.background import sweeper
+from holdfast.server.background.sweeper import sweep
+from holdfast.server.deliveries import listener_registry
+from holdfast.services import json_schemas
 from holdfast.stores.leases import LeaseWindow
 
 pytestmark = pytest.mark.asyncio
@@ -431,7 +432,7 @@ async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: W
 async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listeners, "MOST_KNOWN", 2)
+    monkeypatch.setattr(listener_registry, "MOST_KNOWN", 2)
     for number in range(5):
         await world.send("quick", number)
         await world.on(await world.take("quick"), "complete")
@@ -479,7 +480,7 @@ async def test_a_form_is_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPa
         threads.add(threading.current_thread())
         return plain(*given)
 
-    monkeypatch.setattr("holdfast.client.approvals.find_faults", watched)
+    monkeypatch.setattr("holdfast.services.approvals.find_faults", watched)
     monkeypatch.setattr(
         "holdfast.server.endpoints.deliveries.check_schema", lambda *given: threads.add(threading.current_thread())
     )
@@ -529,4 +530,4 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
 async def swept(platform: Any, tenant: Any) -> None:
     """One sweep, as the server makes it."""
     async with asyncio.timeout(20):
-        await sweeping.sweep_once(platform, tenant, trims=False)
+        await sweeper.sweep_once(platform, tenant, trims=False)

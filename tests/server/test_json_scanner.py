@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.server import json_scanner
-from holdfast.server.json_scanner import JsonLimit, JsonScanner, scan
+from holdfast.server.http import json_scanner
+from holdfast.server.http.json_scanner import JsonLimit, JsonScanner, scan
 
 texts = st.text(st.sampled_from('a"\\[]{},:1eE+.NI \n\u00fc'), max_size=8)
 values = st.recursive(

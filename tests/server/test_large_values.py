@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from serving import Served, serving
 
-from holdfast.client.large_work import LARGE
 from holdfast.codec import canonical, tags
 from holdfast.core.states import RunState
-from holdfast.server import problems
-from holdfast.server.webhooks.answers import Completed, Failed, meaning
-from holdfast.server.webhooks.posting import Answer
+from holdfast.server.http import problems
+from holdfast.server.webhooks.http_client import Answer
+from holdfast.server.webhooks.response_outcomes import Completed, Failed, meaning
+from holdfast.services.thread_offload import LARGE
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import FinishRun
 

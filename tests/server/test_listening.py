@@ -16,15 +16,14 @@ import pytest
 from live import Live, live
 from pydantic import BaseModel
 
-from holdfast import Client, RunFailed, StepOutcomeUnknown, UsageError
-from holdfast.client.deliveries import Delivery
+from holdfast import Client, RunFailed, StepOutcomeUnknown, UsageError, background_tasks
+from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import StepUsage
-from holdfast.client.http.listening import HttpListener
+from holdfast.client.http.listener import HttpListener
 from holdfast.client.http.transport import Transport
-from holdfast.client.keys import create_key
-from holdfast.core import tasks
 from holdfast.errors import ApprovalTimedOut, DeliveryLost, NotAllowed, Unauthenticated
-from holdfast.server.delivering import listeners
+from holdfast.server.deliveries import listener_registry
+from holdfast.services.api_keys import create_key
 from holdfast.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -212,7 +211,7 @@ async def test_a_defect_that_shows_once_stops_nobody_who_listens(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: type[Any], name: str
 ):
     """Whatever works in the background begins again after an exception that nobody has thought of."""
-    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(background_tasks, "FIRST_PAUSE", 0.01)
     real, failed = getattr(where, name), []
 
     def fail_once(*args: Any, **kwargs: Any) -> Any:
@@ -362,7 +361,7 @@ async def poll(call: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
 
 
 async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listeners, "GRACE", 0.1)
+    monkeypatch.setattr(listener_registry, "GRACE", 0.1)
     charged: list[str] = []
     begun = asyncio.Event()
     async with world() as here:

@@ -19,12 +19,12 @@ from live import live
 
 from free_ports import free_port
 from holdfast import Client
-from holdfast.client.deliveries import Delivery
+from holdfast.client.delivery import Delivery
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.listening_sync import SyncDelivery
+from holdfast.client.sync_listener import SyncDelivery
 from holdfast.errors import DeliveryLost
 from holdfast.server.app import create_app
-from holdfast.server.delivering import listeners
+from holdfast.server.deliveries import listener_registry
 
 pytestmark = pytest.mark.asyncio
 
@@ -176,7 +176,7 @@ async def client_put(address: str, name: str, **settings: Any) -> None:
 
 
 async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listeners, "GRACE", 0.1)
+    monkeypatch.setattr(listener_registry, "GRACE", 0.1)
     async with asyncio.timeout(60), live() as server, Client(server.address) as client:
         calls: list[str] = []
         has_begun, is_elsewhere, is_over = asyncio.Event(), asyncio.Event(), asyncio.Event()

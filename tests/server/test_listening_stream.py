@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from live import Live, live
 
-from holdfast.server.delivering import listeners
-from holdfast.server.delivering.taking import Listener
+from holdfast.server.deliveries import listener_registry
+from holdfast.server.deliveries.listener_session import Listener
 from holdfast.stores.operations import NewRun, Run, StartRun
 
 pytestmark = pytest.mark.asyncio
@@ -49,7 +49,7 @@ async def test_deliveries_come_as_many_as_the_listener_can_hold():
 
 
 async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listeners, "GRACE", 0.2)
+    monkeypatch.setattr(listener_registry, "GRACE", 0.2)
     async with live() as server:
         run = await send(server, 1)
         async with server.stream("/v1/addresses/stream/listen") as events:

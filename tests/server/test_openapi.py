@@ -11,7 +11,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from holdfast.server.endpoints import ENDPOINTS
-from holdfast.server.openapi import document
+from holdfast.server.http.openapi import document
 
 
 @pytest.fixture(scope="module")

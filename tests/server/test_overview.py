@@ -14,10 +14,10 @@ from serving import Clock, Served, serving
 from working import working
 
 from holdfast import wait_for_signal, workflow
-from holdfast.client import health
-from holdfast.server import changes
 from holdfast.server.app import Settings
+from holdfast.server.background import overview_feed
 from holdfast.server.endpoints import runs
+from holdfast.services import health
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.memory.store import MemoryStore
 
@@ -44,7 +44,7 @@ async def start(served: Served, name: str, wait: str) -> None:
 async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_counting(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(changes, "MOST_ENDED", 2)
+    monkeypatch.setattr(overview_feed, "MOST_ENDED", 2)
     monkeypatch.setattr(health, "MOST_ENDED", 2)
     async with serving() as served, working(served):
         for name, state in {"a": "completed", "b": "completed", "c": "completed", "bad": "failed"}.items():
@@ -63,8 +63,8 @@ async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_
 
 
 async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(changes, "AT_MOST_EVERY", 0.5)
-    monkeypatch.setattr(changes, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(overview_feed, "AT_MOST_EVERY", 0.5)
+    monkeypatch.setattr(overview_feed, "LOOK_EVERY", 60.0)
     counted: list[int | None] = []
     count_runs = MemoryStore.count_runs
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
-from holdfast.server.policing import keep_policies
+from holdfast.server.background.policy_enforcer import keep_policies
 from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio

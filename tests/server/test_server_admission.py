@@ -11,10 +11,10 @@ import pytest
 from live import live
 from serving import Clock, Served, serving
 
-from holdfast.server import auditing
 from holdfast.server.app import Settings
-from holdfast.server.endpoints import service
-from holdfast.stores.auditing import NewAudit
+from holdfast.server.auth import audit_log
+from holdfast.server.endpoints import server_info
+from holdfast.stores.audit_log import NewAudit
 
 pytestmark = pytest.mark.asyncio
 
@@ -90,8 +90,8 @@ async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log
             assert answer.status_code == 403
         await denied.delete("/v1/schedules/nightly")
         store = await served.app.platform.tenants.home()
-        assert len(await store.audit(limit=1000)) == auditing.IN_FULL
-        clock.now += auditing.WINDOW
+        assert len(await store.audit(limit=1000)) == audit_log.IN_FULL
+        clock.now += audit_log.WINDOW
         await denied.put("/v1/addresses/jobs", json={})  # the next window begins
         newest = [one.what for one in await store.audit(limit=3)]
         told = {(one.action, one.outcome, one.target, one.name) for one in newest}
@@ -114,7 +114,7 @@ async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pyte
             await plain(entries)
 
         monkeypatch.setattr(store, "note_audit", note_audit)
-        for _ in range(auditing.IN_FULL + 5):
+        for _ in range(audit_log.IN_FULL + 5):
             await denied.put("/v1/addresses/jobs", json={})
     assert noted[-1].target == "5 more requests, the last for jobs"
 
@@ -185,8 +185,8 @@ async def test_the_openapi_document_is_made_once_and_has_a_tag(monkeypatch: pyte
     async with serving() as served:
         anybody = served.caller(remote="10.0.0.1")
         first = await anybody.get("/v1/openapi.json")
-        monkeypatch.setattr(service, "to_text", None)  # would fail
-        monkeypatch.setattr(service, "document", None)
+        monkeypatch.setattr(server_info, "to_text", None)  # would fail
+        monkeypatch.setattr(server_info, "document", None)
         again = await anybody.get("/v1/openapi.json")
         assert (again.status_code, again.content) == (200, first.content)
         assert again.headers["cache-control"] == "no-cache"

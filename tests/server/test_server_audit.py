@@ -12,11 +12,11 @@ from serving import Clock, serving
 
 from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
-from holdfast.server.auditing import Auditor
-from holdfast.server.problems import Problem
-from holdfast.server.rates import Rates
-from holdfast.server.remotes import network_of
-from holdfast.stores.auditing import NewAudit
+from holdfast.server.auth.audit_log import Auditor
+from holdfast.server.auth.rate_limits import Rates
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.remote_addresses import network_of
+from holdfast.stores.audit_log import NewAudit
 from holdfast.stores.contract import Store
 
 pytestmark = pytest.mark.asyncio

@@ -10,8 +10,8 @@ import pytest
 from serving import Served, serving
 
 from holdfast.server.app import Settings
-from holdfast.server.bodies import IN_ALL, PER_CALLER
-from holdfast.server.problems import Problem
+from holdfast.server.http.body_budget import IN_ALL, PER_CALLER
+from holdfast.server.http.problems import Problem
 
 pytestmark = pytest.mark.asyncio
 

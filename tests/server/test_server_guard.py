@@ -14,12 +14,12 @@ from serving import Served, serving
 from starlette.responses import StreamingResponse
 
 from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
-from holdfast.server.api import Api
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
-from holdfast.server.json_scanner import JsonLimit, scan
-from holdfast.server.problems import problem_of
-from holdfast.server.streams import Sent, event_stream
+from holdfast.server.http.json_scanner import JsonLimit, scan
+from holdfast.server.http.problems import problem_of
+from holdfast.server.http.router import Api
+from holdfast.server.http.server_sent_events import Sent, event_stream
 
 pytestmark = pytest.mark.asyncio
 

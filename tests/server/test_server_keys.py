@@ -14,12 +14,12 @@ import pytest
 from live import live
 from serving import Clock, Served, serving
 
-from holdfast.client import keys as kept_keys
-from holdfast.client.keys import create_key, read_keys, revoke_key
 from holdfast.errors import UsageError
-from holdfast.server import keys as server_keys
 from holdfast.server.app import Settings
-from holdfast.server.scopes import Scope, allows
+from holdfast.server.auth import authenticator as server_keys
+from holdfast.server.auth.scopes import Scope, allows
+from holdfast.services import api_keys as kept_keys
+from holdfast.services.api_keys import create_key, read_keys, revoke_key
 
 pytestmark = pytest.mark.asyncio
 

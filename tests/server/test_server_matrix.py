@@ -26,10 +26,10 @@ import httpx2
 import pytest
 from serving import Clock, Served, serving
 
-from holdfast.client.keys import revoke_key
-from holdfast.server.api import Endpoint
 from holdfast.server.app import Settings
 from holdfast.server.endpoints import ENDPOINTS
+from holdfast.server.http.router import Endpoint
+from holdfast.services.api_keys import revoke_key
 from holdfast.stores.contract import RunFilter
 
 pytestmark = pytest.mark.asyncio

@@ -16,9 +16,9 @@ import pytest
 from live import Live, live
 
 from holdfast.errors import UsageError
-from holdfast.server import connections, guard
+from holdfast.server import serve
 from holdfast.server.app import Settings
-from holdfast.server.serve import serve
+from holdfast.server.http import http_connection, request_guard
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,8 +71,8 @@ def problem_in(heard: bytes) -> tuple[int, str]:
 async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_trickle(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.3)
     async with live() as server:
         silent = await Wire.to(server)
         slow_head = await Wire.to(server)
@@ -107,7 +107,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "STALL_SECONDS", 0.3)
     async with live() as server:
         host, port = server.address.removeprefix("http://").split(":")
         reader = socket.socket()

@@ -12,8 +12,8 @@ import pytest
 from live import live
 
 from holdfast import Client, Runtime, step, workflow
-from holdfast.client.tailing import Happening
 from holdfast.errors import InputError
+from holdfast.reports.tail import Happening
 
 pytestmark = pytest.mark.asyncio
 

@@ -19,7 +19,7 @@ from serving import serving
 
 from free_ports import free_port
 from holdfast.server.app import Settings
-from holdfast.server.webhooks import sending
+from holdfast.server.webhooks import sender
 
 pytestmark = pytest.mark.asyncio
 
@@ -106,7 +106,7 @@ async def test_a_receiver_that_is_away_for_a_while_gets_it_when_it_is_back(tmp_p
 
 
 async def test_several_servers_send_each_delivery_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sending, "EVERY", 0.02)
+    monkeypatch.setattr(sender, "EVERY", 0.02)
     settings = Settings(allow_webhooks_to=("127.0.0.1",))
     async with receiving() as receiver, AsyncExitStack() as stack:
         servers = [
@@ -128,7 +128,7 @@ async def test_the_receiver_in_node_of_the_docs(tmp_path: Path, monkeypatch: pyt
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node here")
-    monkeypatch.setattr(sending, "EVERY", 0.02)
+    monkeypatch.setattr(sender, "EVERY", 0.02)
     page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
     [code] = re.findall(r"^```js\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "receiver.js").write_text(code)

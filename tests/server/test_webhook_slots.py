@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.server.webhooks.slots import RequestSlots
+from holdfast.server.webhooks.request_slots import RequestSlots
 
 pytestmark = pytest.mark.asyncio
 

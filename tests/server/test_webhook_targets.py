@@ -13,9 +13,9 @@ import trustme
 from receiver import Reply, receiving
 
 from holdfast.errors import UsageError
-from holdfast.server.webhooks import targets
-from holdfast.server.webhooks.posting import NotAnswered, Poster
-from holdfast.server.webhooks.targets import Targets, is_public
+from holdfast.server.webhooks import target_policy
+from holdfast.server.webhooks.http_client import NotAnswered, Poster
+from holdfast.server.webhooks.target_policy import Targets, is_public
 
 pytestmark = pytest.mark.asyncio
 
@@ -226,7 +226,7 @@ async def test_tls_asks_for_the_name_and_believes_only_its_certificate(monkeypat
 
 
 async def test_a_redirect_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(targets, "is_public", lambda address: address == "127.0.0.1")  # so that it can be reached
+    monkeypatch.setattr(target_policy, "is_public", lambda address: address == "127.0.0.1")  # so that it can be reached
     context = tls_for("hooks.test", tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     async with receiving(tls=context) as receiver:

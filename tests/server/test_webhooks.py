@@ -15,14 +15,14 @@ import pytest
 from receiver import Got, Receiver, Reply, receiving
 from serving import Clock, Served, serving
 
-from holdfast.client.webhooks import verify
 from holdfast.errors import UsageError, WebhookRefused
 from holdfast.server.app import Settings
-from holdfast.server.delivering.history import read_deliveries
-from holdfast.server.delivering.sweeping import sweep
-from holdfast.server.webhooks import sending
-from holdfast.server.webhooks.answers import pause_before
+from holdfast.server.background.sweeper import sweep
+from holdfast.server.deliveries.history import read_deliveries
+from holdfast.server.webhooks import sender
+from holdfast.server.webhooks.response_outcomes import pause_before
 from holdfast.stores.leases import LeaseWindow
+from holdfast.webhooks import verify
 
 pytestmark = pytest.mark.asyncio
 
@@ -92,7 +92,7 @@ async def a_world(**settings: Any) -> AsyncGenerator[World]:
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "EVERY", 0.02)
+    monkeypatch.setattr(sender, "EVERY", 0.02)
 
 
 async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
@@ -260,7 +260,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_not_waited_for_and_a_c
     async with a_world() as world:
         await world.hook("slow", lease=86400, webhook_timeout=1)
         await world.hook("cancelled", lease=60)
-        monkeypatch.setattr(sending, "BEAT", 0.05)
+        monkeypatch.setattr(sender, "BEAT", 0.05)
 
         async def answering(_: Got) -> Reply:
             await asyncio.sleep(60)
@@ -325,8 +325,8 @@ async def test_settings_that_change_count_from_the_next_delivery_on():
 
 
 async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sending, "AT_ONCE", 3)
-    monkeypatch.setattr(sending, "IN_ALL", 5)
+    monkeypatch.setattr(sender, "AT_ONCE", 3)
+    monkeypatch.setattr(sender, "IN_ALL", 5)
     async with a_world() as world:
         at_once = {"one": 0, "two": 0}
         most = {"one": 0, "two": 0, "both": 0}
@@ -358,8 +358,8 @@ async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_receiver_that_does_not_answer_stops_no_other_namespace(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sending, "PER_NAMESPACE", 2)
-    monkeypatch.setattr(sending, "IN_ALL", 3)
+    monkeypatch.setattr(sender, "PER_NAMESPACE", 2)
+    monkeypatch.setattr(sender, "IN_ALL", 3)
     async with a_world() as world:
         answered = asyncio.Event()
 
@@ -388,17 +388,17 @@ async def test_a_receiver_that_does_not_answer_stops_no_other_namespace(monkeypa
 async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everything_else_back(
     monkeypatch: pytest.MonkeyPatch, in_time: bool
 ):
-    monkeypatch.setattr(sending, "LAST_ANSWERS", 10 if in_time else 0.3)
-    monkeypatch.setattr(sending, "IN_ALL", 1)
+    monkeypatch.setattr(sender, "LAST_ANSWERS", 10 if in_time else 0.3)
+    monkeypatch.setattr(sender, "IN_ALL", 1)
     second_taken = asyncio.Event()
 
-    class WatchedErrand(sending.Errand):
+    class WatchedErrand(sender.Errand):
         async def run(self, *args: Any) -> None:
             if world.receiver.got:
                 second_taken.set()
             await super().run(*args)
 
-    monkeypatch.setattr(sending, "Errand", WatchedErrand)
+    monkeypatch.setattr(sender, "Errand", WatchedErrand)
     async with a_world() as world:
         answered = asyncio.Event()
 

@@ -9,7 +9,7 @@ from serving import Served
 
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
-from holdfast.engine.engine import JournalEngine
+from holdfast.engine.journal_engine import JournalEngine
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from simulation.fleet import Tally, run_many
 from simulation.mutants import MUTANTS, Mutant, hunt, hunt_by_name
+from simulation.seed_runner import Tally, run_many
 from simulation.world import Broken, run_seed
 
 ROOT = Path(__file__).parent.parent.parent

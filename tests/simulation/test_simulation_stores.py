@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import postgres_server
 import pytest
-from simulation.fleet import Tally, run_many
+from simulation.seed_runner import Tally, run_many
 from simulation.sql_stores import SQLITE, Place, opened
 from simulation.world import Broken, run_seed
 

@@ -15,10 +15,10 @@ from store_values import Clock
 
 from holdfast.codec import AesEncryption
 from holdfast.stores.contract import Store
+from holdfast.stores.encrypted import SealedStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.workers import lock_class
-from holdfast.stores.sealing import SealedStore
 from holdfast.stores.sqlite import SqliteStore
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from store_values import ALL, a_worker, start
 
-from holdfast.core.queues import QueueLimits
-from holdfast.core.rates import Rate
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.rates import Rate
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import KeptQueue, NewQueue
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.queues import QueueLimits
-from holdfast.core.rates import Rate, RateState
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.rates import Rate, RateState
+from holdfast.admission.usage import Limits, Shortage, Usage
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Shortage, Usage
 from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, RunUsage
 from holdfast.stores.memories import DeleteMemory, PutMemory
@@ -45,7 +45,7 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.queues import KeptQueue, QueueKey
-from holdfast.stores.serving import served_name
+from holdfast.stores.served_versions import served_name
 
 SPACES = ["ann", "bob"]
 PENDING, RUNNING, WAITING = RunState.PENDING, RunState.RUNNING, RunState.WAITING

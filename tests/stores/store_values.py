@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.admission.usage import Usage
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.stores.contract import NewWorker, Store
 from holdfast.stores.operations import (
     AppendRecord,

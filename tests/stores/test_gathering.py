@@ -10,7 +10,7 @@ from store_values import start
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import Answer, Op, ReleaseRun, Verdict
-from holdfast.stores.sql.gathering import MOST, Gathering
+from holdfast.stores.sql.group_commit import MOST, Gathering
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio

@@ -34,9 +34,9 @@ from holdfast.errors import (
 )
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.adapters import Blobs, Floats, Ints, Texts, escaped, unescaped
+from holdfast.stores.postgres.connection_worker import ATTEMPTS, Line
 from holdfast.stores.postgres.connections import Connection, connect, split_url
-from holdfast.stores.postgres.faults import is_conflict, is_lost, outcome_is_unknown, translated
-from holdfast.stores.postgres.lines import ATTEMPTS, Line
+from holdfast.stores.postgres.errors import is_conflict, is_lost, outcome_is_unknown, translated
 from holdfast.stores.sql.database import Collision
 from holdfast.stores.urls import shown_url
 
@@ -479,7 +479,7 @@ class TestLines:
     async def test_collisions_are_done_again_so_many_times(
         self, opened: Opened, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("holdfast.stores.postgres.lines._FIRST_NAP", 0)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_NAP", 0)
         connection.execute("CREATE TABLE IF NOT EXISTS collided (n int)")
         times = 0
 
@@ -511,8 +511,8 @@ class TestLines:
         away.line.close()
 
     async def test_closing_ends_the_wait_for_a_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.stores.postgres.lines._LONGEST_PAUSE", 100)
-        monkeypatch.setattr("holdfast.stores.postgres.lines._FIRST_PAUSE", 100)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._LONGEST_PAUSE", 100)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_PAUSE", 100)
         away = Opened(f"postgresql:///d?host={tmp_path}")
         with pytest.raises(StoreUnavailable):
             await away.line.do(lambda d: d.one("SELECT 1"))

@@ -18,10 +18,10 @@ from store_values import new_run
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.trips import Sent
+from holdfast.stores.postgres.pipeline import Sent
 from holdfast.stores.sql.database import Collision, Row
 from holdfast.stores.sql.rows import run_row as columns_of
-from holdfast.stores.words import MOST
+from holdfast.stores.text_search import MOST
 
 WORKER = 1
 

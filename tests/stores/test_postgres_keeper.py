@@ -19,9 +19,9 @@ from postgres_server import database
 from postgres_trouble import Database, Pooler, Server
 
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
-from holdfast.stores.postgres import keeper as keeping
+from holdfast.stores.postgres import worker_session as keeping
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.keeper import SERVER_BEGAN, Keeper
+from holdfast.stores.postgres.worker_session import SERVER_BEGAN, Keeper
 from holdfast.stores.urls import shown_url
 
 pytestmark = pytest.mark.asyncio

@@ -16,7 +16,7 @@ from store_values import Clock, append, do, finish, hold, new_run, start
 from holdfast.stores.operations import ReopenRun, StartRun, Verdict
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.pruning import Pruning, Why
+from holdfast.stores.retention import Pruning, Why
 
 pytestmark = pytest.mark.asyncio
 

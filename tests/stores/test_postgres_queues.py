@@ -21,7 +21,7 @@ from holdfast.stores.operations import CancelRun, ReleaseRun, StartRun
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.sql.queues import AT_A_TIME
+from holdfast.stores.sql.queue_settings import AT_A_TIME
 
 pytestmark = pytest.mark.asyncio
 

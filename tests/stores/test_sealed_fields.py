@@ -17,19 +17,19 @@ from holdfast.core.records import Attempt, Record, Signal
 from holdfast.stores import (
     approvals,
     archives,
-    auditing,
+    audit_log,
     contract,
     documents,
+    journal_pages,
+    live_events,
     memories,
-    notices,
     operations,
-    outlines,
     schedules,
 )
 from holdfast.stores.contract import Store
+from holdfast.stores.encrypted import SealedStore, encrypted_fields
+from holdfast.stores.encrypted.encrypted_fields import Way
 from holdfast.stores.operations import Notice, Op
-from holdfast.stores.sealing import SealedStore, fields
-from holdfast.stores.sealing.fields import Way
 
 SEALED = set(
     """
@@ -79,22 +79,22 @@ READABLE = set(
     Belongings.signal_keys ArchivedLink.child
     """.split()  # noqa: SIM905
 )
-"""What a database must look at, or what names something: see ``stores.sealing.store``. (``Memory.text`` is what was
+"""What a database must look at, or what names something: see ``stores.encrypted.store``. (``Memory.text`` is what was
 kept before encryption was switched on.)"""
 
 WAYS: dict[Any, Callable[[Any, Way], Any]] = {
-    **dict.fromkeys(typing.get_args(Op), fields.of_op),
-    operations.Started: fields.of_answer,
-    operations.Run: fields.of_run,
-    contract.History: fields.of_history,
-    notices.Feed: fields.of_feed,
-    outlines.Outline: fields.of_outline,
-    approvals.Approval: fields.of_approval,
-    memories.Memory: fields.of_memory,
-    documents.Document: fields.of_document,
-    schedules.NewSchedule: fields.of_new_schedule,
-    schedules.Schedule: fields.of_schedule,
-    archives.Archived: fields.of_archived,
+    **dict.fromkeys(typing.get_args(Op), encrypted_fields.of_op),
+    operations.Started: encrypted_fields.of_answer,
+    operations.Run: encrypted_fields.of_run,
+    contract.History: encrypted_fields.of_history,
+    live_events.Feed: encrypted_fields.of_feed,
+    journal_pages.Outline: encrypted_fields.of_outline,
+    approvals.Approval: encrypted_fields.of_approval,
+    memories.Memory: encrypted_fields.of_memory,
+    documents.Document: encrypted_fields.of_document,
+    schedules.NewSchedule: encrypted_fields.of_new_schedule,
+    schedules.Schedule: encrypted_fields.of_schedule,
+    archives.Archived: encrypted_fields.of_archived,
 }
 """What goes in and out of a store, and what is done to it there."""
 
@@ -106,11 +106,11 @@ NAMES = {
         approvals,
         archives,
         memories,
-        notices,
-        outlines,
+        live_events,
+        journal_pages,
         schedules,
         documents,
-        auditing,
+        audit_log,
     )
     for name, value in vars(module).items()
 } | {"Archived": archives.Archived, "Belongings": archives.Belongings}
@@ -243,20 +243,20 @@ def test_methods_that_take_bytes_as_they_are_are_known():
 
 
 def begun(**told: Any) -> Notice:
-    return Notice(0, "1.1.0", -1, notices.BEGUN, json.dumps(told).encode(), 1.0)
+    return Notice(0, "1.1.0", -1, live_events.BEGUN, json.dumps(told).encode(), 1.0)
 
 
 def test_of_a_step_that_has_begun_only_the_arguments_are_sealed():
     told = {"name": "pay", "what": "step", "arguments": "card='4711'", "attempt": 2}
-    sealed = fields.of_notice(begun(**told), SEALING)
+    sealed = encrypted_fields.of_notice(begun(**told), SEALING)
     assert json.loads(sealed.data) == told | {"arguments": "sealedcard='4711'"}
     for other in (begun(name="a child", what="child", run="r"), begun(name="no arguments", arguments="")):
-        assert fields.of_notice(other, Way(bytes, str)) == other
+        assert encrypted_fields.of_notice(other, Way(bytes, str)) == other
     odd = begun()._replace(data=b"[]")
-    assert fields.of_notice(odd, SEALING) == odd
+    assert encrypted_fields.of_notice(odd, SEALING) == odd
 
 
 def test_a_missing_value_stays_missing():
-    assert fields.of_record(Record(0, 2, 0, "", True, None, 1.0), SEALING).payload is None  # type: ignore[arg-type]
-    assert fields.of_attempt(Attempt(0, 1), SEALING)[3] is None
-    assert fields.of_signal(Signal(1, "go", b"1", 1.0), SEALING).payload == b"sealed1"
+    assert encrypted_fields.of_record(Record(0, 2, 0, "", True, None, 1.0), SEALING).payload is None  # type: ignore[arg-type]
+    assert encrypted_fields.of_attempt(Attempt(0, 1), SEALING)[3] is None
+    assert encrypted_fields.of_signal(Signal(1, "go", b"1", 1.0), SEALING).payload == b"sealed1"

@@ -29,18 +29,18 @@ from store_values import (
     start,
 )
 
-from holdfast.client import hooks
 from holdfast.codec import AesEncryption, is_sealed
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable, UndecryptableValue, UsageError
+from holdfast.services import webhook_settings
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.contract import INLINE, RunFilter, Store
+from holdfast.stores.encrypted import SealedStore, beneath
+from holdfast.stores.live_events import BEGUN
 from holdfast.stores.memories import PutMemory
-from holdfast.stores.notices import BEGUN
 from holdfast.stores.operations import Answer, Notice, Op, StartRun, TellNotices
 from holdfast.stores.schedules import NewSchedule
-from holdfast.stores.sealing import SealedStore, beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import open_store
 
@@ -106,9 +106,9 @@ async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, s
         PutMemory("ann", "likes", SECRET, "xylophone", 1.0),
     )
     await sealed.put_schedules([NewSchedule("s", "etl", "every 60", SECRET)])
-    secret = await hooks.set_webhook(sealed, "agent", "https://xylophone.example")
+    secret = await webhook_settings.set_webhook(sealed, "agent", "https://xylophone.example")
     assert secret is not None
-    hook = await hooks.find_webhook(sealed, "agent")
+    hook = await webhook_settings.find_webhook(sealed, "agent")
     assert hook is not None
     assert hook.secret == secret
     transaction = await sealed.begin_step(run, Attempt(4, 1, name="pay"), plain=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.stores.contract import Worker
-from holdfast.stores.serving import refuse_version, served_name, split_name, why_unserved
+from holdfast.stores.served_versions import refuse_version, served_name, split_name, why_unserved
 
 
 def serving(*names: str, queues: tuple[str, ...] | None = None) -> Worker:

@@ -16,8 +16,8 @@ from store_values import do, new_run
 
 from holdfast.errors import StoreCorrupt, StoreUnavailable
 from holdfast.stores.operations import StartRun
-from holdfast.stores.sqlite import SqliteStore, faults
-from holdfast.stores.sqlite.faults import store_error
+from holdfast.stores.sqlite import SqliteStore, errors
+from holdfast.stores.sqlite.errors import store_error
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_a_file_that_takes_too_long_to_check_is_called_damaged_with_a_way_
     store = SqliteStore(path)
     await store.open()
     await do(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
-    monkeypatch.setattr(faults, "CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(errors, "CHECK_SECONDS", -1.0)
     told = store_error(malformed(), path)
     await store.close()
     assert isinstance(told, StoreCorrupt)

@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import StartRun
 from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
-from holdfast.stores.sqlite import SqliteStore, connections, lines
+from holdfast.stores.sqlite import SqliteStore, connection_worker, connections
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.statements import STATEMENTS
 
@@ -486,7 +486,7 @@ async def test_a_new_file_that_another_process_is_writing_is_waited_for(path: Pa
 async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
     run = await hold(store)
-    monkeypatch.setattr(lines, "PATIENCE", 0.1)
+    monkeypatch.setattr(connection_worker, "PATIENCE", 0.1)
     keeper = hold_the_lock(path, 0.6)
     for ops in ([append(run, 1)], [append(run, 1), signal()]):
         with pytest.raises(StoreLocked, match="locked by another connection"):
@@ -514,7 +514,7 @@ async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e9], ids=["thread", "inline"])
 async def test_both_ways_of_committing_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float):
-    monkeypatch.setattr(lines, "INLINE_SECONDS", seconds)
+    monkeypatch.setattr(connection_worker, "INLINE_SECONDS", seconds)
     store = await opened(path)
     run = await hold(store)
     for seq in range(1, 200):

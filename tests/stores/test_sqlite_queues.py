@@ -10,7 +10,7 @@ import pytest_asyncio
 from queue_values import QUEUE, fill, ids, limited, limits, wake
 from store_values import ALL, Clock, append, do, finish, new_run, row, start
 
-from holdfast.core.usage import Usage
+from holdfast.admission.usage import Usage
 from holdfast.stores.contract import INLINE
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from store_values import ALL, DONE, FLOW, append, child_of, do, finish, hold, mailbox, reserve, start
 
+from holdfast.admission.usage import Limits, Shortage, Usage
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Shortage, Usage
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import SetBudget
 from holdfast.stores.sqlite import SqliteStore

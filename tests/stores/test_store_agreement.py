@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from queue_values import limits
 from store_values import ALL, FLOW, Clock, a_worker, new_run
 
+from holdfast.admission.usage import Limits, Usage
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.stores.approvals import (
     AnswerApproval,
     ApprovalFilter,

@@ -34,10 +34,10 @@ from store_values import (
     state_of,
 )
 
+from holdfast.admission.usage import Limits, Usage
 from holdfast.cli.archives import archive_run, dumps, lines, read_archive
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.errors import UsageError
 from holdfast.stores.approvals import AnswerApproval, AskApproval, Question
 from holdfast.stores.archives import HELD_BACK

@@ -31,15 +31,15 @@ from store_values import (
     state_of,
 )
 
-from holdfast.codec.faults import decode_error, encode_error
+from holdfast.admission.usage import Limits
+from holdfast.codec.recorded_errors import decode_error, encode_error
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits
 from holdfast.errors import RunTimedOut
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.archives import Archived
 from holdfast.stores.contract import Reaped, Store
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.notices import BEGUN
+from holdfast.stores.live_events import BEGUN
 from holdfast.stores.operations import (
     Cancel,
     CancelRun,
@@ -53,7 +53,7 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.pruning import Pruning
+from holdfast.stores.retention import Pruning
 from holdfast.stores.rules import LISTENERS_KEPT
 from holdfast.stores.sqlite import SqliteStore
 

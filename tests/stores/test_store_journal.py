@@ -28,8 +28,8 @@ from store_values import (
 from holdfast.core.records import Attempt, Kind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import INLINE, Store
+from holdfast.stores.journal_pages import parts_of
 from holdfast.stores.operations import AppendRecord, FinishRun
-from holdfast.stores.outlines import parts_of
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 from store_values import DONE, FENCED, a_worker, append, claim_one, do, finish, hold, new_run, rewind, start
 
+from holdfast.admission.usage import NANO, Usage
 from holdfast.core.states import RunState
-from holdfast.core.usage import NANO, Usage
 from holdfast.errors import UsageError
-from holdfast.stores.auditing import Audit, NewAudit
+from holdfast.stores.audit_log import Audit, NewAudit
 from holdfast.stores.contract import Store
+from holdfast.stores.daily_usage import DayRuns, DayUsage
 from holdfast.stores.documents import Document
 from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run
-from holdfast.stores.pruning import Pruning
-from holdfast.stores.spending import DayRuns, DayUsage
+from holdfast.stores.retention import Pruning
 
 pytestmark = pytest.mark.asyncio
 

@@ -34,10 +34,10 @@ from queue_values import limits
 from store_model import ENDED, REOPENABLE, SPACES, WAITING, Model, look
 from store_values import Clock, a_worker, new_run
 
+from holdfast.admission.usage import NANO, Limits, Shortage, Usage
 from holdfast.codec import describe_error, encode_error
 from holdfast.core.records import Attempt, Kind, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.core.usage import NANO, Limits, Shortage, Usage
 from holdfast.stores.approvals import AnswerApproval, AskApproval, Question, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow

@@ -20,7 +20,7 @@ from holdfast.stores.memories import DeleteMemory, Memory, MemoryChange, PutMemo
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, ReopenRun, Run
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.words import MOST, words
+from holdfast.stores.text_search import MOST, words
 
 
 def put(key: str = "likes", text: str = "green tea", *, space: str = "ann", **fields: Any) -> PutMemory:

@@ -41,10 +41,10 @@ from store_values import (
     start,
 )
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.usage import Limits, Usage
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.errors import StoreError, StoreReadOnly
 from holdfast.stores.approvals import (
     AnswerApproval,
@@ -55,7 +55,7 @@ from holdfast.stores.approvals import (
     WithdrawApproval,
 )
 from holdfast.stores.archives import Archived, Belongings
-from holdfast.stores.auditing import NewAudit
+from holdfast.stores.audit_log import NewAudit
 from holdfast.stores.contract import INLINE, Found, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
@@ -76,8 +76,8 @@ from holdfast.stores.operations import (
 )
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.migrations import ddl
-from holdfast.stores.pruning import Pruning
 from holdfast.stores.queues import NewQueue
+from holdfast.stores.retention import Pruning
 from holdfast.stores.schedules import NewSchedule
 from holdfast.stores.sqlite import SqliteStore
 

@@ -29,7 +29,7 @@ from holdfast.core.records import Kind
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question, RemindApproval, WithdrawApproval
 from holdfast.stores.contract import INLINE, Store
-from holdfast.stores.notices import ASKED, REMINDED, REOPENED, WITHDRAWN, Feed
+from holdfast.stores.live_events import ASKED, REMINDED, REOPENED, WITHDRAWN, Feed
 from holdfast.stores.operations import AppendRecord, ForkRun, Notice, ReopenRun, Run, TellNotices
 
 pytestmark = pytest.mark.asyncio

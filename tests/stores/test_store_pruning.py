@@ -32,15 +32,15 @@ from store_values import (
     state_of,
 )
 
-from holdfast.client.pruning import pruning
+from holdfast.admission.usage import Limits, Usage
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
+from holdfast.services.retention import pruning
 from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import AwaitRun, ForkRun, ReopenRun, Run, SetBudget, Started, StartRun, Verdict
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.pruning import START, Pruning, Why
+from holdfast.stores.retention import START, Pruning, Why
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio

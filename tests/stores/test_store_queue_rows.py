@@ -8,7 +8,7 @@ import pytest
 from queue_values import QUEUE, fill, ids, kept, limited, limits, wake
 from store_values import ALL, Clock, a_worker, do, finish, park, release, row, start
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.stores.archives import Archived
 from holdfast.stores.contract import Store

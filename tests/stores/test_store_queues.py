@@ -27,8 +27,8 @@ from store_values import (
     state_of,
 )
 
+from holdfast.admission.usage import Usage
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import CancelRun, ForkRun, PauseRun, ReopenRun, ResumeRun, Started, Verdict
 from holdfast.stores.sqlite import SqliteStore

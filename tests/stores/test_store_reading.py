@@ -144,7 +144,7 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, whe
     ids=str,
 )
 async def test_a_search_in_pieces_finds_what_a_list_finds(store: Store, where, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.stores.sql.listing.FEW", 0)  # as if there were many of everything
+    monkeypatch.setattr("holdfast.stores.sql.run_lists.FEW", 0)  # as if there were many of everything
     for number in range(23):
         await start(store, f"r{number:02}", tags=("t",))
     found, before, pieces = [], None, 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from store_values import Clock, a_worker
 
-from holdfast.core.usage import Limits
+from holdfast.admission.usage import Limits
 from holdfast.stores.contract import Store
 from holdfast.stores.schedules import NewSchedule, Schedule, next_tick
 

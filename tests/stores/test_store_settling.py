@@ -21,7 +21,7 @@ from store_values import (
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
-from holdfast.stores.notices import REOPENED
+from holdfast.stores.live_events import REOPENED
 from holdfast.stores.operations import ReopenRun, Run, Settlement, Verdict
 
 pytestmark = pytest.mark.asyncio

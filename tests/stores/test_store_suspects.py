@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from store_values import ALL, DONE, a_worker, append, claim_one, do, finish, hold, park, release, row, start
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import Store

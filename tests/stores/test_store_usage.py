@@ -27,9 +27,9 @@ from store_values import (
     state_of,
 )
 
+from holdfast.admission.usage import BUDGET_SIGNAL, NANO, Limits, Shortage, Usage
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.core.usage import BUDGET_SIGNAL, NANO, Limits, Shortage, Usage
 from holdfast.stores.contract import RunUsage, Store, WorkflowSpec
 from holdfast.stores.operations import (
     CancelRun,

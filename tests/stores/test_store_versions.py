@@ -8,7 +8,7 @@ from store_values import DONE, FLOW, a_worker, append, do, finish, hold, new_run
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
 from holdfast.stores.operations import ForkRun, ReopenRun, StartRun
-from holdfast.stores.serving import served_name, spec_to_start
+from holdfast.stores.served_versions import served_name, spec_to_start
 
 pytestmark = pytest.mark.asyncio
 

@@ -26,13 +26,13 @@ from store_values import (
     state_of,
 )
 
-from holdfast.codec.faults import decode_error
+from holdfast.codec.recorded_errors import decode_error
 from holdfast.core.states import RunState
 from holdfast.errors import RunDead
 from holdfast.stores.contract import Reaped, Store, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import CancelRun, PauseRun, ResumeRun
-from holdfast.stores.pruning import Pruning
+from holdfast.stores.retention import Pruning
 from holdfast.stores.rules import WORKERS_KEPT
 
 pytestmark = pytest.mark.asyncio

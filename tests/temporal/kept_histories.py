@@ -16,13 +16,13 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from holdfast.authoring.registry import definitions
 from holdfast.codec import preview
 from holdfast.stores.operations import FinishRun, NewRun
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.payloads import data_of, plain
-from holdfast.temporal.awaited import AwaitedRun
-from holdfast.temporal.fed import FedStep
-from holdfast.temporal.recalling import RecalledRun, written
-from holdfast.temporal.site import Settings, Site
-from holdfast.temporal.workflow import RunWorkflow, SiteInterceptor
+from holdfast.temporal.awaited_run import AwaitedRun
+from holdfast.temporal.engine_context import Settings, Site
+from holdfast.temporal.rebuilt_runs import RecalledRun, written
+from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
+from holdfast.temporal.steps_and_timers import FedStep
 
 FOLDER = Path(__file__).parent / "histories"
 
@@ -87,11 +87,11 @@ class Watched(RecalledRun):
         """With its arguments, as people see them."""
         call, position = step.call, step.command.position
         shown = preview(call.step.parameters, call.args, call.kwargs)
-        self.begun.append((naming.activity_id(position), call.step.name, shown))
+        self.begun.append((identifiers.activity_id(position), call.step.name, shown))
 
     def begin_await(self, position: int, awaited: AwaitedRun) -> None:
         """With what is asked."""
-        self.begun.append((naming.activity_id(position), naming.AWAIT_RUN, json.loads(awaited.to_json())))
+        self.begun.append((identifiers.activity_id(position), identifiers.AWAIT_RUN, json.loads(awaited.to_json())))
 
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
         """With when it rings, to the millisecond."""

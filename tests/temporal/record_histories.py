@@ -34,14 +34,14 @@ from temporalio.common import RawValue, WorkflowIDReusePolicy  # noqa: E402
 
 import temporal_server  # noqa: E402
 from holdfast import Runtime  # noqa: E402
-from holdfast.client.approvals import Answer  # noqa: E402
 from holdfast.core.records import Record, Rewind  # noqa: E402
-from holdfast.stores.temporal import naming  # noqa: E402
-from holdfast.stores.temporal.carrying import pack, unpack  # noqa: E402
-from holdfast.stores.temporal.happenings import ChildStarted, StepEnded, read_batches  # noqa: E402
-from holdfast.stores.temporal.heads import HEAD, QUESTIONS  # noqa: E402
-from holdfast.stores.temporal.histories import _messages_in, payloads_in  # noqa: E402
+from holdfast.services.approvals import Answer  # noqa: E402
+from holdfast.stores.temporal import identifiers  # noqa: E402
+from holdfast.stores.temporal.carried_records import pack, unpack  # noqa: E402
+from holdfast.stores.temporal.history import _messages_in, payloads_in  # noqa: E402
 from holdfast.stores.temporal.payloads import raw  # noqa: E402
+from holdfast.stores.temporal.run_events import ChildStarted, StepEnded, read_batches  # noqa: E402
+from holdfast.stores.temporal.run_memo import HEAD, QUESTIONS  # noqa: E402
 
 PATIENCE = 60.0
 CONTINUE_AFTER = 60
@@ -105,11 +105,11 @@ class Recorder:
         await self._runtime.start(flows.replayed_named, "one")
 
     async def _pause(self, run_id: str) -> None:
-        await self.handle(run_id).signal(naming.PAUSE)
+        await self.handle(run_id).signal(identifiers.PAUSE)
         asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(self._resume(run_id)))
 
     async def _resume(self, run_id: str) -> None:
-        await self.handle(run_id).signal(naming.RESUME)
+        await self.handle(run_id).signal(identifiers.RESUME)
 
     async def _asked(self, run_id: str) -> None:
         await self._question(run_id, "Never mind?")
@@ -136,7 +136,7 @@ class Recorder:
 
     async def _answer(self, run_id: str, text: str, answer: Answer, *, reminded: bool = False) -> None:
         id = await self._question(run_id, text, reminded=reminded)
-        await self.handle(run_id).signal(naming.ANSWER, args=[id, raw(answer.payload())])
+        await self.handle(run_id).signal(identifiers.ANSWER, args=[id, raw(answer.payload())])
 
     async def _while_it_runs(self, name: str) -> None:
         if name == "replayed_asks":
@@ -144,7 +144,7 @@ class Recorder:
             await self._answer(name, "Which?", Answer(True, "blue", by="ada", at=2.0), reminded=True)
         elif name == "replayed_cancelled":
             async with asyncio.timeout(PATIENCE):
-                while "signal never" not in (await self.handle(name).query(naming.STATUS))["waits_for"]:  # noqa: ASYNC110
+                while "signal never" not in (await self.handle(name).query(identifiers.STATUS))["waits_for"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             await self.handle(name).cancel()
         elif name == "replayed_waiting":
@@ -223,7 +223,7 @@ class Recorder:
             name,
             args=[raw(inputs), *map(RawValue, pack(records))],
             id=run_id,
-            task_queue=naming.task_queue(head["queue"], name, ""),
+            task_queue=identifiers.task_queue(head["queue"], name, ""),
             memo={HEAD: head},
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         )
@@ -297,7 +297,7 @@ async def record(names: list[str]) -> None:
     url = temporal_server.fresh_url()
     client = await client_of(url)
     if "replayed_once" in names:  # first the one that kills its worker, while nobody else serves it
-        queue = naming.task_queue("default", "replayed_once", "")
+        queue = identifiers.task_queue("default", "replayed_once", "")
         await client.start_workflow("replayed_once", args=[raw(b"{}")], id="replayed_once", task_queue=queue)
         _kill_in_once(url)
     others = [flow for name, flow in flows.FLOWS.items() if name != "replayed_long"]

@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from holdfast import Runtime
 from holdfast.authoring.runtime import _served
-from holdfast.stores.temporal.connecting import connect
+from holdfast.stores.temporal.connection import connect
 from holdfast.stores.temporal.targets import parse_target
 from holdfast.temporal.engine import TemporalEngine
 

@@ -14,7 +14,7 @@ from temporalio.client import Client as TemporalClient
 
 import quick_python
 from holdfast import Client, Handle, Runtime
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import identifiers
 
 APP = Path(__file__).with_name("budgeted_app.py")
 
@@ -57,7 +57,7 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
         assert (await client.handle(handle.run_id).result(30)).output == "done"
         address, _, namespace = temporal_url.removeprefix("temporal://").partition("/")
         temporal = await TemporalClient.connect(address, namespace=namespace)
-        told = await temporal.get_workflow_handle(naming.account_id(handle.run_id)).query(naming.STATUS)
+        told = await temporal.get_workflow_handle(identifiers.account_id(handle.run_id)).query(identifiers.STATUS)
     assert ledger.read_text().split() == ["first", "first", "tool", "second"]
     assert (told["used"]["calls"], told["in_flight"]) == (2, 0)
 

@@ -13,14 +13,14 @@ import pytest_asyncio
 from temporalio.client import Client as TemporalClient
 
 from holdfast import Agent, Budget, Client, RunFailed, Runtime, step, tool, wait_for_signal, workflow
-from holdfast.core.usage import Limits, Usage
+from holdfast.admission.usage import Limits, Usage
 from holdfast.engine.step_context import current
 from holdfast.errors import RunCancelled, RunEnded, UsageError
-from holdfast.stores.temporal import budgets, naming
+from holdfast.stores.temporal import budgets, identifiers
 from holdfast.stores.temporal.budgets import Asker, BudgetAccount
-from holdfast.stores.temporal.heads import Owner
-from holdfast.stores.temporal.keepers import tell
-from holdfast.temporal import keeping, spending
+from holdfast.stores.temporal.entity_workflows import tell
+from holdfast.stores.temporal.run_memo import Owner
+from holdfast.temporal import budget_reservation, entity_workflows
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_other_workflows")]
@@ -61,7 +61,7 @@ async def until(is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
 
 async def status(temporal: TemporalClient, run_id: str) -> dict[str, Any]:
     """What the account of a run's budget says."""
-    return await temporal.get_workflow_handle(naming.account_id(run_id)).query(naming.STATUS)
+    return await temporal.get_workflow_handle(identifiers.account_id(run_id)).query(identifiers.STATUS)
 
 
 async def spent(temporal: TemporalClient, run_id: str, calls: int) -> None:
@@ -137,7 +137,7 @@ async def test_a_call_that_would_pass_the_budget_waits_for_more(
 
 async def _is_short(temporal: TemporalClient, run_id: str) -> bool:
     """Whether a run waits for more of a budget."""
-    waits = await temporal.get_workflow_handle(run_id).query(naming.STATUS)
+    waits = await temporal.get_workflow_handle(run_id).query(identifiers.STATUS)
     return any("holdfast:budget" in one for one in waits.get("waits_for", ()))
 
 
@@ -209,7 +209,7 @@ async def test_a_dollar_budget_needs_a_price_on_temporal(runtime: Runtime) -> No
 async def test_a_run_without_a_budget_has_no_account(runtime: Runtime, temporal: TemporalClient) -> None:
     result = await Agent(ScriptedModel(["x"]), name="temporal-no-budget").run("go")
     with pytest.raises(Exception, match="not found"):
-        await temporal.get_workflow_handle(naming.account_id(result.run_id)).describe()
+        await temporal.get_workflow_handle(identifiers.account_id(result.run_id)).describe()
 
 
 async def test_a_budget_is_kept_over_a_restart(temporal_url: str, temporal: TemporalClient) -> None:
@@ -256,7 +256,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
 async def test_what_a_terminated_run_had_reserved_is_given_back(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spending, "LONG", 0.1)
+    monkeypatch.setattr(budget_reservation, "LONG", 0.1)
     begun, never = asyncio.Event(), asyncio.Event()
 
     async def hangs(messages: Any) -> str:
@@ -311,16 +311,16 @@ async def test_a_call_that_is_called_off_gives_back_what_it_had_reserved(
     await begun.wait()
     await handle.signal("stop", True)
     # It would take longer if the next call had to find out by itself.
-    assert await handle.result(spending.LONG - 1) == "after"
+    assert await handle.result(budget_reservation.LONG - 1) == "after"
 
 
 async def test_an_account_ends_with_its_run_and_goes_on_if_it_is_needed_again(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(entity_workflows, "FIRST_LOOK", 0.1)
     agent = Agent(ScriptedModel(["x"], **PRICED), name="temporal-budget-over", budget=Budget(turns=2))
     result = await agent.run("go")
-    kept = await asyncio.wait_for(temporal.get_workflow_handle(naming.account_id(result.run_id)).result(), 10)
+    kept = await asyncio.wait_for(temporal.get_workflow_handle(identifiers.account_id(result.run_id)).result(), 10)
     assert kept["used"]["calls"] == 1
     owner, asker = Owner(result.run_id, Limits(calls=2)), Asker("below", "x", 0)
     assert await budgets.reserve(temporal, [owner], asker, Usage(calls=1)) is None
@@ -333,7 +333,7 @@ async def test_an_account_ends_with_its_run_and_goes_on_if_it_is_needed_again(
 async def test_an_account_continues_as_new_and_loses_nothing(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "CONTINUE_AFTER", 60)
+    monkeypatch.setattr(entity_workflows, "CONTINUE_AFTER", 60)
     await Agent(ScriptedModel(["x"]), name="temporal-budget-serves").run("go")  # somebody has to serve accounts
     owner = Owner("long", Limits(calls=20))
 
@@ -352,9 +352,9 @@ async def test_an_account_continues_as_new_and_loses_nothing(
         return (await status(temporal, "long"))["used"]["calls"] == 15
 
     await until(has_all)
-    last = await temporal.get_workflow_handle(naming.account_id("long")).describe()
+    last = await temporal.get_workflow_handle(identifiers.account_id("long")).describe()
     assert last.raw_description.workflow_execution_info.first_run_id != last.run_id
-    await tell(temporal, budgets.keeper_of(owner), naming.BUDGET, [None, None, 15, None])
+    await tell(temporal, budgets.keeper_of(owner), identifiers.BUDGET, [None, None, 15, None])
     assert not await call_once(15)
     assert await budgets.current_budget(temporal, "long", owner.limits) == Limits(calls=15)
 

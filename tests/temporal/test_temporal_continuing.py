@@ -35,11 +35,11 @@ import quick_python
 import temporal_server
 from holdfast import Client, RunFailed
 from holdfast.core.records import Kind, Record, Signal
-from holdfast.stores.temporal import naming, rows
-from holdfast.stores.temporal.carrying import Packing, pack, pack_signals, unpack
+from holdfast.stores.temporal import identifiers, rows
+from holdfast.stores.temporal.carried_records import Packing, pack, pack_signals, unpack
+from holdfast.stores.temporal.payload_storage import LARGE
 from holdfast.stores.temporal.payloads import raw
-from holdfast.stores.temporal.storing import LARGE
-from holdfast.temporal import holding
+from holdfast.temporal import live_run
 
 pytestmark = pytest.mark.asyncio
 
@@ -265,7 +265,7 @@ async def test_a_worker_killed_around_it_leaves_nothing_undone_and_nothing_done_
     worker = _worker(url, ledger)
     try:
         client = await client_of(url)
-        queue = naming.task_queue("default", "continuing_counted", "")
+        queue = identifiers.task_queue("default", "continuing_counted", "")
         await client.start_workflow(
             "continuing_counted",
             args=[raw(b'{"upto": 26}')],
@@ -297,8 +297,8 @@ async def test_a_worker_killed_around_it_leaves_nothing_undone_and_nothing_done_
 async def test_records_that_are_too_large_fail_the_run_long_before_temporal_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holding, "MOST_CARRIED", 5_000)
-    monkeypatch.setattr(holding, "MOST_EVENTS", 150)
+    monkeypatch.setattr(live_run, "MOST_CARRIED", 5_000)
+    monkeypatch.setattr(live_run, "MOST_EVENTS", 150)
     url = temporal_server.fresh_url()
     async with serving(url, continuing_heavy, continue_after=AFTER) as runtime:
         handle = await runtime.start(continuing_heavy.options(id="heavy"), 100, 2000)
@@ -312,8 +312,8 @@ async def test_records_that_are_too_large_fail_the_run_long_before_temporal_stop
 
 async def test_with_a_storage_for_large_payloads_they_go_along(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """More than Temporal takes in one message, and in pieces of which none is large: 45 times 60 KB."""
-    monkeypatch.setattr(holding, "MOST_CARRIED", 20_000)
-    monkeypatch.setattr(holding, "MOST_EVENTS", 150)
+    monkeypatch.setattr(live_run, "MOST_CARRIED", 20_000)
+    monkeypatch.setattr(live_run, "MOST_EVENTS", 150)
     url = f"{temporal_server.fresh_url()}?payloads={tmp_path}"
     async with serving(url, continuing_heavy, continue_after=AFTER) as runtime:
         handle = await runtime.start(continuing_heavy.options(id="heavy"), 45, 60_000)

@@ -13,7 +13,7 @@ from growing_flows import TURNS, growing_agent, growing_blocking, growing_patien
 from temporal_engines import client_of, engine_of, serving
 
 import temporal_server
-from holdfast.temporal import workers
+from holdfast.temporal import worker_thread
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,8 +28,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no run stay in memory from one workflow task to the next."""
-    make = workers.Worker
-    monkeypatch.setattr(workers, "Worker", lambda *args, **kept: make(*args, **kept | {"max_cached_workflows": 0}))
+    make = worker_thread.Worker
+    monkeypatch.setattr(
+        worker_thread, "Worker", lambda *args, **kept: make(*args, **kept | {"max_cached_workflows": 0})
+    )
 
 
 def done(ledger: Path, what: str) -> Counter[str]:

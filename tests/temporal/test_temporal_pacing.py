@@ -17,8 +17,8 @@ from temporalio.api.enums.v1 import EventType
 
 import temporal_server
 from holdfast import Runtime
-from holdfast.temporal import pacing
-from holdfast.temporal.pacing import Pace
+from holdfast.temporal import start_limiter
+from holdfast.temporal.start_limiter import Pace
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +60,7 @@ def most_open(kept: Kept, begun: int, ended: set[int]) -> int:
 
 
 async def test_steps_wait_for_their_turn(url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "MOST_ACTIVITIES", 4)
+    monkeypatch.setattr(start_limiter, "MOST_ACTIVITIES", 4)
     flows.at_work[:] = [0, 0]
     result, kept = await finished(url, runtime, flows.pacing_wide, 14)
     assert result == list(range(14))
@@ -72,7 +72,7 @@ async def test_steps_wait_for_their_turn(url: str, runtime: Runtime, monkeypatch
 async def test_steps_withdrawn_before_their_turn_never_begin(
     url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "MOST_ACTIVITIES", 2)
+    monkeypatch.setattr(start_limiter, "MOST_ACTIVITIES", 2)
     result, kept = await finished(url, runtime, flows.pacing_withdrawn, 6)
     assert result == 7
     names = Counter(

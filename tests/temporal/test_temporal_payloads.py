@@ -18,7 +18,7 @@ import temporal_server
 from holdfast import Client, RunFailed, Runtime, ValueTooLarge
 from holdfast.codec import AesEncryption
 from holdfast.stores.temporal.payloads import MOST
-from holdfast.temporal import workers
+from holdfast.temporal import worker_thread
 from temporal_server import TemporalServer
 
 pytestmark = pytest.mark.asyncio
@@ -157,8 +157,10 @@ async def test_nothing_of_what_a_run_says_is_in_the_servers_database(
     server = TemporalServer(file, namespaces=1).start()
     try:
         with monkeypatch.context() as patching:
-            make = workers.Worker
-            patching.setattr(workers, "Worker", lambda *args, **kept: make(*args, **kept | {"max_cached_workflows": 0}))
+            make = worker_thread.Worker
+            patching.setattr(
+                worker_thread, "Worker", lambda *args, **kept: make(*args, **kept | {"max_cached_workflows": 0})
+            )
             async with (
                 serving(server.url, *FLOWS, encryption=encryption, continue_after=40) as runtime,
                 Client(server.url, encryption=encryption) as client,

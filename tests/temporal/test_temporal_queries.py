@@ -15,7 +15,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from holdfast import RunState, Runtime, ask, step, wait_for_signal, workflow
 from holdfast.errors import HoldfastError
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import identifiers
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,7 +84,7 @@ async def temporal(temporal_url: str) -> TemporalClient:
 
 
 async def status(temporal: TemporalClient, run_id: str, execution: str | None = None) -> dict[str, Any]:
-    return await temporal.get_workflow_handle(run_id, run_id=execution).query(naming.STATUS)
+    return await temporal.get_workflow_handle(run_id, run_id=execution).query(identifiers.STATUS)
 
 
 async def until_status(temporal: TemporalClient, run_id: str, **wanted: Any) -> dict[str, Any]:

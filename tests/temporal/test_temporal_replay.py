@@ -20,16 +20,16 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 
-from holdfast.core.chance import Chance
 from holdfast.core.records import Kind, Record
+from holdfast.core.seeded_random import Chance
 from holdfast.core.states import RunState
-from holdfast.stores.temporal import happenings, naming
-from holdfast.stores.temporal.carrying import unpack
-from holdfast.stores.temporal.happenings import Batch, StepEnded, ended_with, read_batches, unseen
+from holdfast.stores.temporal import identifiers, run_events
+from holdfast.stores.temporal.carried_records import unpack
 from holdfast.stores.temporal.payloads import data_of
 from holdfast.stores.temporal.rows import rewind_of
-from holdfast.temporal import fed, feeding, holding
-from holdfast.temporal.recalling import written
+from holdfast.stores.temporal.run_events import Batch, StepEnded, ended_with, read_batches, unseen
+from holdfast.temporal import live_run, steps_and_timers, temporal_run
+from holdfast.temporal.rebuilt_runs import written
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 ENDS = {
@@ -118,7 +118,7 @@ def test_commands_that_are_open_are_those_without_an_outcome_in_the_history(name
         for position in scheduled:
             found = run.open_at(position)
             assert found is not None, (name, upto, position)
-            assert naming.activity_id(found.command.position) == naming.activity_id(position)
+            assert identifiers.activity_id(found.command.position) == identifiers.activity_id(position)
 
 
 def _open_activities(history: Kept, batches: list[Batch], upto: int) -> set[int]:
@@ -129,8 +129,8 @@ def _open_activities(history: Kept, batches: list[Batch], upto: int) -> set[int]
     for event in history.events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             new = event.activity_task_scheduled_event_attributes
-            if new.workflow_task_completed_event_id <= end and new.activity_type.name != naming.AWAIT_RUN:
-                scheduled[event.event_id] = naming.position_of(new.activity_id)
+            if new.workflow_task_completed_event_id <= end and new.activity_type.name != identifiers.AWAIT_RUN:
+                scheduled[event.event_id] = identifiers.position_of(new.activity_id)
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED:
             asked = event.activity_task_cancel_requested_event_attributes
             if asked.workflow_task_completed_event_id <= end:
@@ -223,15 +223,15 @@ async def by_replayer(names: list[str]) -> set[str]:
 
 @pytest.mark.asyncio
 async def test_another_order_of_what_comes_together_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = happenings.place
-    monkeypatch.setattr(happenings, "place", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:]))
+    place = run_events.place
+    monkeypatch.setattr(run_events, "place", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:]))
     assert await by_replayer(["replayed_together"])
 
 
 @pytest.mark.asyncio
 async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = happenings.place
-    monkeypatch.setattr(happenings, "place", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2]))
+    place = run_events.place
+    monkeypatch.setattr(run_events, "place", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2]))
     assert await by_replayer(["replayed_gather"])
 
 
@@ -241,10 +241,10 @@ async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyP
         timers = self._driver.execution.loop.timers
         for position in reversed([one for one in timers if one not in self._set and one not in self._over]):
             self._set.add(position)
-            summary = naming.timer_summary(position, timers[position].name, timers[position].when())
+            summary = identifiers.timer_summary(position, timers[position].name, timers[position].when())
             self._feed.set_timer(position, summary, timers[position].when() - self._feed.clock.now())
 
-    monkeypatch.setattr(fed.FedTimers, "set_alarm", backwards)
+    monkeypatch.setattr(steps_and_timers.FedTimers, "set_alarm", backwards)
     assert await by_replayer(["replayed_timers"])
     assert [one for one in recalled(kept("replayed_timers")).begun if one[0] == "timer"] != [
         one for one in begun_in(kept("replayed_timers").events) if one[0] == "timer"
@@ -253,20 +253,20 @@ async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.asyncio
 async def test_timers_told_by_place_and_not_by_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = happenings.place
-    monkeypatch.setattr(happenings, "place", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2]))
+    place = run_events.place
+    monkeypatch.setattr(run_events, "place", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2]))
     assert await by_replayer(["replayed_together"])
 
 
 @pytest.mark.asyncio
 async def test_telling_things_before_all_have_arrived_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "HOPS", 0)
+    monkeypatch.setattr(live_run, "HOPS", 0)
     assert await by_replayer(NAMES)
 
 
 @pytest.mark.asyncio
 async def test_other_ids_of_activities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "activity_id", lambda position: f"step-{position}")
+    monkeypatch.setattr(identifiers, "activity_id", lambda position: f"step-{position}")
     assert await by_replayer(["replayed_steps"])
 
 
@@ -280,7 +280,7 @@ async def test_continuing_at_another_point_is_found() -> None:
 
 @pytest.mark.asyncio
 async def test_another_way_of_waiting_for_withdrawn_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fed.FedStep, "is_awaited_withdrawn", property(lambda self: False))
+    monkeypatch.setattr(steps_and_timers.FedStep, "is_awaited_withdrawn", property(lambda self: False))
     assert await by_replayer(["replayed_withdrawn", "replayed_once"]) or not same(kept("replayed_withdrawn"))
 
 
@@ -292,6 +292,6 @@ def test_other_chance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_carried_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "unpack", lambda brought: (lambda a, b, c: (a, b[:-1], c))(*unpack(brought)))
+    monkeypatch.setattr(temporal_run, "unpack", lambda brought: (lambda a, b, c: (a, b[:-1], c))(*unpack(brought)))
     assert not same(kept("replayed_long_3"))
     assert asyncio.run(by_replayer(["replayed_long_3", "replayed_retried_again"]))

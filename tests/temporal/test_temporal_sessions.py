@@ -15,10 +15,10 @@ from holdfast import Agent, Client, Runtime, workflow
 from holdfast.agents.sessions import earlier_messages
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.keepers import Keeper, tell
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.entity_workflows import Keeper, tell
 from holdfast.stores.temporal.sessions import REMEMBERED, SessionOrder
-from holdfast.temporal import keeping
+from holdfast.temporal import entity_workflows
 from holdfast.testing import ScriptedModel
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_other_workflows")]
@@ -118,13 +118,13 @@ async def test_runs_that_a_workflow_starts_are_in_the_session_as_well(runtime: R
 async def test_a_session_goes_on_after_a_restart(
     temporal_url: str, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(entity_workflows, "FIRST_LOOK", 0.1)
     model = ScriptedModel([count, count])
     agent = Agent(model, name="temporal-session-restart")
     async with Runtime(temporal_url):
         await agent.run("one", session="s")
         # Nobody needs to keep the order now. What is left of it is enough for the next run.
-        order = temporal.get_workflow_handle(naming.session_id("temporal-session-restart", "s"))
+        order = temporal.get_workflow_handle(identifiers.session_id("temporal-session-restart", "s"))
         await asyncio.wait_for(order.result(), 10)
     async with Runtime(temporal_url):
         assert (await agent.run("two", session="s")).output == "3 messages"
@@ -133,8 +133,10 @@ async def test_a_session_goes_on_after_a_restart(
 async def test_a_session_begins_anew_where_older_runs_are_gone(
     runtime: Runtime, temporal: TemporalClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    order = Keeper(naming.SESSION, naming.session_id("temporal-session-gone", "s"), SessionOrder("deleted").kept())
-    await tell(temporal, order, naming.JOINED, "deleted, too")
+    order = Keeper(
+        identifiers.SESSION, identifiers.session_id("temporal-session-gone", "s"), SessionOrder("deleted").kept()
+    )
+    await tell(temporal, order, identifiers.JOINED, "deleted, too")
     agent = Agent(ScriptedModel([count, count]), name="temporal-session-gone")
     with caplog.at_level(logging.INFO, "holdfast"):
         assert (await agent.run("one", session="s")).output == "1 messages"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring.functions import defined_at
+from holdfast.authoring.introspection import defined_at
 from holdfast.authoring.registry import definitions
 from holdfast.engine.definitions import WorkflowDefinition
 

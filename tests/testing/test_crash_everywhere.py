@@ -12,8 +12,8 @@ import zoo_of_bad_flows as zoo
 
 from holdfast import StepOutcomeUnknown, UsageError, current_step, step, wait_for_signal, workflow
 from holdfast.testing import CrashSafetyError, CrashSafetyWarning, Runner, RunResult
-from holdfast.testing.crashes import CrashPoint, Event, parse_schedule
-from holdfast.testing.everywhere import _pairs
+from holdfast.testing.crash_everywhere import _pairs
+from holdfast.testing.crash_points import CrashPoint, Event, parse_schedule
 
 did: list[Any] = []
 

@@ -10,8 +10,8 @@ import pytest
 from family_flows import did, failing_order, ordering
 
 from holdfast.authoring import children
+from holdfast.core.compensations import UndoLog
 from holdfast.core.records import Kind
-from holdfast.core.undoing import UndoLog
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, Run, Verdict
 from holdfast.testing import CrashSafetyError, Runner

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.journals import VERSION, Journal, export_run
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.services.journal_files import VERSION, Journal, export_run
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (

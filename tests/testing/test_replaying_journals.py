@@ -28,13 +28,13 @@ from holdfast import (
     workflow,
 )
 from holdfast.authoring.registry import definitions
-from holdfast.client.journals import Journal, export_run
 from holdfast.codec import encode_error
 from holdfast.core import loop as loops
 from holdfast.core.records import Attempt, Kind, Record
 from holdfast.errors import ForbiddenInWorkflow, InputError, RunDead, StoreCorrupt, UnreadableRecord, WorkflowStuck
+from holdfast.services.journal_files import Journal, export_run
 from holdfast.stores.urls import open_store
-from holdfast.testing.replaying import JournalMismatch, replay, replay_journal
+from holdfast.testing.journal_replay import JournalMismatch, replay, replay_journal
 
 executed: list[str] = []
 

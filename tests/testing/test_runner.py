@@ -341,7 +341,7 @@ async def test_a_run_that_goes_on_for_ever_is_told_not_waited_for(monkeypatch: p
             await fetch(1)
             await asyncio.sleep(86400)
 
-    monkeypatch.setattr("holdfast.testing.process.MOST_JUMPS", 50)
+    monkeypatch.setattr("holdfast.testing.simulated_process.MOST_JUMPS", 50)
     with pytest.raises(UsageError, match=r"waited 51 times, until 2030-02-21 00:00, .* use `start` and `advance`"):
         await Runner().run(for_ever)
     runner = Runner()

@@ -10,8 +10,8 @@ from zoo_of_good_families import GOOD
 
 from holdfast import Workflow
 from holdfast.testing import CrashSafetyError, Runner
-from holdfast.testing.reach import Reach
-from holdfast.testing.sources import read_source
+from holdfast.testing.reachable_state import Reach
+from holdfast.testing.source_scan import read_source
 
 
 def found(runner: Runner, flow: Workflow[..., Any]) -> CrashSafetyError:

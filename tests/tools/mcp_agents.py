@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from pydantic_ai.messages import ToolReturnPart
 
 from holdfast import Agent
-from holdfast.agents.handles import AgentHandle
+from holdfast.agents.agent_handle import AgentHandle
 from holdfast.testing import ScriptedModel
-from holdfast.testing.models import Call
+from holdfast.testing.scripted_model import Call
 from holdfast.tools import McpServer
 
 _numbers = itertools.count()

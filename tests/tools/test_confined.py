@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents import confined
-from holdfast.agents.confined import TEMPORARY, Entry, Root
+from holdfast.agents import sandboxed_files
+from holdfast.agents.sandboxed_files import TEMPORARY, Entry, Root
 from holdfast.errors import PathRefused, UsageError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="refused there")
@@ -199,15 +199,15 @@ def test_what_is_no_plain_file_is_refused_at_once(root: Root, folder: Path, monk
 
 
 def test_a_pipe_that_takes_a_files_place_is_not_waited_for(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    looked = confined._refuse_unless_plain
+    looked = sandboxed_files._refuse_unless_plain
 
     def swap(found: os.stat_result, path: str) -> None:
         looked(found, path)
         (folder / "sub" / "file").unlink()
         os.mkfifo(folder / "sub" / "file")
-        monkeypatch.setattr(confined, "_refuse_unless_plain", looked)
+        monkeypatch.setattr(sandboxed_files, "_refuse_unless_plain", looked)
 
-    monkeypatch.setattr(confined, "_refuse_unless_plain", swap)
+    monkeypatch.setattr(sandboxed_files, "_refuse_unless_plain", swap)
     with pytest.raises(PathRefused, match="no plain file"):
         root.read("sub/file", 1000)
 
@@ -256,7 +256,7 @@ def test_names_that_are_no_text_are_passed_over(root: Root, folder: Path):
 
 
 def test_more_names_than_are_read_are_told_of(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(confined, "MOST_NAMES", 3)
+    monkeypatch.setattr(sandboxed_files, "MOST_NAMES", 3)
     for name in "abc":
         (folder / "sub" / name).touch()
     *listed, last = root.list("sub")
@@ -267,7 +267,7 @@ def test_more_names_than_are_read_are_told_of(root: Root, folder: Path, monkeypa
 
 
 def test_a_walk_opens_no_more_folders_than_it_may(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(confined, "DEEPEST", 3)
+    monkeypatch.setattr(sandboxed_files, "DEEPEST", 3)
     (folder / "a" / "b" / "c" / "d").mkdir(parents=True)
     assert [entry.path for entry in root.walk(depth=100)] == ["a", "a/b", "a/b/c", "sub", "sub/file"]
 
@@ -351,7 +351,7 @@ def test_exchanges_at_the_same_time_lose_nothing(
         raise OSError(9, "Bad file descriptor")
 
     if not locks:
-        monkeypatch.setattr(confined.fcntl, "flock", no_flock)
+        monkeypatch.setattr(sandboxed_files.fcntl, "flock", no_flock)
     (folder / "sub" / "file").write_bytes(b"0")
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
@@ -364,9 +364,9 @@ def test_exchanges_at_the_same_time_lose_nothing(
 def test_somebody_who_keeps_the_lock_is_not_waited_for_for_ever(
     root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(confined, "LOCK_PATIENCE", 0.02)
+    monkeypatch.setattr(sandboxed_files, "LOCK_PATIENCE", 0.02)
     held = os.open(folder / "sub", os.O_RDONLY)
-    confined.fcntl.flock(held, confined.fcntl.LOCK_EX)
+    sandboxed_files.fcntl.flock(held, sandboxed_files.fcntl.LOCK_EX)
     try:
         with pytest.raises(PathRefused, match="keeps its folder locked"):
             root.write("sub/file", b"changed")

@@ -14,11 +14,11 @@ import pytest
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
 from holdfast import Agent, DefinitionError, Effect, Runtime, Tool
-from holdfast.agents.confined import Root
+from holdfast.agents.sandboxed_files import Root
 from holdfast.errors import ArgumentsRefused, ModelRetry, PathRefused
 from holdfast.testing import ScriptedModel, call
-from holdfast.tools import file_tools, reading, searching
-from holdfast.tools.searching import Search, search
+from holdfast.tools import file_search, file_tools, line_reader
+from holdfast.tools.file_search import Search, search
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="refused there")
 
@@ -128,7 +128,7 @@ def test_a_part_of_a_file_is_read_with_a_word_on_how_to_read_on(files: Files):
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
 def test_lines_are_found_wherever_pieces_end(files: Files, monkeypatch: pytest.MonkeyPatch, piece: int):
-    monkeypatch.setattr(reading, "_PIECE", piece)
+    monkeypatch.setattr(line_reader, "_PIECE", piece)
     for end in ("", "\n"):
         lines = ["a", "", "ccc", "dddd", "", "f"]
         files.write("f", "\n".join(lines) + end)
@@ -161,7 +161,7 @@ def test_what_is_no_text_is_told_and_not_shown(files: Files):
 
 def test_a_huge_file_takes_little_memory(files: Files, monkeypatch: pytest.MonkeyPatch):
     """Eight gigabytes: some text, and then nothing for ever."""
-    monkeypatch.setattr(reading, "FARTHEST", 16 * KIB**2)
+    monkeypatch.setattr(line_reader, "FARTHEST", 16 * KIB**2)
     with open(files.write("huge", "line\n" * 100_000), "r+b") as file:
         file.truncate(8 * GIB)
     with open(files.write("hole", ""), "r+b") as file:
@@ -264,7 +264,7 @@ def test_matches_files_and_bytes_are_bounded(files: Files, monkeypatch: pytest.M
     assert len(short.split("\n")[:-1]) == 6
     for name, limit in (("MOST_FILES", 1), ("MOST_BYTES", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(searching, name, limit)
+            patch.setattr(file_search, name, limit)
             files.write("more", "")
             assert files("search_files", pattern="nowhere").endswith(
                 "too many files: search a folder in it, or give a glob.]"

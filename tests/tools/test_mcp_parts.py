@@ -10,15 +10,15 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from holdfast.agents.files import shown
+from holdfast.agents.tool_results import shown
 from holdfast.errors import ArgumentsRefused, McpError, UsageError
 from holdfast.tools import mcp_stdio
-from holdfast.tools.mcp import processes, results, server
+from holdfast.tools.mcp import process_transport, results, server
+from holdfast.tools.mcp.connect import list_all
 from holdfast.tools.mcp.connection import Live
-from holdfast.tools.mcp.dialling import list_all
-from holdfast.tools.mcp.processes import Complaints
-from holdfast.tools.mcp.schemas import SchemaParameters
-from holdfast.tools.mcp.secrets import Secrets
+from holdfast.tools.mcp.process_transport import Complaints
+from holdfast.tools.mcp.schema_parameters import SchemaParameters
+from holdfast.tools.mcp.secret_redaction import Secrets
 
 NOTHING: dict[str, Any] = {"type": "object"}
 
@@ -208,14 +208,14 @@ def test_a_failure_without_words_is_told_all_the_same(result: types.CallToolResu
 def test_what_a_server_complains_of_is_logged_in_bounds_and_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast.tools.mcp")
     complaints = Complaints("complaining", Secrets(["hunter2-secret"]))
-    lines = [f"{number} hunter2-secret" for number in range(processes.LINES + 50)]
+    lines = [f"{number} hunter2-secret" for number in range(process_transport.LINES + 50)]
     complaints.writing.write("\n".join(["x" * 5000, "", *lines, "the end", " "]) + "\n")
     complaints.close_writing()
     complaints.thread.join()
     told = [record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp.complaining"]
     assert [len(one) for one in told[:3]] == [2000, 2000, 1000]
     assert told[3] == "0 ***"
-    assert len(told) == processes.LINES + 1
+    assert len(told) == process_transport.LINES + 1
     assert told[-1] == "54 more lines are not shown"
     assert asyncio.run(complaints.last_words()) == "the end"
 

@@ -16,7 +16,7 @@ from pydantic_ai.messages import ToolCallPart
 from holdfast import Agent, DefinitionError, Effect, ModelRetry, Runtime, Tool
 from holdfast.errors import ApprovalRequired, ArgumentsRefused
 from holdfast.testing import Runner, ScriptedModel, call
-from holdfast.tools import running, shell_tool
+from holdfast.tools import program_runner, shell_tool
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.skipif(sys.platform == "win32", reason="refused there")]
 
@@ -149,7 +149,7 @@ async def test_what_is_no_command_is_refused(tmp_path: Path, argv: list[str]):
         ({"env": "HOME"}, "a list of names"),
         ({"env": ["PATH"]}, "can be passed on"),
         ({"env": ["A=b"]}, "can be passed on"),
-        ({"timeout": 0}, "above 0"),
+        ({"timeout": 0}, "longer than zero"),
         ({"max_output": 0}, "at least 1"),
         ({"cwd": "/"}, "choose a smaller cwd"),
     ],
@@ -255,7 +255,7 @@ async def test_of_long_output_the_beginning_and_the_end_are_told(tmp_path: Path)
 
 
 async def test_a_program_that_writes_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "MOST_WRITTEN", 1024 * 1024)
+    monkeypatch.setattr(program_runner, "MOST_WRITTEN", 1024 * 1024)
     told = await run(make(tmp_path, "yes", max_output=100), "yes")
     assert told.startswith("[stopped because it wrote too much (1,")
     assert len(told) < 300

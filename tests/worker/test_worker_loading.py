@@ -13,7 +13,7 @@ def load_each(project: Project, *targets: str) -> list[str]:
         import sys
         sys.path = [entry for entry in sys.path if entry]  # as for an installed command: the folder is not there yet
         from holdfast.errors import UsageError
-        from holdfast.worker.loading import load
+        from holdfast.worker.workflow_loader import load
         answers = []
         for target in {targets!r}:
             try:

@@ -11,29 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import holdfast
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.queue_limits import Queue
+from holdfast.admission.usage import Budget
 from holdfast.agents import deps as handing
-from holdfast.agents.approving import check_policy
-from holdfast.agents.handles import AgentHandle
-from holdfast.agents.loop import run_agent
+from holdfast.agents.agent_handle import AgentHandle
+from holdfast.agents.agent_loop import run_agent
+from holdfast.agents.memory_tools import GUIDANCE, Namespace, check_namespace, memory_tools
 from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
-from holdfast.agents.models.choosing import checked_models, name_of
-from holdfast.agents.models.context import Compaction, compaction_of
-from holdfast.agents.models.library import load
+from holdfast.agents.models.context_limit import Compaction, compaction_of
 from holdfast.agents.models.messages import dump_content, dump_messages
-from holdfast.agents.offering import definition_of
+from holdfast.agents.models.model_library import load
+from holdfast.agents.models.model_resolution import checked_models, name_of
 from holdfast.agents.output import Output
-from holdfast.agents.planning import GUIDANCE as PLANNING
-from holdfast.agents.planning import plan_tool
-from holdfast.agents.remembering import GUIDANCE, Namespace, check_namespace, memory_tools
-from holdfast.agents.skills.folders import gather_skills
-from holdfast.agents.skills.loading import catalogue, skill_tools
+from holdfast.agents.planner import GUIDANCE as PLANNING
+from holdfast.agents.planner import plan_tool
 from holdfast.agents.skills.skill import Skill
+from holdfast.agents.skills.skill_folders import gather_skills
+from holdfast.agents.skills.skill_tools import catalogue, skill_tools
+from holdfast.agents.tool_approvals import check_policy
+from holdfast.agents.tool_catalog import definition_of
 from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
 from holdfast.agents.toolsets import Toolset
-from holdfast.authoring.asking import ApprovalPolicy
+from holdfast.authoring.approval_requests import ApprovalPolicy
 from holdfast.authoring.children import call_child
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import is_async, stands_for
+from holdfast.authoring.introspection import is_async, stands_for
 from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.runtime import GRACE, MAX_BLOCKED_S, Runtime
@@ -46,17 +48,15 @@ from holdfast.authoring.workflow import (
     queue_key,
     queue_name,
 )
-from holdfast.client.agent_result import AgentResult, AgentResultCodec
-from holdfast.client.recorded_reply import INSTRUCTIONS
 from holdfast.client.store_runs import Link
-from holdfast.client.sync import run_sync
+from holdfast.client.sync_methods import run_sync
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import current_execution
-from holdfast.core.queues import Queue
-from holdfast.core.usage import Budget
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
+from holdfast.reports.agent_result import AgentResult, AgentResultCodec
+from holdfast.reports.recorded_reply import INSTRUCTIONS
 from holdfast.stores.operations import MAX_DELIVERIES
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: budget is a Budget, as in Budget(usd=1.5), not {budget!r}")
         models = checked_models(model, fallback, where)
-        patience = seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
+        patience = declared_seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
         self.chain = ModelChain(models, model_settings, patience, stream, checked_retries(retry, models, where))
         self.compaction = compaction_of(compaction, where)
         self.max_turns = max_turns
@@ -455,7 +455,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             defaults=defaults,
             queue_key=queue_key(queue or name, signature, defaults, where),
             queue=queue_name(queue or name, where),
-            timeout=seconds(timeout, f"{where}: timeout"),
+            timeout=declared_seconds(timeout, f"{where}: timeout"),
             tags=tuple(tags),
             budget=budget,
             is_agent=True,

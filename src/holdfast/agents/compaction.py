@@ -17,25 +17,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.usage import Usage
 from holdfast.agents.conversation import COMPACTION as STEP
 from holdfast.agents.conversation import Conversation
-from holdfast.agents.models.calls import RETRY, Ask, ask, within_budget
-from holdfast.agents.models.choosing import load_model, model_for
-from holdfast.agents.models.context import Compaction, Cut, Room, Size, cut_of, shortened, window_of
+from holdfast.agents.models.context_limit import Compaction, Cut, Room, Size, cut_of, shortened, window_of
+from holdfast.agents.models.model_call import RETRY, Ask, ask, within_budget
+from holdfast.agents.models.model_resolution import load_model, model_for
 from holdfast.agents.models.reply import NEVER, REPLIES, Reply
 from holdfast.agents.models.summaries import REQUEST, answers_in
-from holdfast.client.recorded_reply import Compacted
+from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
-from holdfast.core.undoing import mark_origin
-from holdfast.core.usage import Usage
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import ContextFull, ModelRefused, UsageError
+from holdfast.reports.recorded_reply import Compacted
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model
 
-    from holdfast.agents.models.faults import Fault
+    from holdfast.agents.models.errors import Fault
 
 MOST_TRIES = 3
 """How often a summary is asked for when there is nothing in it."""

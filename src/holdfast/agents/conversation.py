@@ -16,21 +16,21 @@ from functools import cached_property, partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.files import result_for_model
-from holdfast.agents.models.context import excerpts, last_turn
+from holdfast.admission.usage import Usage
+from holdfast.agents.models.context_limit import excerpts, last_turn
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.agents.models.summaries import answers_in, summary_message
 from holdfast.agents.observations import outcome_of_failure, with_changed_arguments
 from holdfast.agents.output import correction
-from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.called import Called, matched
-from holdfast.client.observations import failure_of_child, observation_of_denial, observation_of_failure
-from holdfast.client.plans import Plan, plan_in
-from holdfast.client.recorded_reply import ANSWER, INSTRUCTIONS, MODEL_CALL, Compacted
+from holdfast.agents.tool_results import result_for_model
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
-from holdfast.core.usage import Usage
+from holdfast.reports.agent_result import AgentResult, plain_result
+from holdfast.reports.observations import failure_of_child, observation_of_denial, observation_of_failure
+from holdfast.reports.plans import Plan, plan_in
+from holdfast.reports.recorded_reply import ANSWER, INSTRUCTIONS, MODEL_CALL, Compacted
+from holdfast.reports.tool_calls import Called, matched
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ToolCallPart

@@ -22,26 +22,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from holdfast.agents.answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
-from holdfast.agents.models.calls import Ask, ask, within_budget
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.agents.llm_answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
 from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
-from holdfast.agents.models.choosing import Earlier, checked_models, earlier
-from holdfast.agents.models.faults import PassingFault
-from holdfast.agents.models.library import load
+from holdfast.agents.models.errors import PassingFault
+from holdfast.agents.models.model_call import Ask, ask, within_budget
+from holdfast.agents.models.model_library import load
+from holdfast.agents.models.model_resolution import Earlier, checked_models, earlier
 from holdfast.agents.output import Output, correction
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.introspection import hints_of, is_async, place_of
 from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.step import Step, below, marks_of, plain_step
-from holdfast.client.recorded_reply import ANSWER
 from holdfast.core.commands import Outcome
+from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.core.undoing import mark_origin
 from holdfast.engine import step_context
 from holdfast.engine.definitions import Compensation, StepCall, StepDefinition
 from holdfast.errors import BudgetExceeded, DefinitionError, ModelError, TurnLimitReached, UsageError
+from holdfast.reports.recorded_reply import ANSWER
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -152,7 +152,7 @@ def llm_step(
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
     models = checked_models(model, fallback, "@llm_step")
-    patience = seconds(timeout, "@llm_step: timeout") or TIMEOUT
+    patience = declared_seconds(timeout, "@llm_step: timeout") or TIMEOUT
     chain = ModelChain(models, settings, patience, stream, checked_retries(retry, models, "@llm_step"))
     mark = _LlmMark(chain, output_type, instructions, max_turns)
 

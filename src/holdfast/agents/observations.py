@@ -1,14 +1,14 @@
-"""What a model is told of a call, beyond what every reader of its record is: see ``client.observations``."""
+"""What a model is told of a call, beyond what every reader of its record is: see ``reports.observations``."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Literal
 
-from holdfast.agents.files import pieces_with_images
-from holdfast.client.approvals import Answer
-from holdfast.client.observations import TO_BE_CORRECTED
+from holdfast.agents.tool_results import pieces_with_images
 from holdfast.codec import describe_error
+from holdfast.reports.observations import TO_BE_CORRECTED
+from holdfast.services.approvals import Answer
 
 
 def outcome_of_failure(payload: bytes) -> Literal["retried", "failed"]:

@@ -17,17 +17,17 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import from_json, to_json
 
-from holdfast.client.recorded_reply import ANSWER, WRAPPED
 from holdfast.codec import codec_for
-from holdfast.codec.wording import name_of, step_into
+from holdfast.codec.formatting import name_of, step_into
 from holdfast.errors import DefinitionError, UnreadableRecord
+from holdfast.reports.recorded_reply import ANSWER, WRAPPED
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequest, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    from holdfast.client.recorded_reply import PlainReply
+    from holdfast.reports.recorded_reply import PlainReply
 
 _DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
 

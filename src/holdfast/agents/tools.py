@@ -22,7 +22,11 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast, get_args, get_origin, overload
 
-from holdfast.agents.approving import (
+from holdfast.admission.durations import Duration
+from holdfast.agents.argument_errors import listed
+from holdfast.agents.deps import deps_of, deps_soon
+from holdfast.agents.docstrings import Described, read_docstring
+from holdfast.agents.tool_approvals import (
     CallCleared,
     Requirement,
     RequiresApproval,
@@ -30,21 +34,16 @@ from holdfast.agents.approving import (
     approval_required,
     arguments_to_show,
 )
-from holdfast.agents.deps import deps_of, deps_soon
-from holdfast.agents.docstrings import Described, read_docstring
-from holdfast.agents.files import ToolOutput
-from holdfast.agents.parameters import Given, Parameters, named_arguments
-from holdfast.agents.refusals import listed
-from holdfast.authoring.asking import ApprovalPolicy
-from holdfast.authoring.durations import Duration
-from holdfast.authoring.functions import hints_of, place_of
+from holdfast.agents.tool_parameters import Given, Parameters, named_arguments
+from holdfast.agents.tool_results import ToolOutput
+from holdfast.authoring.approval_requests import ApprovalPolicy
+from holdfast.authoring.introspection import hints_of, place_of
 from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
-from holdfast.client.recorded_reply import ANSWER
 from holdfast.codec import codec_for
-from holdfast.codec.wording import cut
+from holdfast.codec.formatting import cut
 from holdfast.core.execution import current_execution
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.step_context import StepContext, current
@@ -56,6 +55,7 @@ from holdfast.errors import (
     UnknownTool,
     UsageError,
 )
+from holdfast.reports.recorded_reply import ANSWER
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart

@@ -16,7 +16,7 @@ from holdfast.authoring.step import read_outcome
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind
-from holdfast.core.retry import NO_RETRIES, RetryPolicy
+from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 

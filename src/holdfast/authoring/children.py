@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.step import PATIENT
 from holdfast.client.handle import Handle
-from holdfast.client.outcome import Ended, unsuccessful
-from holdfast.client.starting import accept, check_same, new_run
 from holdfast.codec import codec_for, decode_error
-from holdfast.codec.ids import LONGEST_ID
+from holdfast.codec.run_ids import LONGEST_ID
 from holdfast.core.commands import Outcome
+from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.core.undoing import mark_origin
 from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, UsageError
+from holdfast.services.run_outcome import Ended, unsuccessful
+from holdfast.services.run_start import accept, check_same, new_run
 from holdfast.stores.approvals import AnswerApproval
+from holdfast.stores.change_feed import Bell
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, NewRun, Run, SendSignal, Started, Verdict
 
 if TYPE_CHECKING:

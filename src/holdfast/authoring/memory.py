@@ -13,13 +13,13 @@ from typing import Any, TypeVar, overload
 
 from holdfast.authoring.runtime import current_runtime
 from holdfast.authoring.step import invoke
-from holdfast.client import memories
-from holdfast.client.memories import MemoryFace, Remembered
-from holdfast.client.store_parts import StoreMemory
+from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, current_execution
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
+from holdfast.services import memories
+from holdfast.services.memories import MemoryFace, Remembered
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import MemoryChange
 

@@ -4,16 +4,16 @@ A workflow's name does not contain its module, so that a script (`__main__.etl`)
 (`app.etl`) speak of the same workflow. The price is that a name must be unique in a program.
 
 A program may have several definitions of one workflow, with different versions: the old function for the runs that were
-started with it, and the new one. A definition is known under the *served name* (see ``stores.serving``) of each version
-that it serves; without versions, that is the workflow's name.
+started with it, and the new one. A definition is known under the *served name* (see ``stores.served_versions``) of each
+version that it serves; without versions, that is the workflow's name.
 """
 
 from __future__ import annotations
 
-from holdfast.authoring.functions import defined_at, place_of
+from holdfast.authoring.introspection import defined_at, place_of
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError
-from holdfast.stores.serving import served_name, split_name
+from holdfast.stores.served_versions import served_name, split_name
 
 definitions: dict[str, WorkflowDefinition] = {}
 

@@ -14,26 +14,26 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar
 
+from holdfast.admission.queue_limits import Queue
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.stop_signals import STOPS, StopSignals, end_process
 from holdfast.authoring.workflow import Workflow
-from holdfast.client import queueing
-from holdfast.client.finding import find_run, no_run
 from holdfast.client.handle import Handle
-from holdfast.client.starting import accept, new_run
 from holdfast.codec import LARGEST, Encryption
-from holdfast.core.queues import Queue
 from holdfast.core.records import Record
 from holdfast.engine import forked_child, step_context
 from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.engine import JournalEngine
-from holdfast.engine.loop_watch import MAX_BLOCKED_S
+from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.loop_watchdog import MAX_BLOCKED_S
 from holdfast.errors import UsageError
 from holdfast.log_output import show_on_terminal
+from holdfast.services import queue_options
+from holdfast.services.lookup import find_run, no_run
+from holdfast.services.run_start import accept, new_run
+from holdfast.stores.change_feed import Bell
 from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.news import Bell
 from holdfast.stores.operations import Change, Run, Verdict
 from holdfast.stores.temporal.targets import is_temporal
 from holdfast.stores.urls import open_store, shown_url, store_url
@@ -259,7 +259,7 @@ def _engine(
     encryption: Encryption | None,
 ) -> Engine:
     """The engine that a URL means."""
-    limits = queueing.limits
+    limits = queue_options.limits
     if is_temporal(url):
         from holdfast.stores.temporal.targets import parse_target
         from holdfast.temporal.engine import TemporalEngine
@@ -292,7 +292,7 @@ def _names(queues: Collection[str | Queue] | None) -> tuple[str, ...] | None:
         return None
     if isinstance(queues, str | Queue):
         raise UsageError(f"Runtime: queues is a collection of queues, not one: queues=[{queues!r}]")
-    return tuple(dict.fromkeys(queueing.declare(queue) for queue in queues))
+    return tuple(dict.fromkeys(queue_options.declare(queue) for queue in queues))
 
 
 def _forget(runtime: Runtime) -> None:

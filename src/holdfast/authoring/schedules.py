@@ -1,7 +1,7 @@
 """``Schedule``: when a workflow is to be started, declared in code.
 
 It belongs to the definition of its workflow, so that the workers that know the one announce the other. What a worker
-does with it is told in ``engine.ticking``.
+does with it is told in ``engine.schedule_ticker``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.calendars import CatchUp, Overlap
+from holdfast.admission.durations import Duration
 from holdfast.authoring.registry import definitions
-from holdfast.client.schedules import checked_name, new_schedule, timing_from
-from holdfast.core.schedules import CatchUp, Overlap
-from holdfast.core.spans import Span
 from holdfast.errors import DefinitionError, HoldfastError
+from holdfast.services.schedules import checked_name, new_schedule, timing_from
 from holdfast.stores.schedules import NewSchedule
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Schedule:
         *args: Any,
         inputs: Mapping[str, Any] | None = None,
         cron: str | None = None,
-        every: Span | None = None,
+        every: Duration | None = None,
         zone: str | None = None,
         start: datetime | float | None = None,
         catch_up: CatchUp = "last",

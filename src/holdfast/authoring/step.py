@@ -19,18 +19,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.authoring.compensation import compensation_of
-from holdfast.authoring.declared import Declared, References, declare, refuse_without_number
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import hints_of, is_async, place_of
+from holdfast.authoring.introspection import hints_of, is_async, place_of
 from holdfast.authoring.keyword_hints import hint_keywords
+from holdfast.authoring.step_declaration import Declared, References, declare, refuse_without_number
 from holdfast.codec import codec_for, decode_error
 from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution, current_execution
 from holdfast.core.records import Kind
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.core.undoing import mark_origin
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailable, UnreadableRecord, UsageError
 
@@ -338,8 +338,8 @@ def define_step(
         retry_if = retry_on if callable(retry_on) and not isinstance(retry_on, type) else None
         policy = RetryPolicy(
             retries=retries,
-            backoff=seconds(backoff, f"{where}: backoff") or 1.0,
-            max_backoff=seconds(max_backoff, f"{where}: max_backoff") or 60.0,
+            backoff=declared_seconds(backoff, f"{where}: backoff") or 1.0,
+            max_backoff=declared_seconds(max_backoff, f"{where}: max_backoff") or 60.0,
             give_up_after=None,
             retry_on=(Exception,) if retry_if or retry_on is None else _exception_types(retry_on, f"{where}: retry_on"),
             retry_if=retry_if,
@@ -363,7 +363,7 @@ def define_step(
         parameters=tuple(inspect.signature(function).parameters),
         namespace=getattr(function, "__globals__", {}),
         retry=policy,
-        timeout=seconds(timeout, f"{where}: timeout"),
+        timeout=declared_seconds(timeout, f"{where}: timeout"),
         effect=kind,
     )
 

@@ -9,29 +9,28 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.queue_limits import Queue
+from holdfast.admission.usage import Budget
 from holdfast.authoring.children import call_child, start_child
 from holdfast.authoring.classes.graph import Graph, build_graph
+from holdfast.authoring.classes.graph_run import runner_of
 from holdfast.authoring.classes.members import read_members
-from holdfast.authoring.classes.running import runner_of
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.functions import class_defined_at, hints_of, is_async, place_of
+from holdfast.authoring.introspection import class_defined_at, hints_of, is_async, place_of
 from holdfast.authoring.keyword_hints import hint_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.handle import Handle
-from holdfast.client.queueing import declare, template_of
-from holdfast.client.starting import StartOptions, checked_deliveries, start_options
 from holdfast.client.store_runs import Link, StoreRuns
-from holdfast.client.sync import run_sync
+from holdfast.client.sync_methods import run_sync
 from holdfast.codec import InputsCodec, codec_for, key_template, template_fields
 from holdfast.core.execution import current_execution
-from holdfast.core.queues import Queue
-from holdfast.core.spans import Span
-from holdfast.core.usage import Budget
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError, UsageError
+from holdfast.services.queue_options import declare, template_of
+from holdfast.services.run_start import StartOptions, checked_deliveries, start_options
 from holdfast.stores.operations import MAX_DELIVERIES
-from holdfast.stores.serving import refuse_version
+from holdfast.stores.served_versions import refuse_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,8 +108,8 @@ class Workflow(Generic[P, R]):
         queue: str | Queue | None = None,
         key: str | int | None = None,
         dedup: str | int | None = None,
-        debounce: Span | None = None,
-        debounce_most: Span | None = None,
+        debounce: Duration | None = None,
+        debounce_most: Duration | None = None,
         delay: Duration | None = None,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -145,7 +144,7 @@ class Workflow(Generic[P, R]):
             dedup=dedup,
             debounce=debounce,
             debounce_most=debounce_most,
-            delay=seconds(delay, "delay") or 0.0,
+            delay=declared_seconds(delay, "delay") or 0.0,
             priority=priority,
             tags=tags,
             new=new,
@@ -293,7 +292,7 @@ def _define(
         defaults=defaults,
         queue_key=queue_key(queue, signature, defaults, where),
         queue=queue_name(queue, where),
-        timeout=seconds(timeout, f"{where}: timeout"),
+        timeout=declared_seconds(timeout, f"{where}: timeout"),
         tags=tuple(tags),
         numbers=numbers,
         max_deliveries=deliveries(max_deliveries, where),

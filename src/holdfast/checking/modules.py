@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from holdfast.checking.names import Scopes
+from holdfast.checking.scopes import Scopes
 from holdfast.errors import UsageError
 
 

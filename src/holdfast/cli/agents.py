@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import placed, reached
+from holdfast.cli.formatting import ago, command, console, counted, echo_json, one_line, printable
+from holdfast.cli.store_access import placed, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, command, console, counted, echo_json, one_line, printable
-from holdfast.client.health import Health, HealthState
 from holdfast.core.states import RunState
+from holdfast.services.health import Health, HealthState
 
 _STYLES = {
     HealthState.SERVING: "green",

@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, get_run, reached
+from holdfast.cli.formatting import ago, clock_time, console, counted, echo_json, one_line, printable, wrapped
 from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.cli.store_access import command_at, get_run, reached
 from holdfast.cli.values import json_of, json_or_text
-from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, one_line, printable, wrapped
-from holdfast.client.approvals import Answer, ApprovalInfo, form_fields
 from holdfast.client.client import Client
-from holdfast.client.stories.types import Asked
-from holdfast.client.stories.wiring import as_json
 from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
+from holdfast.reports.serialization import as_json
+from holdfast.reports.types import Asked
+from holdfast.services.approvals import Answer, ApprovalInfo, form_fields
 from holdfast.stores.approvals import ApprovalState
 
 _MOST_NAMED = 5

@@ -1,8 +1,9 @@
 """Many runs in a file, with all that belongs to them: what ``holdfast export --all`` writes, and ``import`` reads.
 
 JSON lines. The first says what the file is, the last how many runs there are, so that a file that was cut off is
-noticed; each of the others is a run, with its fields as in a journal's file (see ``client.journals``). A run comes
-before those that it has started. **Recorded values are in the file as the store hands them out**: sealed or opened.
+noticed; each of the others is a run, with its fields as in a journal's file (see ``services.journal_files``). A run
+comes before those that it has started. **Recorded values are in the file as the store hands them out**: sealed or
+opened.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, replace
 from typing import IO, Any, cast
 
-from holdfast.client.finding import find_run
-from holdfast.client.forms import (
+from holdfast.admission.usage import Limits, Usage
+from holdfast.core.records import Attempt, Record, Signal
+from holdfast.errors import UsageError
+from holdfast.services.journal_files import to_json
+from holdfast.services.json_fields import (
     ATTEMPT_FIELDS,
     BYTES,
     FLAG,
@@ -32,16 +36,13 @@ from holdfast.client.forms import (
     read_fields,
     write_fields,
 )
-from holdfast.client.journals import to_json
-from holdfast.core.records import Attempt, Record, Signal
-from holdfast.core.usage import Limits, Usage
-from holdfast.errors import UsageError
+from holdfast.services.lookup import find_run
 from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalState, Question
 from holdfast.stores.archives import Archived, ArchivedLink, Belongings
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.notices import STAYING
+from holdfast.stores.encrypted import check_that_it_is_open
+from holdfast.stores.live_events import STAYING
 from holdfast.stores.operations import Notice, Run
-from holdfast.stores.sealing import check_that_it_is_open
 
 FORMAT = "holdfast-archive"
 VERSION = 1

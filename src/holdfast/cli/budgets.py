@@ -10,28 +10,20 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.admission.usage import Budget
+from holdfast.cli.budget_table import tell_shares
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, get_run, reached
+from holdfast.cli.formatting import STATE_STYLES, command, console, counted, listed, one_line, printable
 from holdfast.cli.outcomes import Outcome, failure, report
-from holdfast.cli.spending import tell_shares
+from holdfast.cli.store_access import command_at, get_run, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import STATE_STYLES, command, console, counted, listed, one_line, printable
-from holdfast.client.budgets import Allowance, BudgetInfo
 from holdfast.client.client import Client
-from holdfast.client.recorded_reply import usage_as_json
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stories.spending import (
-    Share,
-    brief_cost,
-    budget_as_json,
-    in_words,
-    left_as_json,
-    left_in_words,
-    shares,
-)
 from holdfast.core.states import RunState
-from holdfast.core.usage import Budget
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.reports.budgets import Allowance, BudgetInfo
+from holdfast.reports.recorded_reply import usage_as_json
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_usage import Share, brief_cost, budget_as_json, in_words, left_as_json, left_in_words, shares
 
 _PAGE = 500
 _MOST = 5_000

@@ -7,13 +7,13 @@ from datetime import date
 
 from rich.text import Text
 
+from holdfast.admission.usage import Usage
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import reached
+from holdfast.cli.formatting import console, counted, echo_json, one_line
+from holdfast.cli.store_access import reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import console, counted, echo_json, one_line
-from holdfast.client.reports import DaySpending, UsageReport
-from holdfast.client.stories.spending import brief_cost, in_words
-from holdfast.core.usage import Usage
+from holdfast.reports.run_usage import brief_cost, in_words
+from holdfast.reports.usage_report import DaySpending, UsageReport
 
 _HEAD = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tokens out", "cost")
 _NUMBERS = (2, 4, 5, 6, 7, 8)

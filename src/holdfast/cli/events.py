@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, get_run, reached
+from holdfast.cli.formatting import console, counted, listed, one_line, printable
 from holdfast.cli.plans import MARKS
-from holdfast.cli.wording import console, counted, listed, one_line, printable
-from holdfast.client.events import Event
+from holdfast.cli.store_access import command_at, get_run, reached
+from holdfast.reports.events import Event
 
 _LONGEST = 200
 """Characters of a value that are shown."""

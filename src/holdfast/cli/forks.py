@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import get_run, reached
+from holdfast.cli.formatting import counted
 from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.cli.store_access import get_run, reached
 from holdfast.cli.values import json_of, named_step
-from holdfast.cli.wording import counted
-from holdfast.client.forking import NOT_GIVEN, find_step
-from holdfast.client.stories.retrying import in_words
 from holdfast.errors import HoldfastError
+from holdfast.reports.retry_preview import in_words
+from holdfast.services.forks import NOT_GIVEN, find_step
 
 
 def fork(url: str | None, run_id: str, *, at: str | None, output: str | None, new_id: str | None, as_json: bool) -> int:

@@ -12,15 +12,15 @@ from rich.text import Text
 
 from holdfast.authoring.registry import definitions
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import get_run, reached
-from holdfast.cli.wording import console, counted, one_line, printable
-from holdfast.client.journals import Journal
+from holdfast.cli.formatting import console, counted, one_line, printable
+from holdfast.cli.store_access import get_run, reached
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
+from holdfast.services.journal_files import Journal
 from holdfast.stores.operations import Run
-from holdfast.stores.serving import served_name
-from holdfast.testing.replaying import Replayed, replay
-from holdfast.worker.loading import load
+from holdfast.stores.served_versions import served_name
+from holdfast.testing.journal_replay import Replayed, replay
+from holdfast.worker.workflow_loader import load
 
 _SHOWN_WAITS = 5
 

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import existing, reached
+from holdfast.cli.formatting import ago, clock_time, echo_json, iso, one_line, printable, tell_error
 from holdfast.cli.outcomes import error_as_json
+from holdfast.cli.store_access import existing, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, clock_time, echo_json, iso, one_line, printable, tell_error
-from holdfast.client.choosing import is_server
+from holdfast.client.backend_factory import is_server
 from holdfast.client.client import Client
-from holdfast.client.keys import Key, MadeKey
 from holdfast.errors import HoldfastError
+from holdfast.services.api_keys import Key, MadeKey
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.urls import split_namespace, store_url
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import existing
+from holdfast.cli.formatting import echo_json
 from holdfast.cli.sqlite_file import is_file_there, is_ours, read_facts
-from holdfast.cli.wording import echo_json
+from holdfast.cli.store_access import existing
 from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
-from holdfast.stores.sealing import beneath
+from holdfast.stores.encrypted import beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, split_namespace
 
@@ -49,8 +49,8 @@ async def _on_temporal(url: str) -> list[str]:
     """The namespaces of a server that we may see, without its own."""
     from temporalio.api.workflowservice.v1 import ListNamespacesRequest
 
-    from holdfast.stores.temporal.connecting import connect
-    from holdfast.stores.temporal.faults import translating
+    from holdfast.stores.temporal.connection import connect
+    from holdfast.stores.temporal.errors import translating
     from holdfast.stores.temporal.targets import parse_target
 
     target = parse_target(url)

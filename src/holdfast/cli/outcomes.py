@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cli.opening import get_run, placed
-from holdfast.cli.wording import printable, tell_error
+from holdfast.cli.formatting import printable, tell_error
+from holdfast.cli.store_access import get_run, placed
 from holdfast.client.client import Client
-from holdfast.client.run_info import RunInfo
 from holdfast.errors import HoldfastError, RunNotFound, ServerError
+from holdfast.reports.run_info import RunInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.wording import one_line
-from holdfast.client.plans import Plan
-from holdfast.client.stories.types import Story
+from holdfast.cli.formatting import one_line
+from holdfast.reports.plans import Plan
+from holdfast.reports.types import Story
 
 MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
 _STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}

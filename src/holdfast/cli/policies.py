@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import reached
+from holdfast.cli.formatting import console, counted, echo_json, jsonable, one_line, printable
+from holdfast.cli.store_access import reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import console, counted, echo_json, jsonable, one_line, printable
-from holdfast.client.policies import Policy, PolicyInfo
+from holdfast.services.policies import Policy, PolicyInfo
 
 _DOES = {
     "notify": "only tells",

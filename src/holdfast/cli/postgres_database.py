@@ -16,7 +16,7 @@ import psycopg
 
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.faults import store_error
+from holdfast.stores.postgres.errors import store_error
 from holdfast.stores.urls import split_namespace
 
 _COMMITS = 12

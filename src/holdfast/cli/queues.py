@@ -12,10 +12,10 @@ from typing import Any, Literal
 from rich.text import Text
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, reached
+from holdfast.cli.formatting import ago, clock_time, console, counted, echo_json, iso, one_line, printable
+from holdfast.cli.store_access import command_at, reached
 from holdfast.cli.tables import print_table
-from holdfast.cli.wording import ago, clock_time, console, counted, echo_json, iso, one_line, printable
-from holdfast.client.queues import QueueInfo
+from holdfast.services.queues import QueueInfo
 
 # Listing
 

@@ -10,32 +10,23 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.declaring import PAGE
+from holdfast.admission.usage import Usage
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, get_run, placed, reached, where
-from holdfast.cli.wording import (
-    STATE_STYLES,
-    ago,
-    brief_error,
-    command,
-    console,
-    duration,
-    echo_json,
-    one_line,
-)
+from holdfast.cli.formatting import STATE_STYLES, ago, brief_error, command, console, duration, echo_json, one_line
+from holdfast.cli.options import PAGE
+from holdfast.cli.store_access import command_at, get_run, placed, reached, where
 from holdfast.client.client import Client
-from holdfast.client.recorded_reply import usage_as_json
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stalls import how_to_switch_on, is_short
-from holdfast.client.stories.spending import brief_cost
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
+from holdfast.reports.recorded_reply import usage_as_json
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_usage import brief_cost
+from holdfast.services.stalls import how_to_switch_on, is_short
 
 _HEAD = ("id", "workflow", "state", "started", "took")
 _DETAIL_HEAD = "waiting for / error"
 _DETAIL, _LEAST_DETAIL = 120, 30
 _APPROVAL = "approval "
-"""So the wait for an answer is told: see ``engine.parking``."""
+"""So the wait for an answer is told: see ``engine.park_operation``."""
 
 _ROUNDING = timedelta(microseconds=1)
 """What a float loses when it is told: a time that was copied from ``--json`` is that of its run."""

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from rich.text import Text
 
+from holdfast.admission.usage import Budget
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import command_at, placed, reached, seen
-from holdfast.cli.tables import print_table
-from holdfast.cli.wording import (
+from holdfast.cli.formatting import (
     STATE_STYLES,
     ago,
     clock_time,
@@ -25,10 +24,11 @@ from holdfast.cli.wording import (
     one_line,
     printable,
 )
+from holdfast.cli.store_access import command_at, placed, reached, seen
+from holdfast.cli.tables import print_table
 from holdfast.client.client import Client
-from holdfast.client.schedules import ScheduleInfo
-from holdfast.core.usage import Budget
 from holdfast.errors import HoldfastError
+from holdfast.services.schedules import ScheduleInfo
 from holdfast.stores.schedules import timing_of
 
 _SEVERAL = 3

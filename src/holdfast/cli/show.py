@@ -1,19 +1,15 @@
-"""``holdfast show``: a run's story, for people. What is in it is read elsewhere: see ``client.stories``."""
+"""``holdfast show``: a run's story, for people. What is in it is read elsewhere: see ``reports``."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.admission.usage import Usage
 from holdfast.cli.approvals import tell_question
+from holdfast.cli.budget_table import tell_shares
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import placed
-from holdfast.cli.plans import tell_plan
-from holdfast.cli.recorded import brief, brief_inputs, own_frames, pretty
-from holdfast.cli.spending import tell_shares
-from holdfast.cli.stories import whole_story
-from holdfast.cli.timeline import tell_family, tell_journal
-from holdfast.cli.wording import (
+from holdfast.cli.formatting import (
     STATE_STYLES,
     ago,
     bytes_in_words,
@@ -27,20 +23,24 @@ from holdfast.cli.wording import (
     printable,
     wrapped,
 )
-from holdfast.client.stories.recorded import LARGE
-from holdfast.client.stories.replies import reason_in
-from holdfast.client.stories.spending import in_words
-from holdfast.client.stories.types import Fault, Hand, Story
-from holdfast.client.stories.wiring import as_json as story_as_json
+from holdfast.cli.plans import tell_plan
+from holdfast.cli.report_reader import whole_story
+from holdfast.cli.store_access import placed
+from holdfast.cli.timeline import tell_family, tell_journal
+from holdfast.cli.value_formatting import brief, brief_inputs, own_frames, pretty
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
+from holdfast.reports.model_replies import reason_in
+from holdfast.reports.recorded_values import LARGE
+from holdfast.reports.run_usage import in_words
+from holdfast.reports.serialization import as_json as story_as_json
+from holdfast.reports.types import Fault, Hand, Story
 from holdfast.stores.operations import Cancel
 
 _RESULT_LINES = 12
 _TRACEBACK_LINES = 14
 _LABEL = 11
 _OF_MODEL_CALL = "PassingFault: "
-"""So the errors of attempts begin that asked a model: see ``agents.models.faults``."""
+"""So the errors of attempts begin that asked a model: see ``agents.models.errors``."""
 _AT_THE_HEAD = ("retry", "run_again", "fork", "settle")
 """What is advised beside how the run has ended; the rest stands at the end, where one looks last."""
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import not_found, reached, seen
+from holdfast.cli.formatting import tell_warning
 from holdfast.cli.outcomes import Outcome, failure, report
+from holdfast.cli.store_access import not_found, reached, seen
 from holdfast.cli.values import json_or_text
-from holdfast.cli.wording import tell_warning
-from holdfast.client.run_info import RunInfo
 from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.reports.run_info import RunInfo
 
 
 def send_signal(url: str | None, run_id: str, name: str, value: str | None, dedup: str | None, *, as_json: bool) -> int:

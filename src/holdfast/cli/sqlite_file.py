@@ -13,7 +13,7 @@ from urllib.parse import quote
 from holdfast.errors import StoreError
 from holdfast.stores.sql.schema import latest_version
 from holdfast.stores.sqlite.connections import APPLICATION_ID, open_writer
-from holdfast.stores.sqlite.faults import store_error
+from holdfast.stores.sqlite.errors import store_error
 
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 _COMMITS = 12

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rich.text import Text
 
-from holdfast.cli.wording import console
+from holdfast.cli.formatting import console
 
 
 def print_table(

@@ -11,14 +11,14 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.admission.usage import NANO
 from holdfast.cli.event_loop import in_loop
 from holdfast.cli.events import in_words, is_bad
-from holdfast.cli.opening import reached
-from holdfast.cli.wording import console, one_line, printable
-from holdfast.client.events import Event
-from holdfast.client.stories.spending import money
-from holdfast.client.tailing import Happening
-from holdfast.core.usage import NANO
+from holdfast.cli.formatting import console, one_line, printable
+from holdfast.cli.store_access import reached
+from holdfast.reports.events import Event
+from holdfast.reports.run_usage import money
+from holdfast.reports.tail import Happening
 
 _LONGEST = 160
 """Characters of what is told of one thing."""

@@ -10,19 +10,19 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.cli.approvals import answer_in_words
-from holdfast.cli.opening import command_at
-from holdfast.cli.wording import bytes_in_words, counted, duration, listed, one_line, wrapped
-from holdfast.client.approvals import Answer
-from holdfast.client.recorded_reply import ANSWER, MODEL_CALL, PlainReply
-from holdfast.client.stories.reading import MANY
-from holdfast.client.stories.recorded import LARGE
-from holdfast.client.stories.replies import answer_in, compacted_in_words, failed_in_words, is_final
-from holdfast.client.stories.spending import brief_cost, tokens_and_cost
-from holdfast.client.stories.types import Entry, Fault, Relative, Story
+from holdfast.cli.formatting import bytes_in_words, counted, duration, listed, one_line, wrapped
+from holdfast.cli.store_access import command_at
 from holdfast.core.records import Kind
 from holdfast.core.states import RunState
-from holdfast.core.usage import BUDGET_SIGNAL
+from holdfast.reports.model_replies import answer_in, compacted_in_words, failed_in_words, is_final
+from holdfast.reports.recorded_reply import ANSWER, MODEL_CALL, PlainReply
+from holdfast.reports.recorded_values import LARGE
+from holdfast.reports.report_reader import MANY
+from holdfast.reports.run_usage import brief_cost, tokens_and_cost
+from holdfast.reports.types import Entry, Fault, Relative, Story
+from holdfast.services.approvals import Answer
 
 _SAID = 120
 """So many characters of what a model said are told below its call; ``--conversation`` tells the rest."""

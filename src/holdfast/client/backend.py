@@ -16,34 +16,34 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
-from holdfast.client.addresses import AddressInfo
-from holdfast.client.approvals import ApprovalInfo
-from holdfast.client.auditing import AuditEntry
-from holdfast.client.budgets import BudgetInfo
-from holdfast.client.bulk import Call
-from holdfast.client.dead import DeadRun
-from holdfast.client.events import Event
-from holdfast.client.health import Health, Switch
-from holdfast.client.journals import Journal
-from holdfast.client.keys import Key, MadeKey
-from holdfast.client.listening import Listener
-from holdfast.client.memories import Remembered
-from holdfast.client.plans import Plan
-from holdfast.client.policies import Policy, PolicyInfo
-from holdfast.client.pruning import PruneReport
-from holdfast.client.queues import QueueInfo
-from holdfast.client.reports import UsageReport
-from holdfast.client.run_info import RunInfo
-from holdfast.client.schedules import ScheduleInfo, WantedSchedule
-from holdfast.client.starting import StartOptions
-from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.families import Family
-from holdfast.client.stories.types import Story
-from holdfast.client.tailing import Followed, Happening
-from holdfast.client.workers import WorkerInfo
-from holdfast.core.spans import Span
+from holdfast.admission.durations import Duration
+from holdfast.admission.usage import Budget, Usage
+from holdfast.client.listener import Listener
 from holdfast.core.states import RunState
-from holdfast.core.usage import Budget, Usage
+from holdfast.reports.budgets import BudgetInfo
+from holdfast.reports.conversations import Said
+from holdfast.reports.dead_runs import DeadRun
+from holdfast.reports.events import Event
+from holdfast.reports.plans import Plan
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_tree import Family
+from holdfast.reports.tail import Followed, Happening
+from holdfast.reports.types import Story
+from holdfast.reports.usage_report import UsageReport
+from holdfast.services.addresses import AddressInfo
+from holdfast.services.api_keys import Key, MadeKey
+from holdfast.services.approvals import ApprovalInfo
+from holdfast.services.audit_log import AuditEntry
+from holdfast.services.bulk_start import Call
+from holdfast.services.health import Health, Switch
+from holdfast.services.journal_files import Journal
+from holdfast.services.memories import Remembered
+from holdfast.services.policies import Policy, PolicyInfo
+from holdfast.services.queues import QueueInfo
+from holdfast.services.retention import PruneReport
+from holdfast.services.run_start import StartOptions
+from holdfast.services.schedules import ScheduleInfo, WantedSchedule
+from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
 
@@ -361,7 +361,7 @@ class Backend(RunBackend):
     @abstractmethod
     async def prune(
         self,
-        older_than: Span,
+        older_than: Duration,
         states: Collection[RunState],
         *,
         workflow: str | None,

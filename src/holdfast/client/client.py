@@ -8,44 +8,44 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
 
-from holdfast.client.addresses import ClientAddresses
-from holdfast.client.approvals import ApprovalInfo
-from holdfast.client.auditing import AuditEntry
+from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.admission.queue_limits import Queue
+from holdfast.admission.usage import Budget, Usage
 from holdfast.client.backend import Backend
-from holdfast.client.budgets import BudgetInfo
-from holdfast.client.bulk import Call
-from holdfast.client.choosing import choose_backend
-from holdfast.client.dead import DeadRun
-from holdfast.client.deliveries import Delivery
-from holdfast.client.events import Event
-from holdfast.client.forking import NOT_GIVEN
+from holdfast.client.backend_factory import choose_backend
+from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
-from holdfast.client.health import Health, Switch
-from holdfast.client.journals import Journal
-from holdfast.client.keys import ClientKeys
-from holdfast.client.listening import check_handler, checked, listen, serve
-from holdfast.client.listening_sync import SyncDelivery, listen_sync
-from holdfast.client.memories import ClientMemory
-from holdfast.client.plans import Plan
-from holdfast.client.policies import ClientPolicies
-from holdfast.client.pruning import PruneReport
-from holdfast.client.queues import ClientQueues
-from holdfast.client.reports import UsageReport
-from holdfast.client.run_info import RunInfo
-from holdfast.client.schedules import ClientSchedules
-from holdfast.client.starting import StartOptions, start_options
-from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.families import Family
-from holdfast.client.stories.types import Story
-from holdfast.client.sync import WithoutLoop
-from holdfast.client.tailing import Followed, Happening
-from holdfast.client.workers import WorkerInfo
+from holdfast.client.listener import check_handler, checked, listen, serve
+from holdfast.client.sync_listener import SyncDelivery, listen_sync
+from holdfast.client.sync_methods import WithoutLoop
 from holdfast.codec import LARGEST, Encryption
-from holdfast.core.queues import Queue
-from holdfast.core.spans import Span, span_seconds
 from holdfast.core.states import RunState, run_states
-from holdfast.core.usage import Budget, Usage
 from holdfast.errors import UsageError
+from holdfast.reports.budgets import BudgetInfo
+from holdfast.reports.conversations import Said
+from holdfast.reports.dead_runs import DeadRun
+from holdfast.reports.events import Event
+from holdfast.reports.plans import Plan
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_tree import Family
+from holdfast.reports.tail import Followed, Happening
+from holdfast.reports.types import Story
+from holdfast.reports.usage_report import UsageReport
+from holdfast.services.addresses import ClientAddresses
+from holdfast.services.api_keys import ClientKeys
+from holdfast.services.approvals import ApprovalInfo
+from holdfast.services.audit_log import AuditEntry
+from holdfast.services.bulk_start import Call
+from holdfast.services.forks import NOT_GIVEN
+from holdfast.services.health import Health, Switch
+from holdfast.services.journal_files import Journal
+from holdfast.services.memories import ClientMemory
+from holdfast.services.policies import ClientPolicies
+from holdfast.services.queues import ClientQueues
+from holdfast.services.retention import PruneReport
+from holdfast.services.run_start import StartOptions, start_options
+from holdfast.services.schedules import ClientSchedules
+from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
 
@@ -108,8 +108,8 @@ class Client(WithoutLoop):
         queue: str | Queue | None = None,
         key: str | int | None = None,
         dedup: str | int | None = None,
-        debounce: Span | None = None,
-        debounce_most: Span | None = None,
+        debounce: Duration | None = None,
+        debounce_most: Duration | None = None,
         delay: float = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -163,7 +163,7 @@ class Client(WithoutLoop):
         return await self._backend.start_many(workflow, calls, self._options)
 
     async def send(
-        self, address: str, payload: Any = None, *, deadline: Span | None = None, id: str | None = None
+        self, address: str, payload: Any = None, *, deadline: Duration | None = None, id: str | None = None
     ) -> Handle[Any]:
         """Send work to an address, where whoever listens takes it, and return a handle to its run.
 
@@ -177,7 +177,7 @@ class Client(WithoutLoop):
                 ``15 min``; what the address says unless given.
             id: of the run: what was sent before under this id is not sent twice.
         """
-        seconds = None if deadline is None else span_seconds(deadline, f"address {address!r}: deadline")
+        seconds = None if deadline is None else duration_to_seconds(deadline, f"address {address!r}: deadline")
         options = self._options if id is None else replace(self._options, id=id)
         if options.id is not None and options.dedup is not None:
             raise UsageError(
@@ -433,7 +433,7 @@ class Client(WithoutLoop):
 
     async def prune(
         self,
-        older_than: Span,
+        older_than: Duration,
         *,
         state: RunState | str | Collection[RunState | str] = (),
         workflow: str | None = None,

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, cast, get_origin
 
 from pydantic import BaseModel
 
-from holdfast.client.wire import encoded_to_wire, from_wire
 from holdfast.codec import ValueCodec, codec_for, message_of, preview
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DeliveryLost, StepOutcomeUnknown, UsageError
+from holdfast.services.wire_values import encoded_to_wire, from_wire
 
 if TYPE_CHECKING:
-    from holdfast.client.deliveries import Delivery
+    from holdfast.client.delivery import Delivery
 
 _anything = codec_for(Any)
 NEVER_AGAIN = (DeliveryLost, UsageError)

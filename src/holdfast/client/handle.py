@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Generic, TypeVar
 
-from holdfast.client.approvals import ApprovalInfo
+from holdfast.admission.usage import Budget, Usage
 from holdfast.client.backend import RunBackend
-from holdfast.client.events import Event
-from holdfast.client.plans import Plan
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.families import Family
-from holdfast.client.stories.types import Story
-from holdfast.core.usage import Budget, Usage
+from holdfast.reports.conversations import Said
+from holdfast.reports.events import Event
+from holdfast.reports.plans import Plan
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_tree import Family
+from holdfast.reports.types import Story
+from holdfast.services.approvals import ApprovalInfo
 
 R = TypeVar("R")
 

@@ -9,9 +9,8 @@ from datetime import date, datetime
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from holdfast.client.addresses import send_to
-from holdfast.client.approvals import user
-from holdfast.client.auditing import AuditEntry, read_audit
+from holdfast.admission.durations import Duration
+from holdfast.admission.queue_limits import Queue
 from holdfast.client.backend import (
     AddressBackend,
     Backend,
@@ -21,23 +20,9 @@ from holdfast.client.backend import (
     QueueBackend,
     ScheduleBackend,
 )
-from holdfast.client.budgets import BudgetInfo, read_budget
-from holdfast.client.bulk import Call, start_many
-from holdfast.client.connections import Connections
-from holdfast.client.control import retry_run
-from holdfast.client.dead import DeadRun, dead_runs
-from holdfast.client.forking import fork_run
-from holdfast.client.health import Health, Switch, read_health
-from holdfast.client.input_check import bind_inputs, read_schema
-from holdfast.client.journals import Journal, export_run
-from holdfast.client.listening import Listener
-from holdfast.client.moments import moment
-from holdfast.client.pruning import PruneReport, prune_runs, pruning
-from holdfast.client.reports import UsageReport, usage_report
-from holdfast.client.run_info import RunInfo, infos_of
-from holdfast.client.settling import settle_run
-from holdfast.client.starting import StartOptions, accept, find_spec, new_run
-from holdfast.client.store_parts import (
+from holdfast.client.listener import Listener
+from holdfast.client.store_connections import Connections
+from holdfast.client.store_resources import (
     StoreAddresses,
     StoreKeys,
     StoreMemory,
@@ -46,13 +31,28 @@ from holdfast.client.store_parts import (
     StoreSchedules,
 )
 from holdfast.client.store_runs import StoreRuns
-from holdfast.client.tailing import Followed, Happening, read_tail
-from holdfast.client.workers import WorkerInfo, read_workers
 from holdfast.codec import LARGEST
-from holdfast.core.queues import Queue
-from holdfast.core.spans import Span
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
+from holdfast.reports.budgets import BudgetInfo, read_budget
+from holdfast.reports.dead_runs import DeadRun, dead_runs
+from holdfast.reports.run_info import RunInfo, infos_of
+from holdfast.reports.tail import Followed, Happening, read_tail
+from holdfast.reports.usage_report import UsageReport, usage_report
+from holdfast.services.addresses import send_to
+from holdfast.services.approvals import user
+from holdfast.services.audit_log import AuditEntry, read_audit
+from holdfast.services.bulk_start import Call, start_many
+from holdfast.services.forks import fork_run
+from holdfast.services.health import Health, Switch, read_health
+from holdfast.services.input_validation import bind_inputs, read_schema
+from holdfast.services.journal_files import Journal, export_run
+from holdfast.services.retention import PruneReport, prune_runs, pruning
+from holdfast.services.run_control import retry_run
+from holdfast.services.run_start import StartOptions, accept, find_spec, new_run
+from holdfast.services.settlement import settle_run
+from holdfast.services.timestamps import moment
+from holdfast.services.workers import WorkerInfo, read_workers
 from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
@@ -194,7 +194,7 @@ class StoreBackend(StoreRuns, Backend):
 
     async def prune(
         self,
-        older_than: Span,
+        older_than: Duration,
         states: Collection[RunState],
         *,
         workflow: str | None,

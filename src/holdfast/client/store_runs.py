@@ -10,23 +10,23 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from holdfast.client.agent_result import plain_result
-from holdfast.client.approvals import ApprovalInfo, ApprovalReach, approve, deny, find_approval, list_approvals
+from holdfast.admission.usage import Budget, Usage
 from holdfast.client.backend import RunBackend
-from holdfast.client.control import cancel_run, pause_run, resume_run, send_signal, set_budget
-from holdfast.client.events import Event, read_events
-from holdfast.client.outcome import Ended, result_of
-from holdfast.client.plans import Plan, read_plan
-from holdfast.client.run_info import RunInfo, info_of
-from holdfast.client.stories.conversations import Said, read_conversation
-from holdfast.client.stories.families import Family, read_family
-from holdfast.client.stories.reading import read_story
-from holdfast.client.stories.types import Story
 from holdfast.codec import LARGEST
 from holdfast.core.records import Record
-from holdfast.core.usage import Budget, Usage
+from holdfast.reports.agent_result import plain_result
+from holdfast.reports.conversations import Said, read_conversation
+from holdfast.reports.events import Event, read_events
+from holdfast.reports.plans import Plan, read_plan
+from holdfast.reports.report_reader import read_story
+from holdfast.reports.run_info import RunInfo, info_of
+from holdfast.reports.run_tree import Family, read_family
+from holdfast.reports.types import Story
+from holdfast.services.approvals import ApprovalInfo, ApprovalReach, approve, deny, find_approval, list_approvals
+from holdfast.services.run_control import cancel_run, pause_run, resume_run, send_signal, set_budget
+from holdfast.services.run_outcome import Ended, result_of
+from holdfast.stores.change_feed import Bell
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.news import Bell
 from holdfast.stores.operations import Run
 
 

@@ -11,17 +11,17 @@ There is no pickle anywhere: whoever can write to the store must not thereby be 
 
 from __future__ import annotations
 
+from holdfast.codec.argument_preview import preview
 from holdfast.codec.canonical import digest, to_plain
-from holdfast.codec.choose import codec_for
+from holdfast.codec.codec_lookup import codec_for
+from holdfast.codec.encrypted_values import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
 from holdfast.codec.encryption import AesEncryption, Encryption
-from holdfast.codec.faults import ErrorInfo, decode_error, describe_error, encode_error, message_of
-from holdfast.codec.ids import render_id, template_fields
 from holdfast.codec.inputs import InputsCodec, bind_by_name
-from holdfast.codec.keys import checked_key, key_template, render_key
-from holdfast.codec.preview import preview
-from holdfast.codec.sealing import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
-from holdfast.codec.size import LARGEST, SizeLimit, check_size
-from holdfast.codec.values import Encoded, ValueCodec
+from holdfast.codec.queue_keys import checked_key, key_template, render_key
+from holdfast.codec.recorded_errors import ErrorInfo, decode_error, describe_error, encode_error, message_of
+from holdfast.codec.run_ids import render_id, template_fields
+from holdfast.codec.size_limit import LARGEST, SizeLimit, check_size
+from holdfast.codec.value_codec import Encoded, ValueCodec
 
 __all__ = [
     "LARGEST",

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from holdfast.codec.sealing import refuse_sealed
+from holdfast.codec.encrypted_values import refuse_sealed
+from holdfast.codec.formatting import kind_of
 from holdfast.codec.tags import TAGGED, unpack
-from holdfast.codec.wording import kind_of
 from holdfast.errors import UnreadableRecord
 
 

@@ -1,8 +1,8 @@
 """Encryption of what is recorded: the interface, and one that is ready to be used.
 
 ``Encryption`` turns bytes into bytes that tell nothing, and back. It knows nothing of runs and stores: the journal
-engine's stores apply it by ``stores.sealing``, another engine by whatever it has for that. Whoever keeps keys elsewhere
-(a key service, a hardware module) writes one of their own.
+engine's stores apply it by ``stores.encrypted``, another engine by whatever it has for that. Whoever keeps keys
+elsewhere (a key service, a hardware module) writes one of their own.
 
 ``AesEncryption`` is AES-256 in GCM. What it makes is a header of five bytes (the version of the format, the id of the
 key), a random nonce of 96 bits, and the encrypted bytes with their tag. The header is authenticated: a changed key id

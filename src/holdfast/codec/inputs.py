@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from holdfast.codec.choose import codec_for
-from holdfast.codec.sealing import refuse_sealed
-from holdfast.codec.survival import fields_of
+from holdfast.codec.codec_lookup import codec_for
+from holdfast.codec.encrypted_values import refuse_sealed
+from holdfast.codec.formatting import is_secret, name_of
+from holdfast.codec.round_trip import fields_of
 from holdfast.codec.tags import TAGGED, pack, unpack, untag
-from holdfast.codec.values import ValueCodec
-from holdfast.codec.wording import is_secret, name_of
+from holdfast.codec.value_codec import ValueCodec
 from holdfast.errors import CodecError, InputError
 
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL

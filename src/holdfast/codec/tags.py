@@ -23,8 +23,8 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from holdfast.codec.values import Encoded
-from holdfast.codec.wording import at, key_of, name_of, refuse, way_out_for
+from holdfast.codec.formatting import at, key_of, name_of, refuse, way_out_for
+from holdfast.codec.value_codec import Encoded
 from holdfast.errors import UnrecordableValue
 
 TAGGED = b"\x01"

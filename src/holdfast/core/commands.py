@@ -6,9 +6,9 @@ import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.core.compensations import Origin
 from holdfast.core.loop import RunFuture, RunLoop
 from holdfast.core.records import Kind, Record
-from holdfast.core.undoing import Origin
 
 if TYPE_CHECKING:
     from holdfast.core.execution import Execution

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
 from holdfast.core.records import Kind, Record
-from holdfast.core.where import waiting_at
+from holdfast.core.source_location import waiting_at
 
 
 def describe_drift(

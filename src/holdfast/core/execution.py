@@ -34,14 +34,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.core import stand_ins
-from holdfast.core.chance import Chance
+from holdfast.core import asyncio_overrides
 from holdfast.core.commands import UNREAD, Command, CommandFuture, Outcome
+from holdfast.core.compensations import Origin, UndoLog, chain_of, has_origin, origins_of
 from holdfast.core.drift import describe_drift
 from holdfast.core.loop import RunLoop, running_loop
 from holdfast.core.patches import Patches
 from holdfast.core.records import WAITS, Kind, Record, Rewind
-from holdfast.core.undoing import Origin, UndoLog, chain_of, has_origin, origins_of
+from holdfast.core.seeded_random import Chance
 from holdfast.errors import (
     HoldfastError,
     NonDeterminismError,
@@ -53,7 +53,7 @@ from holdfast.errors import (
     WorkflowStuck,
 )
 
-stand_ins.install()
+asyncio_overrides.install()
 
 TURN_LIMIT = 1_000_000
 """Callbacks without an outcome in between after which a workflow is taken to run for ever."""

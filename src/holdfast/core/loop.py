@@ -39,9 +39,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
-from holdfast.core.forbidden import forbid_the_rest, unordered_caller
+from holdfast.core.forbidden_methods import forbid_the_rest, unordered_caller
 from holdfast.core.interruption import Blocked, Window
-from holdfast.core.where import is_library_code, task_origin, user_frame, waiting_at
+from holdfast.core.source_location import is_library_code, task_origin, user_frame, waiting_at
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")

@@ -23,12 +23,12 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.isolation import Isolation
-from holdfast.engine.writer import Done, Writer
+from holdfast.engine.journal_writer import Done, Writer
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.contract import History, NewSignals, RunFilter, Store
 from holdfast.stores.operations import Answer, FinishRun, ReleaseRun, Run, Started, StartRun, Verdict
 from holdfast.stores.rules import is_isolated
-from holdfast.stores.serving import served_name
+from holdfast.stores.served_versions import served_name
 
 log = logging.getLogger("holdfast.engine")
 
@@ -318,7 +318,7 @@ class Claims:
         """Release the runs that the store gave us in an answer that never came, if it is time to look for them."""
         if not self.in_doubt():
             return
-        from holdfast.stores.sealing import beneath  # only here: most programs seal nothing
+        from holdfast.stores.encrypted import beneath  # only here: most programs seal nothing
 
         holder = self._holder
         now, before, unsure = holder.clock.monotonic(), None, False

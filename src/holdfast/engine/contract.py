@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.engine.hosting import StepEngine
+from holdfast.engine.host import StepEngine
+from holdfast.stores.change_feed import News
 from holdfast.stores.contract import History
-from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, NewRun, Run, Verdict
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.admission.usage import Budget, Usage
 from holdfast.codec import InputsCodec, ValueCodec, check_size
 from holdfast.core.execution import Execution
-from holdfast.core.retry import NO_RETRIES, RetryPolicy
+from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.core.usage import Budget, Usage
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run, Started
 from holdfast.stores.schedules import NewSchedule
-from holdfast.stores.serving import served_name
+from holdfast.stores.served_versions import served_name
 
 
 class Used(NamedTuple):
@@ -115,7 +115,7 @@ class WorkflowDefinition:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     queue: str = "default"
     queue_key: str | None = None
-    """A template for the key that its runs have in its queue: see ``codec.keys``."""
+    """A template for the key that its runs have in its queue: see ``codec.queue_keys``."""
     timeout: float | None = None
     tags: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -169,5 +169,5 @@ class WorkflowDefinition:
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What a worker serves that has it, its own version first: see ``stores.serving``."""
+        """What a worker serves that has it, its own version first: see ``stores.served_versions``."""
         return tuple(served_name(self.name, version) for version in (self.version, *self.serves))

@@ -37,15 +37,15 @@ from holdfast.core.execution import Execution
 from holdfast.core.patches import NOWHERE
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.engine.asking import Questions
-from holdfast.engine.children import Children
+from holdfast.engine.child_runs import Children
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.ending import End, end_of
-from holdfast.engine.hosting import RunHost
-from holdfast.engine.in_flight import StepsInFlight
+from holdfast.engine.host import RunHost
 from holdfast.engine.mailbox import Mailbox
-from holdfast.engine.parking import park_of
-from holdfast.engine.recording import Recorder
+from holdfast.engine.park_operation import park_of
+from holdfast.engine.recorder import Recorder
+from holdfast.engine.run_approvals import Questions
+from holdfast.engine.run_outcome import End, end_of
+from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.contract import History, Request
 from holdfast.stores.operations import Answer, Cancel, FinishRun, ReleaseRun, Run, Verdict

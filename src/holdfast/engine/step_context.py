@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.core.usage import Usage
+from holdfast.admission.usage import Usage
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import UsageError
 from holdfast.stores.contract import History
@@ -14,7 +14,7 @@ from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import Change, Run, Verdict
 
 if TYPE_CHECKING:
-    from holdfast.engine.hosting import StepEngine
+    from holdfast.engine.host import StepEngine
 
 
 class Carrier(Protocol):

@@ -12,3 +12,9 @@ endpoint is it), ``admission`` with ``keys``, ``rates`` and ``scopes`` (whose is
 ``beside`` is what runs beside the requests: ``delivering`` finds listeners that are dead, ``policing`` keeps policies,
 and ``webhooks`` sends. The pages for people are in ``dashboard``.
 """
+
+from __future__ import annotations
+
+from holdfast.lazy_exports import lazy_exports
+
+__all__, __getattr__, __dir__ = lazy_exports(__name__, __file__, globals())  # pyright: ignore[reportUnsupportedDunderAll]

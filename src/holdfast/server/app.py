@@ -20,35 +20,35 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # patterns of others: see ``client.json_schemas``
+import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # patterns of others: see ``services.json_schemas``
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.client.large_work import LargeWork
 from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError
-from holdfast.server.admission import Admission, payer_of
-from holdfast.server.api import Endpoint, Routes, answer_of, arguments_of, body_of
-from holdfast.server.auditing import Auditor, target_of
-from holdfast.server.beside import meanwhile
-from holdfast.server.bodies import BodyBudget, BodyRoom
+from holdfast.server.auth.audit_log import Auditor, target_of
+from holdfast.server.auth.authenticator import TRUSTED_FOR, Caller, Keys
+from holdfast.server.auth.request_admission import Admission, payer_of
+from holdfast.server.auth.scopes import Scope as Access
+from holdfast.server.background.overview_feed import Changes
+from holdfast.server.background.tasks import meanwhile
+from holdfast.server.caches.daily_run_counts import StartedByDay
+from holdfast.server.caches.disabled_workflows import Switches
 from holdfast.server.calls import Call
-from holdfast.server.changes import Changes
 from holdfast.server.dashboard import page_for
-from holdfast.server.days import StartedByDay
-from holdfast.server.delivering.deliveries import HeldNow
-from holdfast.server.delivering.desk import Desks
-from holdfast.server.delivering.listeners import Listeners
-from holdfast.server.guard import Guard, check_site
-from holdfast.server.keys import TRUSTED_FOR, Caller, Keys
-from holdfast.server.problems import Problem, problem_of, server_fault
-from holdfast.server.remotes import LOCAL_HOSTS, is_local
-from holdfast.server.request_ids import SCOPE as REQUEST_ID
-from holdfast.server.scopes import Scope as Access
-from holdfast.server.switches import Switches
+from holdfast.server.deliveries.delivery import HeldNow
+from holdfast.server.deliveries.dispatcher import Desks
+from holdfast.server.deliveries.listener_registry import Listeners
+from holdfast.server.http.body_budget import BodyBudget, BodyRoom
+from holdfast.server.http.problems import Problem, problem_of, server_fault
+from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local
+from holdfast.server.http.request_guard import Guard, check_site
+from holdfast.server.http.request_ids import SCOPE as REQUEST_ID
+from holdfast.server.http.router import Endpoint, Routes, answer_of, arguments_of, body_of
 from holdfast.server.tenants import Tenants
-from holdfast.server.webhooks.targets import Resolver
+from holdfast.server.webhooks.target_policy import Resolver
+from holdfast.services.thread_offload import LargeWork
 from holdfast.stores.urls import open_store
 
 log = logging.getLogger("holdfast.server")

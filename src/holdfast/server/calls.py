@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.client.large_work import LARGE, off_loop
-from holdfast.client.wire import TAGGED_VALUES, VALUES, from_wire, to_wire
 from holdfast.codec import Encoded, codec_for
-from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.keys import Caller, no_valid_key
-from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
+from holdfast.server.auth.authenticator import Caller, no_valid_key
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.tenants import Tenant
+from holdfast.services.thread_offload import LARGE, off_loop
+from holdfast.services.wire_values import TAGGED_VALUES, VALUES, from_wire, to_wire
 from holdfast.stores.contract import Store, WorkflowSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Call:
 
     @property
     def is_tagged(self) -> bool:
-        """Whether values come and go in Holdfast's own form: see ``client.wire``."""
+        """Whether values come and go in Holdfast's own form: see ``services.wire_values``."""
         return self.request.headers.get(VALUES, "") == TAGGED_VALUES
 
     def out(self, value: Any) -> Any:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.client.client import Client
-from holdfast.client.connections import Connections
 from holdfast.client.store_backend import StoreBackend
+from holdfast.client.store_connections import Connections
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.urls import in_namespace, open_store, shown_url, split_namespace, store_url
 

@@ -89,7 +89,7 @@ class Approval:
     """How often people were reminded."""
     reminded_at: float | None
     answer: bytes | None = None
-    """The record's payload, once it is answered: see ``client.approvals``."""
+    """The record's payload, once it is answered: see ``services.approvals``."""
     answered_by: str = ""
     answered_at: float | None = None
 

@@ -93,24 +93,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.usage import Limits, Usage
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.auditing import Audit, NewAudit
+from holdfast.stores.audit_log import Audit, NewAudit
+from holdfast.stores.daily_usage import DayRuns, DayUsage
 from holdfast.stores.documents import Document
+from holdfast.stores.journal_pages import Outline, outline_of
 from holdfast.stores.leases import LeaseWindow
+from holdfast.stores.live_events import Feed
 from holdfast.stores.memories import Memory
-from holdfast.stores.notices import Feed
 from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
-from holdfast.stores.outlines import Outline, outline_of
-from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
+from holdfast.stores.retention import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.schedules import NewSchedule, Schedule
-from holdfast.stores.spending import DayRuns, DayUsage
-from holdfast.stores.transactions import StepTransaction
+from holdfast.stores.step_transactions import StepTransaction
 
 DEFAULT_NAMESPACE = "default"
 """The namespace of whoever does not choose one."""
@@ -175,7 +175,7 @@ class WorkflowSpec:
     queue_key: str | None = None
     """A template for the key that its runs have in its queue: see ``queues``."""
     by_delivery: bool = False
-    """It has no code, and its runs are by delivery: it is an address (see ``client.addresses``)."""
+    """It has no code, and its runs are by delivery: it is an address (see ``services.addresses``)."""
     inputs_schema: str = ""
     """A JSON schema of its inputs, as text; ``""``: none was announced, and the names are all that is checked."""
     serves: tuple[str, ...] = field(default=(), compare=False)

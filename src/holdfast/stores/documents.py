@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.codec import refuse_sealed
 from holdfast.errors import UsageError
-from holdfast.stores.texts import check_proper
+from holdfast.stores.utf8 import check_proper
 
 
 @dataclass(frozen=True, slots=True)

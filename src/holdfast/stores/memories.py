@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
-from holdfast.stores.texts import check_proper, is_proper, proper
+from holdfast.stores.utf8 import check_proper, is_proper, proper
 
 
 @dataclass(frozen=True, slots=True)

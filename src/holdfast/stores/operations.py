@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
+from holdfast.admission.usage import Limits, Shortage, Usage
 from holdfast.core.records import Attempt, Record, Rewind
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Shortage, Usage
 from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
@@ -246,8 +246,8 @@ class Notice(NamedTuple):
     position: int
     """The step's command; -1: it belongs to the run."""
     part: str
-    """Which attempt of the step it belongs to, and which request of that: see ``engine.telling``. The part ``""`` is
-    for what stores tell themselves."""
+    """Which attempt of the step it belongs to, and which request of that: see ``engine.live_events``. The part ``""``
+    is for what stores tell themselves."""
     number: int
     """Rises within the part: a repeated commit keeps each once."""
     kind: str

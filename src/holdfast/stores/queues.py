@@ -1,4 +1,4 @@
-"""What a store keeps of queues with limits: see ``core.queues`` for what the limits mean.
+"""What a store keeps of queues with limits: see ``admission.queue_limits`` for what the limits mean.
 
 A queue is *limited* when the store keeps a row of it: because code has announced it, or somebody has set its limits or
 paused it. A queue that there is no row of has no limits, and costs nothing.
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 
 MOST_KEYS = 20
 """Of how many keys of a queue ``Store.queues`` tells."""

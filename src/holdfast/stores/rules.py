@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from holdfast.admission.usage import BUDGET_SIGNAL, Limits
 from holdfast.core.records import Kind, Record, Rewind
 from holdfast.core.states import TERMINAL, RunState
-from holdfast.core.usage import BUDGET_SIGNAL, Limits
 from holdfast.errors import BudgetExceeded, StepOutcomeUnknown, WorkflowSwitchedOff
-from holdfast.stores import notices
+from holdfast.stores import live_events
 from holdfast.stores.approvals import ANSWER, ApprovalState, AskApproval, RemindApproval, is_answer
 from holdfast.stores.operations import Cancel, FinishRun, NewRun, Notice, ParkRun, ReopenRun, Run, Verdict
 
@@ -241,23 +241,23 @@ def answer_to_answer(state: ApprovalState, run_state: str) -> Verdict:
 
 def asked_notice(op: AskApproval) -> tuple[str, bytes]:
     """That a question was asked."""
-    return notices.ASKED, json.dumps(op.id).encode()
+    return live_events.ASKED, json.dumps(op.id).encode()
 
 
 def reminded_notice(op: RemindApproval) -> tuple[str, bytes]:
     """That people were reminded of it."""
     told = {"id": op.id, "asked_of": op.asked_of, "reminders": op.reminders}
-    return notices.REMINDED, json.dumps(told).encode()
+    return live_events.REMINDED, json.dumps(told).encode()
 
 
 def withdrawn_notice(approval: str) -> tuple[str, bytes]:
     """That it is open no more, or that its answer does not count any more."""
-    return notices.WITHDRAWN, json.dumps(approval).encode()
+    return live_events.WITHDRAWN, json.dumps(approval).encode()
 
 
 def reopened_notice(last_kept: int) -> tuple[str, bytes]:
     """That a run was reopened, and the ``seq`` of the last record that was kept."""
-    return notices.REOPENED, json.dumps(last_kept).encode()
+    return live_events.REOPENED, json.dumps(last_kept).encode()
 
 
 # Usage and budgets
@@ -464,7 +464,7 @@ def in_flight(told: Iterable[Notice]) -> list[dict[str, Any]]:
     """
     found: dict[int, dict[str, Any]] = {}
     for notice in told:
-        if notice.kind != notices.BEGUN:
+        if notice.kind != live_events.BEGUN:
             continue
         try:
             data: Any = json.loads(notice.data)

@@ -1,7 +1,7 @@
 """What a store keeps of a schedule: what it starts and when, and how far it has come.
 
 A schedule is declared in code, and announced by the workers that know its workflow, or made by a client. When it is due
-follows from its timing alone (see ``core.schedules``), so that a store need not know anything about cron.
+follows from its timing alone (see ``admission.calendars``), so that a store need not know anything about cron.
 
 **One run for each tick.** Whoever sees that a tick is due starts a run whose id is made of the schedule's name and the
 tick. However many do so, there is one run under that id. Then the tick is *settled*: ``fired_up_to`` moves forward, by
@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.calendars import CatchUp, Overlap, Timing, tick_id
+from holdfast.admission.usage import Limits
 from holdfast.codec import digest, render_key
-from holdfast.core.schedules import CatchUp, Overlap, Timing, tick_id
-from holdfast.core.usage import Limits
 from holdfast.stores.operations import NewRun
 
 if TYPE_CHECKING:

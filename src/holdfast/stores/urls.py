@@ -80,7 +80,7 @@ def open_store(url: str, *, clock: Callable[[], float] | None = None, encryption
     sealing = encryption or AesEncryption.from_environment()
     if sealing is None:
         return store
-    from holdfast.stores.sealing import SealedStore
+    from holdfast.stores.encrypted import SealedStore
 
     return SealedStore(store, sealing)
 

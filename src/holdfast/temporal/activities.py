@@ -24,19 +24,19 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 
 from holdfast.codec import check_size, describe_error, encode_error
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, HoldfastError, NonDeterminismError, ValueTooLarge
 from holdfast.run_log import RunLog
 from holdfast.stores.rules import death_error
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.payloads import data_of, raw
-from holdfast.temporal.awaited import AwaitedRun, Found
-from holdfast.temporal.carrying_out import OnLoop, Outcome, Past, StepAttempt, StepHouse
-from holdfast.temporal.recalling import Recall
-from holdfast.temporal.shortening import short_enough, short_message
-from holdfast.temporal.site import Open, Site
+from holdfast.temporal.awaited_run import AwaitedRun, Found
+from holdfast.temporal.engine_context import Open, Site
+from holdfast.temporal.error_truncation import short_enough, short_message
+from holdfast.temporal.rebuilt_runs import Recall
+from holdfast.temporal.step_attempt import OnLoop, Outcome, Past, StepAttempt, StepHouse
 
 log = logging.getLogger("holdfast.engine")
 
@@ -91,7 +91,7 @@ class Activities:
     @activity.defn(dynamic=True)
     async def carry_out(self, args: Sequence[RawValue]) -> RawValue:
         """Whatever the activity is."""
-        if activity.info().activity_type == naming.AWAIT_RUN:
+        if activity.info().activity_type == identifiers.AWAIT_RUN:
             return await self._wait(AwaitedRun.from_json(data_of(args[0].payload)))
         return await self._step()
 
@@ -130,7 +130,7 @@ class Activities:
     async def _step(self) -> RawValue:
         info = activity.info()
         assert info.workflow_run_id is not None
-        position = naming.position_of(info.activity_id)
+        position = identifiers.position_of(info.activity_id)
         past = Past.of(info.heartbeat_details[0] if info.heartbeat_details else None).beginning(info.attempt)
         at_work = _AtWork(self, info, past)
         is_once = info.retry_policy is not None and info.retry_policy.maximum_attempts == 1
@@ -379,7 +379,7 @@ def _told(outcome: Outcome) -> RawValue:
 def _handed_over(after: float = 0.001) -> ApplicationError:
     return ApplicationError(
         "not by this worker any more",
-        type=naming.HANDED_OVER,
+        type=identifiers.HANDED_OVER,
         category=ApplicationErrorCategory.BENIGN,
         next_retry_delay=timedelta(seconds=after),
     )
@@ -390,7 +390,7 @@ def _failure(outcome: Outcome, state: RunState, again_after: float | None = None
     name = told.type.rpartition(".")[2]
     return ApplicationError(
         short_message(told.message),
-        raw(outcome.payload, {naming.ENDING: state}),
+        raw(outcome.payload, {identifiers.ENDING: state}),
         type=name,
         category=ApplicationErrorCategory.BENIGN,  # it is the step's own affair: the SDK need not complain of it
         non_retryable=again_after is None,

@@ -13,35 +13,35 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.codec import LARGEST
 from holdfast.codec.encryption import VARIABLE
-from holdfast.core.queues import QueueLimits
 from holdfast.core.states import RunState
-from holdfast.engine import forked_child, quiet
+from holdfast.engine import forked_child, replay_logging
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.loop_watch import MAX_BLOCKED_S, LoopWatch
-from holdfast.engine.patience import when_available
-from holdfast.engine.threads import Threads
+from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatch
+from holdfast.engine.store_readiness import when_available
+from holdfast.engine.thread_pool import Threads
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.run_log import RunLog
+from holdfast.stores.change_feed import News
 from holdfast.stores.contract import History
-from holdfast.stores.news import News
 from holdfast.stores.operations import Answer, Change, NewRun, Op, ReopenRun, Run, StartRun, Verdict
-from holdfast.stores.serving import served_name
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.connecting import Encryption
-from holdfast.stores.temporal.histories import events_after
-from holdfast.stores.temporal.listing import other_task_queues
+from holdfast.stores.served_versions import served_name
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.connection import Encryption
+from holdfast.stores.temporal.history import events_after
 from holdfast.stores.temporal.payloads import largest
 from holdfast.stores.temporal.sessions import run_before
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.stores.temporal.targets import Target
+from holdfast.stores.temporal.visibility import other_task_queues
 from holdfast.temporal.activities import Activities
-from holdfast.temporal.awaited import AwaitedRun, Found
-from holdfast.temporal.recalling import Recall
-from holdfast.temporal.site import Settings, Site
-from holdfast.temporal.workers import WorkerThread
+from holdfast.temporal.awaited_run import AwaitedRun, Found
+from holdfast.temporal.engine_context import Settings, Site
+from holdfast.temporal.rebuilt_runs import Recall
+from holdfast.temporal.worker_thread import WorkerThread
 
 log = logging.getLogger("holdfast.engine")
 
@@ -107,7 +107,7 @@ class TemporalEngine:
 
     async def open(self) -> None:
         """Connect, and begin to take runs."""
-        quiet.install()
+        replay_logging.install()
         self.loop = asyncio.get_running_loop()
         self._loop_watch = LoopWatch(max_blocked_s=self._max_blocked_s)
         await when_available(self.store.open, self.clock)
@@ -243,7 +243,7 @@ class TemporalEngine:
     def _task_queues(self, definition: WorkflowDefinition) -> list[str]:
         queues = (definition.queue,) if self._queues is None else self._queues
         versions = (definition.version, *definition.serves)
-        return [naming.task_queue(queue, definition.name, version) for queue in queues for version in versions]
+        return [identifiers.task_queue(queue, definition.name, version) for queue in queues for version in versions]
 
     def _serve_too(self, task_queue: str) -> None:
         """A run was started in a queue that is not its workflow's own: serve that as well, if all queues are served."""
@@ -258,7 +258,7 @@ class TemporalEngine:
         self._refuse_limits(new.queue, f"run {new.id!r} of workflow {new.workflow!r}")
         if served_name(new.workflow, new.version) not in self._published:
             await self._publish()
-        self._serve_too(naming.task_queue(new.queue, new.workflow, new.version))
+        self._serve_too(identifiers.task_queue(new.queue, new.workflow, new.version))
         return await self.perform(StartRun(new, join_orphan=join_orphan))
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
@@ -291,7 +291,7 @@ class TemporalEngine:
 
     async def update(self, run: Run, name: str, *args: Any) -> bool:
         """Ask a run for a change of itself."""
-        return await self.store.update(run.id, naming.PREFIX + name, *args)
+        return await self.store.update(run.id, identifiers.PREFIX + name, *args)
 
     @property
     def client(self) -> Client:

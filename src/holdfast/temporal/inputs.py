@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from holdfast.codec import bind_by_name
 from holdfast.codec.tags import TAGGED
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.stores.temporal.carrying import is_carried
+from holdfast.stores.temporal.carried_records import is_carried
 from holdfast.stores.temporal.payloads import data_of
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from holdfast.testing.clock import VirtualClock
     from holdfast.testing.runner import Runner
+    from holdfast.testing.virtual_clock import VirtualClock
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from holdfast.client.approvals import ApprovalInfo
-from holdfast.core.usage import Usage
+from holdfast.admission.usage import Usage
+from holdfast.services.approvals import ApprovalInfo
 
 
 @dataclass(frozen=True, slots=True)

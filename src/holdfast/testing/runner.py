@@ -14,30 +14,30 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.models.choosing import check_model
+from holdfast.admission.usage import Budget
+from holdfast.agents.models.model_resolution import check_model
 from holdfast.authoring.registry import definition_of
 from holdfast.authoring.workflow import Workflow
-from holdfast.client.approvals import approve, deny, list_approvals
-from holdfast.client.control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
-from holdfast.client.events import Event, events_so_far
-from holdfast.client.forking import NOT_GIVEN, fork_run
-from holdfast.client.settling import settle_run
-from holdfast.client.starting import accept, new_run
-from holdfast.client.sync import run_sync
-from holdfast.core.chance import SEED
-from holdfast.core.usage import Budget
+from holdfast.client.sync_methods import run_sync
+from holdfast.core.seeded_random import SEED
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.reports.events import Event, events_so_far
+from holdfast.services.approvals import approve, deny, list_approvals
+from holdfast.services.forks import NOT_GIVEN, fork_run
+from holdfast.services.run_control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
+from holdfast.services.run_start import accept, new_run
+from holdfast.services.settlement import settle_run
 from holdfast.stores.operations import Run
-from holdfast.testing.arranging import Arranged
-from holdfast.testing.clock import VirtualClock
-from holdfast.testing.controlling import TESTER, StoreReach
-from holdfast.testing.crashes import parse_schedule
-from holdfast.testing.elsewhere import stop_if_elsewhere
-from holdfast.testing.everywhere import AfterEach, BeforeEach, Everywhere, Fresh, Report, Settings
+from holdfast.testing.crash_everywhere import AfterEach, BeforeEach, Everywhere, Fresh, Report, Settings
+from holdfast.testing.crash_points import parse_schedule
 from holdfast.testing.mocks import MISSING
-from holdfast.testing.process import Process, World
-from holdfast.testing.reading import result_of_run
+from holdfast.testing.result_builder import result_of_run
 from holdfast.testing.results import Children, RunResult, Steps
+from holdfast.testing.runner_setup import Arranged
+from holdfast.testing.simulated_process import Process, World
+from holdfast.testing.store_provider import TESTER, StoreReach
+from holdfast.testing.subprocess_replay import stop_if_elsewhere
+from holdfast.testing.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

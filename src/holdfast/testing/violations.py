@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.testing.crashes import CrashPoint
+from holdfast.testing.crash_points import CrashPoint
 
 Rule = Literal[
     "ran-again",

@@ -18,13 +18,13 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from holdfast.agents.confined import Entry, Root, shown
+from holdfast.agents.sandboxed_files import Entry, Root, shown
 from holdfast.agents.tools import Tool, tool
 from holdfast.core.states import Effect
 from holdfast.engine.step_context import StepContext, current
 from holdfast.errors import DefinitionError, ModelRetry
-from holdfast.tools.reading import is_binary, read_lines
-from holdfast.tools.searching import Search, search
+from holdfast.tools.file_search import Search, search
+from holdfast.tools.line_reader import is_binary, read_lines
 
 MAX_BYTES = 64 * 1024
 MAX_FILE_BYTES = 1024 * 1024

@@ -19,13 +19,13 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from holdfast.agents.approving import RequiresApproval
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.agents.tool_approvals import RequiresApproval
 from holdfast.agents.tools import Tool, tool
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.codec.wording import cut
+from holdfast.codec.formatting import cut
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, ModelRetry, UsageError
-from holdfast.tools.running import Ended, run_program
+from holdfast.tools.program_runner import Ended, run_program
 
 MAX_OUTPUT = 32 * 1024
 LONGEST_COMMAND = 100_000
@@ -61,7 +61,7 @@ def shell_tool(
     """
     if os.name != "posix":
         raise UsageError("shell_tool needs sessions and signals, which this system does not have: use Linux or macOS")
-    limit = seconds(timeout, "the timeout of shell_tool")
+    limit = declared_seconds(timeout, "the timeout of shell_tool")
     assert limit is not None
     if max_output < 1:
         raise DefinitionError(f"shell_tool: max_output is {max_output}, and has to be at least 1")

@@ -18,10 +18,10 @@ from ledger import effect
 from holdfast import Agent, Compaction, RunContext, skill, tool
 from holdfast.agents import compaction
 from holdfast.agents.conversation import Conversation
-from holdfast.agents.models import calls, context
+from holdfast.agents.models import context_limit, model_call
 from holdfast.tools import mcp_stdio
 
-asked = calls.request
+asked = model_call.request
 
 
 async def request(*args: Any, **kwargs: Any) -> Any:
@@ -30,7 +30,7 @@ async def request(*args: Any, **kwargs: Any) -> Any:
         return await asked(*args, **kwargs)
 
 
-calls.request = request
+model_call.request = request
 
 
 class Outside:
@@ -64,13 +64,13 @@ class Script:
 
 
 killing.PLACES |= {
-    "request": calls,  # type: ignore[dict-item]
+    "request": model_call,  # type: ignore[dict-item]
     "change": Outside,
     "half_way": Outside,
     "change_plain": Outside,
     "half_way_plain": Outside,
     "go_on": Script,
-    "cut_of": context,  # type: ignore[dict-item]
+    "cut_of": context_limit,  # type: ignore[dict-item]
     "Work": compaction,  # type: ignore[dict-item]
     "compacted": Conversation,
 }

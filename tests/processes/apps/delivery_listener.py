@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from holdfast.client.client import Client
-from holdfast.client.deliveries import Delivery
+from holdfast.client.delivery import Delivery
 
 STEPS = ("extract", "validate", "load", "report")
 runs_at_first = 0

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from holdfast import ModelRetry, Runtime, workflow
-from holdfast.agents.confined import Root
+from holdfast.agents.sandboxed_files import Root
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.tools import file_tools
 

@@ -24,8 +24,8 @@ import flows
 import killing
 
 from holdfast import Client, Runtime
-from holdfast.engine import driver, idle
-from holdfast.stores.sqlite import lines
+from holdfast.engine import driver, idle_runs
+from holdfast.stores.sqlite import connection_worker
 
 RUN = "the-run"
 AT_ONCE = 4
@@ -37,9 +37,9 @@ def park_soon(flow: str) -> None:
     if flow != "parked":
         return
     for module, name, seconds in (
-        (idle, "PARK_AFTER", 0.02),
+        (idle_runs, "PARK_AFTER", 0.02),
         (driver, "PARK_AFTER", 0.02),
-        (idle, "SWEEP_EVERY", 0.01),
+        (idle_runs, "SWEEP_EVERY", 0.01),
     ):
         assert hasattr(module, name), f"{name} is no longer in {module.__name__}"
         setattr(module, name, seconds)
@@ -48,8 +48,10 @@ def park_soon(flow: str) -> None:
 def commit_in_threads() -> None:
     """Let no commit be made on the event loop itself, as if the disk were slow."""
     if os.environ.get("THREADS"):
-        assert hasattr(lines, "INLINE_SECONDS"), f"INLINE_SECONDS is no longer in {lines.__name__}"
-        lines.INLINE_SECONDS = -1.0
+        assert hasattr(connection_worker, "INLINE_SECONDS"), (
+            f"INLINE_SECONDS is no longer in {connection_worker.__name__}"
+        )
+        connection_worker.INLINE_SECONDS = -1.0
 
 
 async def program(flow: str) -> Any:

@@ -18,7 +18,7 @@ import threading
 from typing import Any
 
 from holdfast.authoring.stop_signals import StopSignals
-from holdfast.engine.writer import Writer
+from holdfast.engine.journal_writer import Writer
 from holdfast.stores.operations import TellNotices
 from holdfast.stores.sqlite import SqliteStore
 

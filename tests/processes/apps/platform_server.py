@@ -7,9 +7,10 @@ import sys
 import uvicorn
 
 from holdfast.server.app import create_app
-from holdfast.server.delivering import listeners, sweeping
+from holdfast.server.background import sweeper
+from holdfast.server.deliveries import listener_registry
 
 if __name__ == "__main__":
-    listeners.GRACE = sweeping.EVERY = 0.3
+    listener_registry.GRACE = sweeper.EVERY = 0.3
     url, port = sys.argv[1:]
     uvicorn.run(create_app(url), port=int(port), log_level="warning", timeout_graceful_shutdown=1)

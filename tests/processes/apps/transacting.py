@@ -20,9 +20,9 @@ from typing import Any
 from holdfast import Runtime, current_run, current_step, step, workflow
 from holdfast.stores.operations import AppendRecord
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres.stepping import PgStepTransaction
+from holdfast.stores.postgres.step_transactions import PgStepTransaction
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.stepping import SqliteStepTransaction
+from holdfast.stores.sqlite.step_transactions import SqliteStepTransaction
 
 INSERT = "INSERT INTO paid (run, step) VALUES ('{}', '{}')"
 deadly = ""

@@ -18,14 +18,14 @@ from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, RetryRefused, RunCancelled, RunUnsuccessful
 from holdfast.stores.contract import RunFilter
-from holdfast.stores.temporal.following import Histories
-from holdfast.stores.temporal.histories import fetch_events
+from holdfast.stores.temporal.history import fetch_events
+from holdfast.stores.temporal.history_cache import Histories
 from holdfast.stores.temporal.journals import exact_records, told_records
 from holdfast.stores.temporal.outcomes import Outcomes, read_outcomes
-from holdfast.stores.temporal.reading import ask_journal
 from holdfast.stores.temporal.requests import find_run
+from holdfast.stores.temporal.run_details import ask_journal
 from holdfast.stores.temporal.store import TemporalStore
-from holdfast.testing.models import ScriptedModel
+from holdfast.testing.scripted_model import ScriptedModel
 from temporal_server import own
 
 pytestmark = pytest.mark.asyncio

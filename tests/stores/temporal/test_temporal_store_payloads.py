@@ -20,9 +20,9 @@ import temporal_server
 from holdfast.codec import AesEncryption
 from holdfast.errors import CodecError, StoreCorrupt, StoreError, StoreUnavailable, UsageError
 from holdfast.stores.operations import StartRun
-from holdfast.stores.temporal.connecting import EncryptionCodec, connect
-from holdfast.stores.temporal.histories import fetch_events, payloads_in
-from holdfast.stores.temporal.storing import FolderStorage, external
+from holdfast.stores.temporal.connection import EncryptionCodec, connect
+from holdfast.stores.temporal.history import fetch_events, payloads_in
+from holdfast.stores.temporal.payload_storage import FolderStorage, external
 from holdfast.stores.temporal.targets import parse_target
 
 KEY = "a" * 64
@@ -70,7 +70,7 @@ async def test_what_was_changed_or_removed_is_noticed(tmp_path: Path):
 def test_a_process_that_is_killed_over_a_payload_leaves_none_that_is_half_written(tmp_path: Path):
     code = """
         import asyncio, hashlib, os, sys
-        from holdfast.stores.temporal.storing import FolderStorage
+        from holdfast.stores.temporal.payload_storage import FolderStorage
 
         async def main():
             storage = FolderStorage(sys.argv[1])

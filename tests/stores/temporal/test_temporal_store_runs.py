@@ -13,11 +13,11 @@ from temporal_stores import opened_store, until
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
+from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.usage import Limits
 from holdfast.codec import describe_error
-from holdfast.core.queues import QueueLimits
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits
 from holdfast.errors import RunNotFound, UsageError, ValueTooLarge
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.memories import PutMemory
@@ -37,7 +37,7 @@ from holdfast.stores.operations import (
     Verdict,
 )
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.temporal import naming
+from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.rows import Described
 from holdfast.stores.temporal.store import TemporalStore
 from temporal_server import own
@@ -111,7 +111,7 @@ async def test_a_session_hears_of_a_run_when_it_is_started(store: TemporalStore)
     await start(store, first)
     await start(store, second)
     await start(store, second)  # nobody has heard the answer
-    history = await store.client.get_workflow_handle(naming.session_id(flow, session)).fetch_history()
+    history = await store.client.get_workflow_handle(identifiers.session_id(flow, session)).fetch_history()
     told = [event.workflow_execution_signaled_event_attributes for event in history.events]
     heard = [payload.data.decode() for one in told for payload in one.input.payloads]
     assert heard == [f'"{run.id}"' for run in (first, second, second)]
@@ -126,7 +126,7 @@ async def test_the_account_of_a_budget_hears_of_another_one(store: TemporalStore
     answers = [(await store.commit([SetBudget(id, given, 0.0)]))[0] for id in (new.id, other.id, "nobody")]
     assert answers == [Verdict.DONE, Verdict.REFUSED, Verdict.UNKNOWN_RUN]
     assert (await store.usages([new.id]))[new.id].budget == new.budget  # until a worker is there, who hears of it
-    account = await store.client.get_workflow_handle(naming.account_id(new.id)).fetch_history()
+    account = await store.client.get_workflow_handle(identifiers.account_id(new.id)).fetch_history()
     assert sum(event.HasField("workflow_execution_signaled_event_attributes") for event in account.events) == 1
 
 
@@ -167,7 +167,7 @@ async def test_a_signal_is_kept_for_the_run_and_counts_once(store: TemporalStore
     assert [(one.name, one.payload) for one in history.signals] == [("go", b"1"), ("go", b"2")]
     assert history.records == []
     with pytest.raises(UsageError, match="are Holdfast's own"):
-        await verdict(store, SendSignal(new.id, naming.PAUSE, b"null", None, 0.0))
+        await verdict(store, SendSignal(new.id, identifiers.PAUSE, b"null", None, 0.0))
 
 
 async def test_a_run_is_paused_and_resumed(store: TemporalStore):
@@ -314,16 +314,16 @@ async def test_a_run_that_somebody_has_paused_with_temporals_own_tools_has_not_e
 
 
 async def test_many_runs_are_read_span_by_span(store: TemporalStore, monkeypatch: pytest.MonkeyPatch):
-    from holdfast.stores.temporal import listing
+    from holdfast.stores.temporal import visibility
 
-    monkeypatch.setattr(listing, "_FEW", 8)
+    monkeypatch.setattr(visibility, "_FEW", 8)
     flow = own("many")
     runs = [a_run(f"many{number}", workflow=flow) for number in range(30)]
     await asyncio.gather(*(start(store, new) for new in runs))
-    query = listing.query_of(RunFilter(workflow=flow), has_tags=False)
+    query = visibility.query_of(RunFilter(workflow=flow), has_tags=False)
 
     async def all_listed() -> bool:
-        return await listing.count(store.client, query) == 30
+        return await visibility.count(store.client, query) == 30
 
     await until(all_listed)
     found: list[Run] = []
@@ -367,8 +367,8 @@ async def test_a_workflow_is_known_to_all_once_it_is_announced(store: TemporalSt
     found = await other.specs()
     assert found[f"{name}@2"].queue == "gpu"
     assert found[f"{name}@1"].announced_at == first
-    assert all(run.workflow != naming.ANNOUNCEMENT for run in await store.list_runs(RunFilter(), limit=500))
-    assert await store.get(f"{naming.ANNOUNCED_AS}{name}@1") is None, "it is no run"
+    assert all(run.workflow != identifiers.ANNOUNCEMENT for run in await store.list_runs(RunFilter(), limit=500))
+    assert await store.get(f"{identifiers.ANNOUNCED_AS}{name}@1") is None, "it is no run"
     assert [worker for worker in await other.workers() if f"{name}@1" in worker.workflows] == []
     await other.close()
 

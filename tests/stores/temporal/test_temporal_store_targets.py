@@ -140,7 +140,7 @@ def test_without_the_package_a_temporal_url_says_what_to_install(monkeypatch: py
 
 
 def test_a_store_that_keeps_payloads_needs_a_package_that_offers_it(tmp_path: Path):
-    from holdfast.stores.temporal.storing import FolderStorage, storage_at
+    from holdfast.stores.temporal.payload_storage import FolderStorage, storage_at
 
     assert isinstance(storage_at(str(tmp_path)), FolderStorage)
     with pytest.raises(UsageError, match="no package that is installed offers a storage for s3://"):

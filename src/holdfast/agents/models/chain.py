@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.models.choosing import name_of
-from holdfast.agents.models.faults import MODEL_RETRIES, Fault
+from holdfast.agents.models.errors import MODEL_RETRIES, Fault
+from holdfast.agents.models.model_resolution import name_of
 from holdfast.authoring.step import checked_policy
-from holdfast.client.recorded_reply import FailedModel
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError
+from holdfast.reports.recorded_reply import FailedModel
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 def dump_message(message: ModelMessage) -> dict[str, Any]:
     """A message as plain data. It may share lists and dicts with the message."""
-    from holdfast.agents.models.forms import dump
+    from holdfast.agents.models.message_layouts import dump
 
     return dump(message)
 
 
 def load_message(data: dict[str, Any]) -> ModelMessage:
     """The message that was dumped. Raises ``UnreadableRecord``."""
-    from holdfast.agents.models.forms import load
+    from holdfast.agents.models.message_layouts import load
 
     return load(data)
 

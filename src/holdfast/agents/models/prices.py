@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from holdfast.core.usage import NANO, Usage
+from holdfast.admission.usage import NANO, Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
-    from holdfast.agents.models.calls import Ask
+    from holdfast.agents.models.model_call import Ask
 
 CHARACTERS_A_TOKEN = 4
 FILE_TOKENS = 1500

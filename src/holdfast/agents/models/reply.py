@@ -9,7 +9,7 @@ The envelope is our own, so that a journal stays readable when the model library
 ``message`` is in the form of ``messages``; ``failed`` and ``complaint`` are left out when there is nothing to say, and
 ``compaction`` is there when the answer is the summary of what was said before, and ``continues`` when the next one goes
 on with it, because it was cut off. The plain parts of it (texts, calls,
-usage) can be read without the model library: see ``client.recorded_reply``.
+usage) can be read without the model library: see ``reports.recorded_reply``.
 
 A key that is not known is passed over, so that an older version reads what a newer one has only added to. What an older
 one could not read rightly gets another number.
@@ -23,8 +23,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from holdfast.admission.usage import Usage
 from holdfast.agents.models.messages import dump_message, load_message
-from holdfast.client.recorded_reply import (
+from holdfast.codec import ValueCodec
+from holdfast.codec.formatting import begin
+from holdfast.errors import UnreadableRecord, UnrecordableValue
+from holdfast.reports.recorded_reply import (
     COMPACTION,
     FORMAT,
     USAGE,
@@ -35,10 +39,6 @@ from holdfast.client.recorded_reply import (
     open_envelope,
     usage_in,
 )
-from holdfast.codec import ValueCodec
-from holdfast.codec.wording import begin
-from holdfast.core.usage import Usage
-from holdfast.errors import UnreadableRecord, UnrecordableValue
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse

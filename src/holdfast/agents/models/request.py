@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.models.finish import UNFINISHED, is_cut_short, is_unfinished, refusal_in
+from holdfast.agents.models.finish_reasons import UNFINISHED, is_cut_short, is_unfinished, refusal_in
 from holdfast.errors import ModelRefused
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, UserPromptPart
 
-    from holdfast.client.plans import Plan
-    from holdfast.client.recorded_reply import Compacted
+    from holdfast.reports.plans import Plan
+    from holdfast.reports.recorded_reply import Compacted
 
 _KEY = "holdfast"
 

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from holdfast.agents.docstrings import read_docstring
 from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
-from holdfast.authoring.functions import is_async, place_of
+from holdfast.authoring.introspection import is_async, place_of
 from holdfast.errors import DefinitionError
 
 LONGEST_DESCRIPTION = 1024

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any, NotRequired, Optional
 
-from holdfast.authoring.classes.binding import (
+from holdfast.authoring.classes.members import Member
+from holdfast.authoring.classes.parameter_bindings import (
     Condition,
     Input,
     Source,
@@ -20,10 +21,9 @@ from holdfast.authoring.classes.binding import (
     collect_inputs,
     list_of,
 )
-from holdfast.authoring.classes.members import Member
-from holdfast.authoring.declared import Reference
 from holdfast.authoring.parallel import MAX_CONCURRENCY
 from holdfast.authoring.step import Step
+from holdfast.authoring.step_declaration import Reference
 from holdfast.errors import DefinitionError
 
 if sys.version_info >= (3, 12):

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from holdfast.authoring.compensation import compensation_of
-from holdfast.authoring.declared import Declared
-from holdfast.authoring.functions import hints_of, place_of
+from holdfast.authoring.introspection import hints_of, place_of
 from holdfast.authoring.step import Step, compensation_step, marks_of, plain_step
+from holdfast.authoring.step_declaration import Declared
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import DefinitionError, UsageError
 

@@ -21,19 +21,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from holdfast.agents.models.choosing import model_for, name_of
-from holdfast.cli.demo.effects import FILE, Trace, read_traces
-from holdfast.cli.demo.page import BROWSER_WAIT_S, Page, has_browser
+from holdfast.agents.models.model_resolution import model_for, name_of
+from holdfast.cli.demo.dashboard import BROWSER_WAIT_S, Page, has_browser
+from holdfast.cli.demo.effect_log import FILE, Trace, read_traces
 from holdfast.cli.demo.plan import AGENT, PRICED_LIKE, PROMPT, Plan
-from holdfast.cli.demo.processes import PATIENCE, DemoFailed, WorkerProcess, until_serving
 from holdfast.cli.demo.progress import Progress
 from holdfast.cli.demo.screen import screen_for
-from holdfast.cli.demo.verdict import Counted, Journal, count, problems, read_journal
+from holdfast.cli.demo.verification import Counted, Journal, count, problems, read_journal
+from holdfast.cli.demo.worker_process import PATIENCE, DemoFailed, WorkerProcess, until_serving
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.wording import command, console, counted
+from holdfast.cli.formatting import command, console, counted
 from holdfast.client.client import Client
-from holdfast.client.stories.spending import money
 from holdfast.errors import HoldfastError
+from holdfast.reports.run_usage import money
 from holdfast.stores.urls import open_store, store_url
 
 RUN_ID = "demo"

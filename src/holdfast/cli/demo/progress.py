@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.cli.demo.effects import Trace
+from holdfast.admission.usage import Usage
+from holdfast.cli.demo.effect_log import Trace
 from holdfast.cli.demo.plan import Plan
-from holdfast.core.usage import Usage
 
 
 @dataclass(slots=True)

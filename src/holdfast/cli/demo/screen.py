@@ -9,11 +9,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.effects import Trace
+from holdfast.admission.usage import NANO, Usage
+from holdfast.cli.demo.effect_log import Trace
 from holdfast.cli.demo.progress import Progress, Turn
-from holdfast.cli.wording import duration
-from holdfast.client.stories.spending import money, tokens_and_cost
-from holdfast.core.usage import NANO, Usage
+from holdfast.cli.formatting import duration
+from holdfast.reports.run_usage import money, tokens_and_cost
 
 _LETTER_STYLES = {"A": "cyan", "B": "magenta"}
 _ROOM_FOR_TOKENS = 78

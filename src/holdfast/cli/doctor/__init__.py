@@ -22,15 +22,15 @@ from rich.text import Text
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
 from holdfast.cli.doctor.providers import installed_providers, mcp_version
-from holdfast.cli.wording import console, echo_json, one_line
-from holdfast.client.choosing import is_server
+from holdfast.cli.formatting import console, echo_json, one_line
+from holdfast.client.backend_factory import is_server
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import VARIABLE
 from holdfast.errors import HoldfastError
 from holdfast.installation import ADVICE, __version__, describe_clash, find_foreign_distribution
 from holdfast.stores.contract import Store
+from holdfast.stores.encrypted import SealedStore, beneath
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sealing import SealedStore, beneath
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.wording import duration
+from holdfast.cli.formatting import duration
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SLOW_COMMIT = 0.05

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
-from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.doctor.workload import work_checks
+from holdfast.cli.formatting import bytes_in_words, counted, duration
 from holdfast.cli.postgres_database import (
     ServerFacts,
     TableFacts,
@@ -18,7 +19,6 @@ from holdfast.cli.postgres_database import (
     read_tables,
     tables_lacking_rights,
 )
-from holdfast.cli.wording import bytes_in_words, counted, duration
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres.connections import Connection

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
-from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.doctor.workload import work_checks
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.opening import PATIENCE, server_backend
-from holdfast.cli.wording import duration
+from holdfast.cli.formatting import duration
+from holdfast.cli.store_access import PATIENCE, server_backend
 from holdfast.client.http.backend import ServerInfo
-from holdfast.client.http.places import is_here
+from holdfast.client.http.server_endpoint import is_here
 from holdfast.errors import HoldfastError, Unauthenticated
 from holdfast.installation import __version__
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
-from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.doctor.workload import work_checks
+from holdfast.cli.formatting import bytes_in_words
 from holdfast.cli.namespaces import base_of, namespaces_beside
 from holdfast.cli.sqlite_file import (
     FileFacts,
@@ -19,7 +20,6 @@ from holdfast.cli.sqlite_file import (
     read_facts,
     write_settings,
 )
-from holdfast.cli.wording import bytes_in_words
 from holdfast.errors import StoreError
 from holdfast.stores.sql.schema import BASELINE_VERSION
 from holdfast.stores.sqlite import SqliteStore

@@ -12,13 +12,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
-from holdfast.cli.doctor.work import work_checks
+from holdfast.cli.doctor.workload import work_checks
 from holdfast.cli.event_loop import in_loop
-from holdfast.cli.wording import counted, duration
+from holdfast.cli.formatting import counted, duration
 from holdfast.errors import HoldfastError
-from holdfast.stores.temporal.connecting import connect
-from holdfast.stores.temporal.faults import translating
-from holdfast.stores.temporal.starting import TAGS
+from holdfast.stores.temporal.connection import connect
+from holdfast.stores.temporal.errors import translating
+from holdfast.stores.temporal.run_start import TAGS
 from holdfast.stores.temporal.targets import Target, parse_target
 from holdfast.stores.urls import store_url
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from holdfast.client.addresses import checked_address
-from holdfast.client.auditing import AuditEntry
+from holdfast.admission.durations import MAX_DURATION_S, Duration
 from holdfast.client.backend import (
     AddressBackend,
     Backend,
@@ -24,13 +23,10 @@ from holdfast.client.backend import (
     QueueBackend,
     ScheduleBackend,
 )
-from holdfast.client.budgets import BudgetInfo
-from holdfast.client.bulk import AT_ONCE, Call, check_options, split_call
-from holdfast.client.dead import DeadRun
-from holdfast.client.forking import NOT_GIVEN
-from holdfast.client.health import Health, Switch
-from holdfast.client.http.listening import HttpListeners
-from holdfast.client.http.parts import (
+from holdfast.client.http.backoff import LIMIT, Pace, Patience
+from holdfast.client.http.decoders import items_of, read, read_all, read_run
+from holdfast.client.http.listener import HttpListeners
+from holdfast.client.http.resources import (
     HttpAddresses,
     HttpKeys,
     HttpMemory,
@@ -39,26 +35,30 @@ from holdfast.client.http.parts import (
     HttpSchedules,
     queue_as_json,
 )
-from holdfast.client.http.patience import LIMIT, Pace, Patience
-from holdfast.client.http.places import Place
-from holdfast.client.http.reading import items_of, read, read_all, read_run
 from holdfast.client.http.runs import PAGE, HttpRuns, budget_as_json, encoded, part
+from holdfast.client.http.server_endpoint import Place
 from holdfast.client.http.transport import Passing, Transport
-from holdfast.client.journals import Journal
-from holdfast.client.listening import Listener
-from holdfast.client.pruning import PruneReport, age_in_seconds
-from holdfast.client.reports import DaySpending, UsageReport, day_of
-from holdfast.client.run_info import RunInfo
-from holdfast.client.settling import check_what_is_said
-from holdfast.client.starting import StartOptions
-from holdfast.client.stories.wording import iso
-from holdfast.client.tailing import FOLLOWING, Followed, Happening, Told
-from holdfast.client.wire import encoded_to_wire
-from holdfast.client.workers import WorkerInfo
+from holdfast.client.listener import Listener
 from holdfast.codec import LARGEST, check_size
-from holdfast.core.spans import LONGEST, Span
 from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
+from holdfast.reports.budgets import BudgetInfo
+from holdfast.reports.dead_runs import DeadRun
+from holdfast.reports.formatting import iso
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.tail import FOLLOWING, Followed, Happening, Told
+from holdfast.reports.usage_report import DaySpending, UsageReport, day_of
+from holdfast.services.addresses import checked_address
+from holdfast.services.audit_log import AuditEntry
+from holdfast.services.bulk_start import AT_ONCE, Call, check_options, split_call
+from holdfast.services.forks import NOT_GIVEN
+from holdfast.services.health import Health, Switch
+from holdfast.services.journal_files import Journal
+from holdfast.services.retention import PruneReport, age_in_seconds
+from holdfast.services.run_start import StartOptions
+from holdfast.services.settlement import check_what_is_said
+from holdfast.services.wire_values import encoded_to_wire
+from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
 T = TypeVar("T")
@@ -305,7 +305,7 @@ class HttpBackend(HttpRuns, Backend):
 
     async def prune(
         self,
-        older_than: Span,
+        older_than: Duration,
         states: Collection[RunState],
         *,
         workflow: str | None,
@@ -377,7 +377,7 @@ def _options(options: StartOptions) -> dict[str, Any]:
         "key": options.key,
         "dedup": options.dedup,
         "debounce": options.debounce,
-        "debounce_most": None if most == LONGEST else most,
+        "debounce_most": None if most == MAX_DURATION_S else most,
         "delay": max(0.0, options.delay) or None,
         "priority": options.priority or None,
         "tags": [*options.tags] or None,

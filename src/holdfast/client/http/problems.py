@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from holdfast import errors
-from holdfast.client.keys import UnknownKey
 from holdfast.errors import HoldfastError
+from holdfast.services.api_keys import UnknownKey
 
 MEDIA_TYPE = "application/problem+json"
 

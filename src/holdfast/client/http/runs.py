@@ -10,13 +10,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.client.agent_result import FINISHED, AgentResult
-from holdfast.client.approvals import ApprovalInfo, json_data
+from holdfast.admission.usage import Budget, Usage
 from holdfast.client.backend import RunBackend
-from holdfast.client.events import Event, refuse_in_workflow
-from holdfast.client.http.patience import LIMIT, Patience
-from holdfast.client.http.problems import error_of
-from holdfast.client.http.reading import (
+from holdfast.client.http.backoff import LIMIT, Patience
+from holdfast.client.http.decoders import (
     items_of,
     read,
     read_approval,
@@ -27,18 +24,21 @@ from holdfast.client.http.reading import (
     read_story,
     read_usage,
 )
+from holdfast.client.http.problems import error_of
 from holdfast.client.http.transport import Passing, Transport
-from holdfast.client.outcome import Ended, unsuccessful
-from holdfast.client.plans import Plan
-from holdfast.client.run_info import RunInfo
-from holdfast.client.stories.conversations import Said
-from holdfast.client.stories.families import Family
-from holdfast.client.stories.types import Story
-from holdfast.client.wire import encoded_to_wire, from_wire
 from holdfast.codec import LARGEST, check_size, codec_for
 from holdfast.core.states import RunState
-from holdfast.core.usage import Budget, Usage
 from holdfast.errors import InputError, UnknownApproval
+from holdfast.reports.agent_result import FINISHED, AgentResult
+from holdfast.reports.conversations import Said
+from holdfast.reports.events import Event, refuse_in_workflow
+from holdfast.reports.plans import Plan
+from holdfast.reports.run_info import RunInfo
+from holdfast.reports.run_tree import Family
+from holdfast.reports.types import Story
+from holdfast.services.approvals import ApprovalInfo, json_data
+from holdfast.services.run_outcome import Ended, unsuccessful
+from holdfast.services.wire_values import encoded_to_wire, from_wire
 
 WAIT = 25.0
 """Seconds that the server is asked to wait for what is to come: proxies cut off what is silent for a minute."""

@@ -25,12 +25,12 @@ from urllib.parse import urlencode
 import httpx2
 
 from holdfast import __version__
-from holdfast.client.http.patience import LIMIT, Pace, Patience
-from holdfast.client.http.places import Place
+from holdfast.client.http.backoff import LIMIT, Pace, Patience
 from holdfast.client.http.problems import error_of
+from holdfast.client.http.server_endpoint import Place
 from holdfast.client.http.sse import EventReader, Received
-from holdfast.client.wire import TAGGED_VALUES, VALUES
 from holdfast.errors import HoldfastError, PolicyLimit, ServerError, ServerUnavailable, StoreReadOnly, TooManyRequests
+from holdfast.services.wire_values import TAGGED_VALUES, VALUES
 
 CONNECT = 5.0
 """Seconds that a connection may take."""

@@ -9,7 +9,7 @@ that the agent is called in. The agent's own loop is workflow code, and runs on 
   given and cannot be recorded is in ``bindings``, and how it is streamed and iterated in ``follower``.
 """
 
+from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow
 from holdfast.integrations.pydantic_ai.capability import Durable
-from holdfast.integrations.pydantic_ai.running import AgentWorkflow
 
 __all__ = ["AgentWorkflow", "Durable"]

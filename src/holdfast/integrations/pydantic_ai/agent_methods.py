@@ -21,12 +21,12 @@ from pydantic_ai.run import AgentRun
 from holdfast.client.handle import Handle
 from holdfast.core.execution import current_execution
 from holdfast.errors import HoldfastError, RunFailed
-from holdfast.integrations.pydantic_ai.calls import Call
+from holdfast.integrations.pydantic_ai.agent_call import Call
 from holdfast.integrations.pydantic_ai.live_run import LiveRun, position_of
 
 if TYPE_CHECKING:
-    from holdfast.integrations.pydantic_ai.follower import Follower
-    from holdfast.integrations.pydantic_ai.running import AgentWorkflow
+    from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow
+    from holdfast.integrations.pydantic_ai.followed_run import Follower
 
 current_call: ContextVar[Call | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
 """What an agent is being called with, while the library sets the run up."""
@@ -40,7 +40,7 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
 
     def follow(prompt: Any, given: dict[str, Any], *, is_stream: bool = False) -> Follower:
         # It uses private names of the library, which an agent that is only run must not depend on.
-        from holdfast.integrations.pydantic_ai.follower import Follower
+        from holdfast.integrations.pydantic_ai.followed_run import Follower
 
         token = given.pop("cancellation_token", None)
         call = Call(agent, prompt, given)
@@ -75,7 +75,7 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
     def stream(user_prompt: Any = None, *, event_stream_handler: Any = None, **given: Any) -> Any:
         if current_execution() is not None:
             return original["run_stream"](user_prompt, event_stream_handler=event_stream_handler, **given)
-        from holdfast.integrations.pydantic_ai.follower import run_stream
+        from holdfast.integrations.pydantic_ai.followed_run import run_stream
 
         return run_stream(follow(user_prompt, given, is_stream=True), event_stream_handler)
 

@@ -26,24 +26,24 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.queue_limits import Queue
+from holdfast.admission.usage import Budget
 from holdfast.agents.models.chain import TIMEOUT
-from holdfast.agents.models.choosing import own_retries_off
-from holdfast.agents.models.faults import MODEL_RETRIES
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.authoring.inside import now
+from holdfast.agents.models.errors import MODEL_RETRIES
+from holdfast.agents.models.model_resolution import own_retries_off
 from holdfast.authoring.registry import register
 from holdfast.authoring.step import checked_policy
+from holdfast.authoring.workflow_api import now
 from holdfast.core.execution import current_execution
-from holdfast.core.queues import Queue
-from holdfast.core.retry import RetryPolicy
-from holdfast.core.usage import Budget
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.integrations.pydantic_ai.agent_methods import current_call, replace_methods, settle, start_run
+from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow, RunOptions
 from holdfast.integrations.pydantic_ai.live_run import position, position_of, relayed
+from holdfast.integrations.pydantic_ai.operation_codec import Plain, unrecordable
 from holdfast.integrations.pydantic_ai.operations import Operations
-from holdfast.integrations.pydantic_ai.recorded import Plain, unrecordable
-from holdfast.integrations.pydantic_ai.running import AgentWorkflow, RunOptions
-from holdfast.integrations.pydantic_ai.settings import METADATA, ToolSettings
+from holdfast.integrations.pydantic_ai.tool_settings import METADATA, ToolSettings
 
 
 class Durable(BaseDurabilityCapability[AgentDepsT]):
@@ -109,9 +109,9 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         self.deps = deps
         self.models = dict(models or {})
         self._tools = dict(tools or {})
-        self._model_timeout = seconds(model_timeout, "Durable: model_timeout") or TIMEOUT
+        self._model_timeout = declared_seconds(model_timeout, "Durable: model_timeout") or TIMEOUT
         self._retry = checked_policy(retry, "Durable")
-        self._options = RunOptions(queue, seconds(timeout, "Durable: timeout"), tuple(tags), budget)
+        self._options = RunOptions(queue, declared_seconds(timeout, "Durable: timeout"), tuple(tags), budget)
         self._operations: Operations | None = None
         self._unregistered: WeakValueDictionary[str, Model] = WeakValueDictionary()
 

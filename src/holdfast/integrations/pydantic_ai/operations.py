@@ -7,7 +7,7 @@ on the process's own loop, as every step does, and only there does the library t
 The order in which commands are issued follows from recorded outcomes alone, because the library's loop is workflow code
 like any other. So calls that a model makes side by side are recorded in whatever order they end, and replay in it.
 
-What befalls a model request is retried as in our own agents (``agents.models.faults``). When it is given up, the
+What befalls a model request is retried as in our own agents (``agents.models.errors``). When it is given up, the
 library's own exception is recorded, since that is what its fallbacks, and its users, look for.
 """
 
@@ -43,27 +43,27 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
 from holdfast.agents.conversation import COMPACTION
-from holdfast.agents.models.calls import RETRY, Ask, within_budget
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.choosing import instead, name_of, of_this_loop
-from holdfast.agents.models.faults import PassingFault, fault_of, next_wait
-from holdfast.agents.models.finish import UNFINISHED, is_cut_short
-from holdfast.agents.models.preload import load_decoding
+from holdfast.agents.models.decoder_warmup import load_decoding
+from holdfast.agents.models.errors import PassingFault, fault_of, next_wait
+from holdfast.agents.models.finish_reasons import UNFINISHED, is_cut_short
+from holdfast.agents.models.model_call import RETRY, Ask, within_budget
+from holdfast.agents.models.model_resolution import instead, name_of, of_this_loop
 from holdfast.agents.models.prices import expected, used_by
 from holdfast.agents.models.reply import REPLIES, Reply
 from holdfast.authoring.step import invoke
-from holdfast.client.observations import observation_of_failure
-from holdfast.client.recorded_reply import MODEL_CALL
 from holdfast.codec import encode_error
 from holdfast.codec.redaction import without_secrets
 from holdfast.core.execution import Execution, current_execution
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepCall, StepDefinition, Used
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
 from holdfast.integrations.pydantic_ai.live_run import LivePosition, position_of, relayed
-from holdfast.integrations.pydantic_ai.recorded import OPERATIONS
-from holdfast.integrations.pydantic_ai.settings import ToolSettings
+from holdfast.integrations.pydantic_ai.operation_codec import OPERATIONS
+from holdfast.integrations.pydantic_ai.tool_settings import ToolSettings
+from holdfast.reports.observations import observation_of_failure
+from holdfast.reports.recorded_reply import MODEL_CALL
 
 
 class Operations(DurableOperationBackend[StepDefinition]):

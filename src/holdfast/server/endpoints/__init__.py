@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.server.api import Endpoint
 from holdfast.server.app import Helper
-from holdfast.server.delivering.sweeping import sweeper
+from holdfast.server.background.policy_enforcer import policeman
+from holdfast.server.background.sweeper import sweeper
 from holdfast.server.endpoints import (
     addresses,
     agents,
     approvals,
     audit,
-    control,
     deliveries,
     events,
     keys,
@@ -20,22 +19,23 @@ from holdfast.server.endpoints import (
     overview,
     policies,
     queues,
+    run_control,
+    run_reports,
     runs,
     schedules,
-    service,
-    stories,
+    server_info,
     usage,
 )
-from holdfast.server.policing import policeman
-from holdfast.server.webhooks.sending import sender
+from holdfast.server.http.router import Endpoint
+from holdfast.server.webhooks.sender import sender
 
 ENDPOINTS: Sequence[Endpoint] = [
-    *service.api.endpoints,
+    *server_info.api.endpoints,
     *overview.api.endpoints,
     *runs.api.endpoints,
-    *stories.api.endpoints,
+    *run_reports.api.endpoints,
     *events.api.endpoints,
-    *control.api.endpoints,
+    *run_control.api.endpoints,
     *approvals.api.endpoints,
     *schedules.api.endpoints,
     *queues.api.endpoints,

@@ -9,8 +9,20 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
-from holdfast.client import run_info
-from holdfast.client.addresses import (
+from holdfast.reports import run_info
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.background.policy_enforcer import refuse_starts
+from holdfast.server.calls import Call
+from holdfast.server.deliveries.delivery import Delivery
+from holdfast.server.deliveries.listener_session import leave, listen, take
+from holdfast.server.endpoints.queues import announce_queue
+from holdfast.server.http.models import LONGEST_SPAN, Changed, Items, Name, OptionsBody, RunInfo, WaitQuery
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
+from holdfast.server.http.router import Api, Body
+from holdfast.server.http.server_sent_events import event_stream
+from holdfast.server.webhooks.sender import targets_of
+from holdfast.services.addresses import (
     LEASE,
     LONGEST_LEASE,
     LONGEST_WEBHOOK_TIMEOUT,
@@ -24,21 +36,9 @@ from holdfast.client.addresses import (
     put_address,
     send_to,
 )
-from holdfast.client.hooks import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
-from holdfast.client.moments import moment
-from holdfast.client.wire import VALUES
-from holdfast.server.api import Api, Body
-from holdfast.server.calls import Call
-from holdfast.server.delivering.deliveries import Delivery
-from holdfast.server.delivering.taking import leave, listen, take
-from holdfast.server.endpoints.queues import announce_queue
-from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.models import LONGEST_SPAN, Changed, Items, Name, OptionsBody, RunInfo, WaitQuery
-from holdfast.server.policing import refuse_starts
-from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
-from holdfast.server.streams import event_stream
-from holdfast.server.webhooks.sending import targets_of
+from holdfast.services.timestamps import moment
+from holdfast.services.webhook_settings import BOTH_FOR, exchange_secret, remove_webhook, set_webhook
+from holdfast.services.wire_values import VALUES
 from holdfast.stores.operations import MAX_DELIVERIES
 
 api = Api()

@@ -7,14 +7,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.client.addresses import LONGEST_LEASE, SHORTEST_LEASE, declare_address
-from holdfast.client.health import Health, Switch
-from holdfast.client.workers import WorkerInfo
 from holdfast.errors import UnknownWorkflow
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed, Items, Text
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import Changed, Items, Text
+from holdfast.server.http.router import Api, Body
+from holdfast.services.addresses import LONGEST_LEASE, SHORTEST_LEASE, declare_address
+from holdfast.services.health import Health, Switch
+from holdfast.services.workers import WorkerInfo
 
 api = Api()
 

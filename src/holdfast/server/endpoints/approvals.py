@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from holdfast.client.approvals import ApprovalInfo, find_approval, readable
-from holdfast.client.wire import VALUES
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import Changed, Cursor, Limit, Name, Page, Text, bad_cursor, from_cursor, to_cursor
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import Changed, Cursor, Limit, Name, Page, Text, bad_cursor, from_cursor, to_cursor
+from holdfast.server.http.router import Api, Body
+from holdfast.services.approvals import ApprovalInfo, find_approval, readable
+from holdfast.services.wire_values import VALUES
 from holdfast.stores.approvals import ApprovalFilter
 
 api = Api()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.client.auditing import AuditEntry
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import Cursor, Limit, Page, number_from_cursor, to_cursor
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import Cursor, Limit, Page, number_from_cursor, to_cursor
+from holdfast.server.http.router import Api, Body
+from holdfast.services.audit_log import AuditEntry
 
 api = Api()
 

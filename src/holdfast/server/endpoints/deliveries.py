@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.json_schemas import check_schema
-from holdfast.client.large_work import LARGE
-from holdfast.client.wire import VALUES
+from holdfast.admission.usage import NANO, Usage
 from holdfast.core.states import RunState
-from holdfast.core.usage import NANO, Usage
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.delivering import holding, waiting
-from holdfast.server.delivering.deliveries import Delivery, find_held, told
-from holdfast.server.delivering.history import DeliveryRecord, read_deliveries
-from holdfast.server.models import LARGEST_INT, LONGEST_SPAN, AnyMoment, Items
-from holdfast.server.scopes import Scope
+from holdfast.server.deliveries import delivery_operations, waits
+from holdfast.server.deliveries.delivery import Delivery, find_held, told
+from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
+from holdfast.server.http.models import LARGEST_INT, LONGEST_SPAN, AnyMoment, Items
+from holdfast.server.http.router import Api, Body
+from holdfast.services.json_schemas import check_schema
+from holdfast.services.thread_offload import LARGE
+from holdfast.services.wire_values import VALUES
 from holdfast.stores.approvals import Question
 
 api = Api()
@@ -37,7 +37,7 @@ class UsageBody(Body):
     """What they have cost; left out if that is not known."""
     model: str = Field("", max_length=200)
 
-    def read(self) -> holding.StepUsage:
+    def read(self) -> delivery_operations.StepUsage:
         """As the journal has it."""
         used = Usage(
             calls=self.calls,
@@ -47,7 +47,7 @@ class UsageBody(Body):
             nano_usd=0 if self.usd is None else round(self.usd * NANO),
             unpriced=self.calls if self.usd is None else 0,
         )
-        return holding.StepUsage(used, self.model)
+        return delivery_operations.StepUsage(used, self.model)
 
 
 class StepBody(Body):
@@ -177,7 +177,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
 
     Steps are known by their names: the first outcome under a name counts, and recording it again tells what it was.
     """
-    step, is_new = await holding.record_step(
+    step, is_new = await delivery_operations.record_step(
         call,
         delivery,
         body.name,
@@ -193,7 +193,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> Recorded:
 @api("POST", "/v1/deliveries/{delivery}/attempts", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
     """Note that a step begins, so that the next listener knows if this one dies over it."""
-    await holding.note_attempt(
+    await delivery_operations.note_attempt(
         call,
         delivery,
         body.name,
@@ -211,28 +211,30 @@ async def heartbeat(call: Call, delivery: str) -> Life:
     409 tells that the delivery is over: the run was cancelled or paused, its deadline has passed, its address was
     switched off, or somebody else has it.
     """
-    return Life(lease=await holding.heartbeat(call, delivery))
+    return Life(lease=await delivery_operations.heartbeat(call, delivery))
 
 
 @api("POST", "/v1/deliveries/{delivery}/complete", scope=Scope.LISTEN, audited=False, more=_LOST, headers=(VALUES,))
 async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> RunStateNow:
     """End the run with a result."""
     output = await call.take(body.output, "the output of the run")
-    return RunStateNow(state=await holding.complete(call, delivery, output))
+    return RunStateNow(state=await delivery_operations.complete(call, delivery, output))
 
 
 @api("POST", "/v1/deliveries/{delivery}/fail", scope=Scope.LISTEN, audited=False, more=_LOST)
 async def fail_delivery(call: Call, delivery: str, body: FailBody) -> RunStateNow:
     """Say that the delivery has failed: the run is delivered again, or ends with the error."""
     error = body.error
-    state = await holding.fail(call, delivery, error.type, error.message, retry=body.retry, delay=body.delay)
+    state = await delivery_operations.fail(
+        call, delivery, error.type, error.message, retry=body.retry, delay=body.delay
+    )
     return RunStateNow(state=state)
 
 
 @api("POST", "/v1/deliveries/{delivery}/release", scope=Scope.LISTEN, audited=False, more=_LOST)
 async def release_delivery(call: Call, delivery: str, body: ReleaseBody) -> RunStateNow:
     """Give the delivery back: the run goes to the next listener, and nothing is counted."""
-    return RunStateNow(state=await holding.release(call, delivery, body.reason, body.delay))
+    return RunStateNow(state=await delivery_operations.release(call, delivery, body.reason, body.delay))
 
 
 @api(
@@ -260,7 +262,7 @@ async def ask_person(call: Call, delivery: str, body: AskBody) -> WaitOutcome:
         form=form,
         reason=body.reason,
     )
-    return _told(call, body.name, await waiting.ask(call, delivery, body.name, question, body.timeout))
+    return _told(call, body.name, await waits.ask(call, delivery, body.name, question, body.timeout))
 
 
 @api(
@@ -277,7 +279,7 @@ async def wait_for(call: Call, delivery: str, body: WaitBody) -> WaitOutcome:
     If it is there, it is told. If not, the run is parked, and is delivered again once it is there: wait for the same
     under the same name then.
     """
-    return _told(call, body.name, await waiting.wait(call, delivery, body.name, body.signal, body.seconds))
+    return _told(call, body.name, await waits.wait(call, delivery, body.name, body.signal, body.seconds))
 
 
 @api("GET", "/v1/runs/{run}/deliveries", scope=Scope.READ)
@@ -286,7 +288,7 @@ async def list_deliveries(call: Call, run: str) -> Items[DeliveryRecord]:
     return Items[DeliveryRecord](items=await read_deliveries(call.tenant.connection, run))
 
 
-def _told(call: Call, name: str, outcome: waiting.Outcome) -> WaitOutcome:
+def _told(call: Call, name: str, outcome: waits.Outcome) -> WaitOutcome:
     step = outcome.step
     if step is None:
         call.status = 202

@@ -15,23 +15,19 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from holdfast.client.agent_result import plain_output
-from holdfast.client.events import Event, failure_in, read_events
-from holdfast.client.finding import no_run
-from holdfast.client.large_work import rough_size
-from holdfast.client.moments import moment
-from holdfast.client.offsets import cursor_of
-from holdfast.client.run_info import Failure, size_of
-from holdfast.client.tailing import FOLLOWING, OVERLAP, Followed, Happening, read_tail
-from holdfast.client.wire import VALUES
 from holdfast.codec import to_plain
 from holdfast.core.records import Kind, Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
-from holdfast.server.api import Api, Body
+from holdfast.reports.agent_result import plain_output
+from holdfast.reports.event_offsets import cursor_of
+from holdfast.reports.events import Event, failure_in, read_events
+from holdfast.reports.run_info import Failure, size_of
+from holdfast.reports.tail import FOLLOWING, OVERLAP, Followed, Happening, read_tail
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.headers import LAST_EVENT_ID
-from holdfast.server.models import (
+from holdfast.server.http.bounded_wait import within
+from holdfast.server.http.models import (
     Cursor,
     Limit,
     Moment,
@@ -42,9 +38,13 @@ from holdfast.server.models import (
     number_from_cursor,
     to_cursor,
 )
-from holdfast.server.scopes import Scope
-from holdfast.server.streams import MEDIA_TYPE, Sent, event_stream
-from holdfast.server.waiting import within
+from holdfast.server.http.request_headers import LAST_EVENT_ID
+from holdfast.server.http.router import Api, Body
+from holdfast.server.http.server_sent_events import MEDIA_TYPE, Sent, event_stream
+from holdfast.services.lookup import no_run
+from holdfast.services.thread_offload import rough_size
+from holdfast.services.timestamps import moment
+from holdfast.services.wire_values import VALUES
 
 api = Api("runs")
 

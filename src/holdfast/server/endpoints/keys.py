@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
-from holdfast.client.keys import Key, MadeKey, UnknownKey, create_key, read_keys, revoke_key
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import LONGEST_SPAN, Changed, Items, Moment, Text
-from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import LONGEST_SPAN, Changed, Items, Moment, Text
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.router import Api, Body
+from holdfast.services.api_keys import Key, MadeKey, UnknownKey, create_key, read_keys, revoke_key
 
 api = Api()
 

@@ -11,7 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.memories import (
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.calls import Call
+from holdfast.server.http.models import Name, Text
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.router import Api, Body
+from holdfast.services.memories import (
     LONGEST_TEXT,
     MOST,
     Remembered,
@@ -21,12 +26,7 @@ from holdfast.client.memories import (
     remembered,
     to_put,
 )
-from holdfast.client.wire import VALUES
-from holdfast.server.api import Api, Body
-from holdfast.server.calls import Call
-from holdfast.server.models import Name, Text
-from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
+from holdfast.services.wire_values import VALUES
 from holdfast.stores.memories import Memory
 
 api = Api()

@@ -10,11 +10,11 @@ from contextlib import aclosing
 
 from starlette.responses import Response
 
-from holdfast.server.api import Api
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.background.overview_feed import Overview, read_overview
 from holdfast.server.calls import Call
-from holdfast.server.changes import Overview, read_overview
-from holdfast.server.scopes import Scope
-from holdfast.server.streams import Sent, event_stream
+from holdfast.server.http.router import Api
+from holdfast.server.http.server_sent_events import Sent, event_stream
 
 api = Api()
 

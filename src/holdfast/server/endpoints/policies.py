@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.client.policies import OnBreach, Policy, PolicyInfo, delete_policy, put_policy, read_policy
-from holdfast.server.api import Api, Body
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import LARGEST_INT, Changed, Items
-from holdfast.server.problems import Problem
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import LARGEST_INT, Changed, Items
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.router import Api, Body
+from holdfast.services.policies import OnBreach, Policy, PolicyInfo, delete_policy, put_policy, read_policy
 
 api = Api()
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.client.queues import QueueInfo
-from holdfast.core.queues import Queue
-from holdfast.server.api import Api, Body
+from holdfast.admission.queue_limits import Queue
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call, not_allowed
-from holdfast.server.models import Changed, Rate
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import Changed, Rate
+from holdfast.server.http.router import Api, Body
+from holdfast.services.queues import QueueInfo
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import NewQueue
 

@@ -16,21 +16,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.client.agent_result import AgentResult, plain_result
-from holdfast.client.bulk import check_options, start_all
-from holdfast.client.input_check import bind_inputs
-from holdfast.client.moments import moment
-from holdfast.client.plans import PlanItem
-from holdfast.client.run_info import Failure, infos_of, size_of
-from holdfast.client.starting import StartOptions, accept, find_spec, new_run
-from holdfast.client.wire import VALUES
 from holdfast.codec import describe_error, render_id
 from holdfast.core.states import RunState
-from holdfast.server.api import Api, Body
+from holdfast.reports.agent_result import AgentResult, plain_result
+from holdfast.reports.plans import PlanItem
+from holdfast.reports.run_info import Failure, infos_of, size_of
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.background.policy_enforcer import refuse_starts
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.queues import announce_queue
-from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.models import (
+from holdfast.server.http.bounded_wait import within
+from holdfast.server.http.models import (
     Changed,
     Cursor,
     Items,
@@ -46,9 +42,13 @@ from holdfast.server.models import (
     number_from_cursor,
     to_cursor,
 )
-from holdfast.server.policing import refuse_starts
-from holdfast.server.scopes import Scope
-from holdfast.server.waiting import within
+from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
+from holdfast.server.http.router import Api, Body
+from holdfast.services.bulk_start import check_options, start_all
+from holdfast.services.input_validation import bind_inputs
+from holdfast.services.run_start import StartOptions, accept, find_spec, new_run
+from holdfast.services.timestamps import moment
+from holdfast.services.wire_values import VALUES
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.operations import Run, Started, StartRun
 

@@ -9,33 +9,22 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.client.large_work import rough_size
-from holdfast.client.moments import moment
-from holdfast.client.queueing import key_in
-from holdfast.client.schedules import ScheduleInfo
-from holdfast.client.starting import find_spec
-from holdfast.client.wire import VALUES
-from holdfast.core.queues import Queue
-from holdfast.core.schedules import CatchUp, Overlap, Timing
-from holdfast.server.api import Api, Body
+from holdfast.admission.calendars import CatchUp, Overlap, Timing
+from holdfast.admission.queue_limits import Queue
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.background.policy_enforcer import refuse_starts
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.endpoints.runs import CallBody
-from holdfast.server.headers import IDEMPOTENCY_KEY
-from holdfast.server.models import (
-    BudgetBody,
-    Changed,
-    Items,
-    Moment,
-    Name,
-    Priority,
-    QueueBody,
-    Span,
-    Tags,
-    Text,
-)
-from holdfast.server.policing import refuse_starts
-from holdfast.server.scopes import Scope
+from holdfast.server.http.models import BudgetBody, Changed, Items, Moment, Name, Priority, QueueBody, Span, Tags, Text
+from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
+from holdfast.server.http.router import Api, Body
+from holdfast.services.queue_options import key_in
+from holdfast.services.run_start import find_spec
+from holdfast.services.schedules import ScheduleInfo
+from holdfast.services.thread_offload import rough_size
+from holdfast.services.timestamps import moment
+from holdfast.services.wire_values import VALUES
 
 api = Api()
 

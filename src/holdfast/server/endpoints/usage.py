@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from holdfast.client.reports import usage_report
-from holdfast.server.api import Api, Body
+from holdfast.reports.usage_report import usage_report
+from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.models import Name, Spent
-from holdfast.server.scopes import Scope
-from holdfast.stores.spending import DayRuns
+from holdfast.server.http.models import Name, Spent
+from holdfast.server.http.router import Api, Body
+from holdfast.stores.daily_usage import DayRuns
 
 api = Api()
 

@@ -6,6 +6,6 @@ nothing new about claims, fences, counts and waiting: a server that dies over a 
 runs out, and several servers may send at the same time.
 
 ``targets`` says where requests may go, ``posting`` sends one to that very place, ``answers`` says what an answer means,
-and ``sending`` takes the deliveries, and settles them. What is kept of a webhook is in ``client.hooks``, and what its
-receiver needs is in ``client.webhooks``.
+and ``sending`` takes the deliveries, and settles them. What is kept of a webhook is in ``services.webhook_settings``,
+and what its receiver needs is in ``holdfast.webhooks``.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.stores.archives import HELD_BACK, Archived, ArchivedLink, Belongings, as_new, as_restored
-from holdfast.stores.memory.queueing import Queueing
+from holdfast.stores.memory.queue_operations import Queueing
 from holdfast.stores.rules import Told
 
 

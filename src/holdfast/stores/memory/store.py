@@ -17,7 +17,6 @@ from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.archives import HELD_BACK
-from holdfast.stores.carrying import Carrier
 from holdfast.stores.contract import (
     DEFAULT_NAMESPACE,
     Found,
@@ -34,21 +33,22 @@ from holdfast.stores.contract import (
     WorkflowSpec,
 )
 from holdfast.stores.leases import LeaseWindow
+from holdfast.stores.live_events import Feed
 from holdfast.stores.memory.archives import Restoring
-from holdfast.stores.memory.holding import Holding
-from holdfast.stores.memory.keeping import Keeping
-from holdfast.stores.memory.pruning import Prunable
-from holdfast.stores.memory.requests import Requests
+from holdfast.stores.memory.claimed_run_operations import Holding
+from holdfast.stores.memory.client_operations import Requests
+from holdfast.stores.memory.retention import Prunable
 from holdfast.stores.memory.schedules import Scheduling
-from holdfast.stores.memory.starting import Starting
-from holdfast.stores.notices import Feed
+from holdfast.stores.memory.server_data import Keeping
+from holdfast.stores.memory.start_operations import Starting
+from holdfast.stores.operation_handler import Carrier
 from holdfast.stores.operations import (
     Answer,
     Cancel,
     Op,
     Run,
 )
-from holdfast.stores.serving import names_served, served_name
+from holdfast.stores.served_versions import names_served, served_name
 
 TICK = 0.02
 _RECENT = 1.0

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from holdfast.core.queues import QueueLimits, RateNumbers
+from holdfast.admission.queue_limits import QueueLimits, RateNumbers
+from holdfast.admission.usage import Usage
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import TERMINAL, UNFINISHED, RunState
-from holdfast.core.usage import Usage
 from holdfast.stores import rules
 from holdfast.stores.approvals import Approval, ApprovalState, is_answer
-from holdfast.stores.auditing import NewAudit
+from holdfast.stores.audit_log import NewAudit
 from holdfast.stores.contract import SwitchedOff, Worker, WorkflowSpec
 from holdfast.stores.documents import Document
+from holdfast.stores.live_events import STAYING
 from holdfast.stores.memories import Memory
-from holdfast.stores.memory.accounts import MemoryAccounts
-from holdfast.stores.notices import STAYING
+from holdfast.stores.memory.usage_accounts import MemoryAccounts
 from holdfast.stores.operations import Notice, Run
 from holdfast.stores.rules import Told
 from holdfast.stores.schedules import Schedule

@@ -3,7 +3,7 @@
 - **Text** in PostgreSQL cannot hold NUL, and SQLite's can. So NUL is written as ``\\x01\\x01`` and ``\\x01`` as
   ``\\x01\\x02``, and turned back when read: nothing is lost, and texts keep their order. Any other text is written as
   it is. Half of a character (a lone surrogate) cannot be written at all; those who may be given one have replaced it or
-  refused it before (see ``stores.texts``), and here it is refused in words.
+  refused it before (see ``stores.utf8``), and here it is refused in words.
 - **Whole numbers** are always ``int8``. psycopg would choose the smallest type that fits, and every mixture of sizes
   would be another prepared statement.
 - **Columns** (``Ints``, ``Floats``, ``Texts``, ``Blobs``) are lists for ``unnest``, with a type of their own: also when
@@ -22,7 +22,7 @@ from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
-from holdfast.stores.texts import improper
+from holdfast.stores.utf8 import improper
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext

@@ -31,7 +31,7 @@ from holdfast.errors import StoreReadOnly, StoreSchemaError, UsageError
 from holdfast.stores.clocks import elapsed
 from holdfast.stores.postgres import adapters
 from holdfast.stores.postgres.dialect import PLANNING
-from holdfast.stores.postgres.faults import store_error
+from holdfast.stores.postgres.errors import store_error
 from holdfast.stores.urls import HIDDEN, password_in, secrets_in, shown_url, split_namespace
 
 OLDEST = 14

@@ -25,12 +25,12 @@ from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
-from holdfast.stores.postgres import memories, searching
+from holdfast.stores.postgres import memories, text_patterns
 from holdfast.stores.postgres.adapters import Ints, Texts
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.dialect import Bulk, BulkLookup
+from holdfast.stores.postgres.pipeline import Result, Sent, Trips, Unprepared, Waits
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.trips import Result, Sent, Trips, Unprepared, Waits
 from holdfast.stores.sql.claims import PROMOTE
 from holdfast.stores.sql.database import Collision, Database, Row, Values
 
@@ -348,7 +348,7 @@ class PgDatabase(Database):
     # Searching
 
     def containing(self, text: str) -> tuple[str, list[Any]]:
-        test, pattern = searching.test(text)
+        test, pattern = text_patterns.test(text)
         condition = self.sql.CONTAINING.replace("{test}", test)
         return condition, [pattern] * condition.count("%s")
 

@@ -1,9 +1,9 @@
 """Memories in PostgreSQL: a table, and an index of their words that is changed with it.
 
-The words are made by ``stores.words``. PostgreSQL's own text search has other words, and ranks by none of the measures
-that the other stores rank by, so the words are rows here, and BM25 is reckoned from them: the weight of a word comes
-from the number of memories that have it, in all namespaces, which is the length of a stretch of the index. How many
-memories there are, and how many words they have together, is kept in ``memory_totals``.
+The words are made by ``stores.text_search``. PostgreSQL's own text search has other words, and ranks by none of the
+measures that the other stores rank by, so the words are rows here, and BM25 is reckoned from them: the weight of a word
+comes from the number of memories that have it, in all namespaces, which is the length of a stretch of the index. How
+many memories there are, and how many words they have together, is kept in ``memory_totals``.
 
 Whoever changes a memory locks its row first, then changes its words, and at the very end of the transaction the
 totals: that row is shared with others, and is locked for the length of a commit only.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.stores.memories import Memory, MemoryChange, PutMemory
-from holdfast.stores.words import words
+from holdfast.stores.text_search import words
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.database import PgDatabase

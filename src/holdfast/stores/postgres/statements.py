@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.migrations import quoted
-from holdfast.stores.sql.ready import READY_WHEN_DUE, Ready
+from holdfast.stores.sql.ready_states import READY_WHEN_DUE, Ready
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, flag

@@ -36,25 +36,25 @@ from holdfast.stores.clocks import DatabaseClock, elapsed
 from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, Reaped
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Answer, Op, Run, Verdict
-from holdfast.stores.postgres import stepping
+from holdfast.stores.postgres import step_transactions
+from holdfast.stores.postgres.connection_worker import Line
 from holdfast.stores.postgres.connections import Connection, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.faults import store_error
-from holdfast.stores.postgres.keeper import Keeper
-from holdfast.stores.postgres.lines import Line
+from holdfast.stores.postgres.errors import store_error
 from holdfast.stores.postgres.migrations import check_compatible, compatible_from, migrate
-from holdfast.stores.postgres.notifying import Notifier
+from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.stepping import PgStepTransaction, Sessions
+from holdfast.stores.postgres.step_transactions import PgStepTransaction, Sessions
+from holdfast.stores.postgres.worker_session import Keeper
 from holdfast.stores.postgres.workers import Doubtful, Looker, Seen, lock_class
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import NewSchedule, Schedule
 from holdfast.stores.sql.batch import plain_records
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.queues import Outcome
+from holdfast.stores.sql.queue_settings import Outcome
 from holdfast.stores.sql.rows import Reader
-from holdfast.stores.sql.stepping import find_out
+from holdfast.stores.sql.step_transactions import find_out
 from holdfast.stores.sql.store import SqlStore, T, Work
 from holdfast.stores.sql.workers import Suspect, bury, retire
 from holdfast.stores.urls import checked_namespace, in_namespace, shown_url
@@ -370,7 +370,9 @@ class PgStore(SqlStore):
         def ask() -> Awaitable[Verdict]:
             return self._write(lambda db: find_out(db, run, attempt, self.now()))
 
-        return await stepping.begin(self._sessions, self.schema, self.url, run, attempt, ask, plain=plain, limit=limit)
+        return await step_transactions.begin(
+            self._sessions, self.schema, self.url, run, attempt, ask, plain=plain, limit=limit
+        )
 
     # Workers
 

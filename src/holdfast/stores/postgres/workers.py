@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.postgres.keeper import SERVER_BEGAN
 from holdfast.stores.postgres.migrations import quoted
 from holdfast.stores.postgres.statements import PgStatements
+from holdfast.stores.postgres.worker_session import SERVER_BEGAN
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.workers import Suspect, worker_row

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.core.usage import Usage
-from holdfast.stores.accounts import Account
+from holdfast.admission.usage import Usage
 from holdfast.stores.archives import HELD_BACK, Archived, ArchivedLink, Belongings, as_new, as_restored
 from holdfast.stores.contract import RunUsage
 from holdfast.stores.operations import NoteAttempt
 from holdfast.stores.rules import Told, is_above
-from holdfast.stores.sql.asking import question_text
+from holdfast.stores.sql.approval_operations import question_text
 from holdfast.stores.sql.blobs import Parcel
 from holdfast.stores.sql.database import Collision, Database, Row
-from holdfast.stores.sql.placing import Turns
+from holdfast.stores.sql.queue_placement import Turns
 from holdfast.stores.sql.rows import (
     NO_LIMITS,
     Place,
@@ -25,6 +24,7 @@ from holdfast.stores.sql.rows import (
     rewind_text,
     run_row,
 )
+from holdfast.stores.usage_accounts import Account
 
 
 def belongings(db: Database, key: int) -> Belongings:

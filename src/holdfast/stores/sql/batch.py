@@ -18,8 +18,8 @@ from typing import Any
 
 from holdfast.core.records import Kind
 from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
-from holdfast.stores.carrying import Carrier
 from holdfast.stores.memories import DeleteMemory, PutMemory
+from holdfast.stores.operation_handler import Carrier
 from holdfast.stores.operations import (
     Answer,
     AppendRecord,
@@ -41,16 +41,16 @@ from holdfast.stores.operations import (
     TellNotices,
     Verdict,
 )
-from holdfast.stores.sql.asking import Asking
+from holdfast.stores.sql.approval_operations import Asking
 from holdfast.stores.sql.blobs import NOTHING, Parcel, is_large
+from holdfast.stores.sql.claimed_run_operations import Holding
+from holdfast.stores.sql.client_operations import Requests
 from holdfast.stores.sql.database import Collision, Database, Row
-from holdfast.stores.sql.holding import Holding
-from holdfast.stores.sql.placing import Turns
-from holdfast.stores.sql.requests import Requests
+from holdfast.stores.sql.queue_placement import Turns
 from holdfast.stores.sql.rows import Reader, record_row
-from holdfast.stores.sql.starting import Starting, links_wanted
+from holdfast.stores.sql.start_operations import Starting, links_wanted
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.texts import is_proper
+from holdfast.stores.utf8 import is_proper
 
 
 def carry_out(db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel = NOTHING) -> list[Answer]:

@@ -16,8 +16,8 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
 from holdfast.stores.operations import Run
-from holdfast.stores.serving import split_name
-from holdfast.stores.sql import queueing, suspects
+from holdfast.stores.served_versions import split_name
+from holdfast.stores.sql import limited_queues, suspects
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.queries import read_runs, switched_off
 from holdfast.stores.sql.rows import Reader
@@ -64,16 +64,16 @@ def claim(
     db.begin()
     runs: list[Run] = []
     before = None if suspects_after is None else now - suspects_after
-    asked = {**queueing.questions(db, wanted.queues), **suspects.questions(db, wanted.workflows, before)}
+    asked = {**limited_queues.questions(db, wanted.queues), **suspects.questions(db, wanted.workflows, before)}
     db.foresee({db.sql.IS_LIVE: [(worker,)], db.sql.SWITCHES: [()], **asked})
     if db.lookup(db.sql.IS_LIVE, worker):
         off = switched_off(db)
         served = [(name, version) for name, version in wanted.workflows if name not in off]
-        limited = queueing.held(db, wanted.queues, time)
+        limited = limited_queues.held(db, wanted.queues, time)
         if keys := suspects.choose(db, limited, served, wanted.queues, limit, before):
             limited = []  # nothing that these keep has changed
         elif limited:
-            keys = queueing.choose(db, limited, served, wanted.queues, limit, now)
+            keys = limited_queues.choose(db, limited, served, wanted.queues, limit, now)
         else:
             keys = [key for _, key in db.due(served, wanted.queues, limit, now)]
         if keys:

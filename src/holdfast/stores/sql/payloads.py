@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.core.records import Record, Signal
 from holdfast.errors import StoreCorrupt
+from holdfast.stores.journal_pages import placeholder
 from holdfast.stores.operations import Run
-from holdfast.stores.outlines import placeholder
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.blobs import Damage, is_reference
 from holdfast.stores.sql.database import Database

@@ -15,7 +15,7 @@ from holdfast.stores.sql.database import Database, NotText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
 from holdfast.stores.sql.rows import Reader, read_each, record_name
 from holdfast.stores.sql.statements import NO_END
-from holdfast.stores.texts import is_proper
+from holdfast.stores.utf8 import is_proper
 
 log = logging.getLogger("holdfast.stores")
 

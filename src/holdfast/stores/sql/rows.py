@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
+from holdfast.admission.usage import Limits, Usage
 from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal, read_once
 from holdfast.core.states import RunState
-from holdfast.core.usage import Limits, Usage
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.accounts import Account
 from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
+from holdfast.stores.journal_pages import Part
 from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
-from holdfast.stores.outlines import Part
 from holdfast.stores.rules import corrupt_error, first_wake
-from holdfast.stores.serving import served_name, split_name
+from holdfast.stores.served_versions import served_name, split_name
 from holdfast.stores.sql.database import Row
+from holdfast.stores.usage_accounts import Account
 
 log = logging.getLogger("holdfast.stores")
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from holdfast.core.queues import QueueLimits
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.archives import Archived, Belongings, payloads_of
-from holdfast.stores.auditing import Audit, NewAudit
+from holdfast.stores.audit_log import Audit, NewAudit
 from holdfast.stores.contract import (
     Found,
     History,
@@ -33,38 +33,38 @@ from holdfast.stores.contract import (
     Worker,
     WorkflowSpec,
 )
+from holdfast.stores.daily_usage import DayRuns, DayUsage
 from holdfast.stores.documents import Document, check_place
+from holdfast.stores.journal_pages import Outline
+from holdfast.stores.live_events import Feed
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
-from holdfast.stores.notices import Feed
 from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Started
-from holdfast.stores.outlines import Outline
-from holdfast.stores.pruning import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.queues import KeptQueue, NewQueue
+from holdfast.stores.retention import START, Place, Pruned, Pruning, Swept
 from holdfast.stores.schedules import NewSchedule, Schedule
-from holdfast.stores.spending import DayRuns, DayUsage
 from holdfast.stores.sql import (
+    approval_operations,
     archives,
-    asking,
     blobs,
     claims,
-    expiring,
-    feeds,
-    keeping,
-    listing,
-    outlines,
+    delivery_expiry,
+    journal_pages,
     payloads,
-    pruning,
     queries,
+    retention,
+    run_lists,
+    run_updates,
+    server_data,
     workers,
 )
-from holdfast.stores.sql import queues as limiting
+from holdfast.stores.sql import queue_settings as limiting
 from holdfast.stores.sql import schedules as scheduling
 from holdfast.stores.sql.batch import carry_out
 from holdfast.stores.sql.claims import Wanted
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.rows import Reader
-from holdfast.stores.texts import is_proper
-from holdfast.stores.words import asked
+from holdfast.stores.text_search import asked
+from holdfast.stores.utf8 import is_proper
 
 T = TypeVar("T")
 Work = Callable[[Database], T]
@@ -141,7 +141,7 @@ class SqlStore(Store):
     async def expire(self, limit: int = 100) -> list[str]:
         if not await self._read(lambda db: db.ask(db.sql.OVERDUE, (self.now(), 1)), slow=False):
             return []
-        return await self._write(lambda db: expiring.expire(db, self.now(), limit), limit)
+        return await self._write(lambda db: delivery_expiry.expire(db, self.now(), limit), limit)
 
     async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:
@@ -189,15 +189,17 @@ class SqlStore(Store):
         return await self._read(lambda db: queries.usages(db, self._reader, run_ids))
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
-        return await self._read(lambda db: feeds.last_record(db, self._reader, run_id, name))
+        return await self._read(lambda db: run_updates.last_record(db, self._reader, run_id, name))
 
     async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
-        return await self._read(lambda db: feeds.feed(db, self._reader, run_id, after_seq, after_notice, limit))
+        return await self._read(lambda db: run_updates.feed(db, self._reader, run_id, after_seq, after_notice, limit))
 
     async def outline(
         self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
     ) -> Outline | None:
-        return await self._browse(lambda db: outlines.outline(db, self._reader, run_id, after_seq, limit, whole=whole))
+        return await self._browse(
+            lambda db: journal_pages.outline(db, self._reader, run_id, after_seq, limit, whole=whole)
+        )
 
     async def get_memory(self, namespace: str, key: str) -> Memory | None:
         if not (is_proper(namespace) and is_proper(key)):
@@ -214,12 +216,12 @@ class SqlStore(Store):
         return await self._browse(lambda db: queries.workers(db, self._reader, also))
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        return await self._browse(lambda db: listing.list_runs(db, self._reader, where, limit, before))
+        return await self._browse(lambda db: run_lists.list_runs(db, self._reader, where, limit, before))
 
     async def search_runs(
         self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
     ) -> Found:
-        return await self._browse(lambda db: listing.search_runs(db, self._reader, where, limit, before, most))
+        return await self._browse(lambda db: run_lists.search_runs(db, self._reader, where, limit, before, most))
 
     async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
         return await self._browse(lambda db: queries.count_runs(db, self._reader, most))
@@ -228,7 +230,7 @@ class SqlStore(Store):
         return await self._browse(lambda db: queries.count_unfinished(db, workflows))
 
     async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        return await self._browse(lambda db: asking.approvals(db, self._reader, where, limit))
+        return await self._browse(lambda db: approval_operations.approvals(db, self._reader, where, limit))
 
     async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         if not (is_proper(namespace) and is_proper(after)):
@@ -310,25 +312,25 @@ class SqlStore(Store):
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
         check_place(kind, name)
-        return await self._write(lambda db: keeping.put_document(db, kind, name, data, if_version, self.now()))
+        return await self._write(lambda db: server_data.put_document(db, kind, name, data, if_version, self.now()))
 
     async def documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
-        work = partial(keeping.documents, kind=kind, names=names, after=after, limit=limit)
+        work = partial(server_data.documents, kind=kind, names=names, after=after, limit=limit)
         return await self._read(work, slow=names is None)
 
     async def delete_document(self, kind: str, name: str) -> bool:
-        return await self._write(lambda db: keeping.delete_document(db, kind, name))
+        return await self._write(lambda db: server_data.delete_document(db, kind, name))
 
     # The audit log
 
     async def note_audit(self, entries: Sequence[NewAudit]) -> None:
         if entries:
-            await self._write(lambda db: keeping.note_audit(db, entries), len(entries))
+            await self._write(lambda db: server_data.note_audit(db, entries), len(entries))
 
     async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
-        return await self._browse(lambda db: keeping.audit(db, before, limit))
+        return await self._browse(lambda db: server_data.audit(db, before, limit))
 
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         return await self._write(lambda db: db.change(db.sql.TRIM_AUDIT, (before, limit)), slow=True)
@@ -336,21 +338,21 @@ class SqlStore(Store):
     # Spending
 
     async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
-        return await self._browse(lambda db: keeping.usage_by_day(db, since, until, workflow))
+        return await self._browse(lambda db: server_data.usage_by_day(db, since, until, workflow))
 
     async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
-        return await self._browse(lambda db: keeping.runs_by_day(db, since, until, workflow))
+        return await self._browse(lambda db: server_data.runs_by_day(db, since, until, workflow))
 
     # Pruning
 
     async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
-        planned = await self._browse(partial(pruning.plan, what=what, after=after, limit=limit))
+        planned = await self._browse(partial(retention.plan, what=what, after=after, limit=limit))
         if not planned.going:
             return planned.pruned
-        return await self._write(partial(pruning.delete, what=what, planned=planned), limit, slow=True)
+        return await self._write(partial(retention.delete, what=what, planned=planned), limit, slow=True)
 
     async def sweep(self, limit: int = 2000) -> Swept:
-        return await self._write(lambda db: pruning.sweep(db, limit, self.now()), limit, slow=True)
+        return await self._write(lambda db: retention.sweep(db, limit, self.now()), limit, slow=True)
 
     # Archives
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from holdfast.core.queues import Admission, Gate
+from holdfast.admission.queue_limits import Admission, Gate
 from holdfast.stores import rules
 from holdfast.stores.sql.database import Database, Row
-from holdfast.stores.sql.queueing import LimitedQueue, Served
+from holdfast.stores.sql.limited_queues import LimitedQueue, Served
 
 MAX_READ = 1000
 """Suspects of a version that a claim reads, the most suspicious first."""

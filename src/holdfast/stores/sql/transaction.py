@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from holdfast.core.states import TERMINAL, RunState
 from holdfast.stores import rules
 from holdfast.stores.rules import Told
-from holdfast.stores.sql.accounts import SqlAccounts
 from holdfast.stores.sql.blobs import NOTHING, Parcel
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.usage_accounts import SqlAccounts
 
 
 class Fence:

@@ -13,7 +13,7 @@ from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.contract import NewWorker, Reaped, WorkflowSpec
 from holdfast.stores.operations import Notice
-from holdfast.stores.serving import names_served, served_name
+from holdfast.stores.served_versions import names_served, served_name
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import Reader, names_text, spec_row
 from holdfast.stores.sql.transaction import Transaction

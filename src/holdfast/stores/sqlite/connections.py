@@ -29,7 +29,7 @@ from holdfast.stores.sql.schema import (
     split_statements,
 )
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.faults import is_busy
+from holdfast.stores.sqlite.errors import is_busy
 
 T = TypeVar("T")
 C = TypeVar("C", bound=sqlite3.Connection)

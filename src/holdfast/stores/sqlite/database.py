@@ -19,7 +19,7 @@ from holdfast.stores.sql.database import Collision, Database, NotText, Row, Valu
 from holdfast.stores.sqlite import memories
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.connections import roll_back
-from holdfast.stores.sqlite.faults import is_not_text
+from holdfast.stores.sqlite.errors import is_not_text
 
 _LONGEST_PATTERN = 1000
 

@@ -1,8 +1,8 @@
 """Memories in a SQLite file: a table, and an index of their words that is changed with it.
 
-The words are made by ``stores.words``; FTS5 keeps them, finds them and ranks by them. So what somebody looks for never
-meets FTS5's query language: all that reaches it is letters and digits in quotes. A namespace is one word in a column
-of its own, so that a search reads nothing of others.
+The words are made by ``stores.text_search``; FTS5 keeps them, finds them and ranks by them. So what somebody looks for
+never meets FTS5's query language: all that reaches it is letters and digits in quotes. A namespace is one word in a
+column of its own, so that a search reads nothing of others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.stores.memories import Memory, MemoryChange, PutMemory
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.words import words
+from holdfast.stores.text_search import words
 
 
 def change(connection: sqlite3.Connection, op: MemoryChange) -> None:

@@ -5,7 +5,7 @@ On the hot path, lists are bound in pieces of a fixed length, because ``json_eac
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready import READY_WHEN_DUE, Ready
+from holdfast.stores.sql.ready_states import READY_WHEN_DUE, Ready
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS
 from holdfast.stores.sqlite.dialect import SqliteDialect

@@ -19,19 +19,19 @@ from holdfast.stores.contract import DEFAULT_NAMESPACE, NewWorker, Reaped
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Answer, Op, Run, Verdict
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.gathering import Gathering
+from holdfast.stores.sql.group_commit import Gathering
 from holdfast.stores.sql.rows import Reader
-from holdfast.stores.sql.stepping import find_out
+from holdfast.stores.sql.step_transactions import find_out
 from holdfast.stores.sql.store import SqlStore, T, Work
 from holdfast.stores.sql.workers import Suspect, bury, retire
-from holdfast.stores.sqlite import connections, stepping
+from holdfast.stores.sqlite import connections, step_transactions
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite import workers as registry
+from holdfast.stores.sqlite.connection_worker import Line
 from holdfast.stores.sqlite.database import add_search
-from holdfast.stores.sqlite.faults import store_error
-from holdfast.stores.sqlite.lines import Line
-from holdfast.stores.sqlite.locks import WorkerLocks
-from holdfast.stores.sqlite.stepping import SqliteStepTransaction
+from holdfast.stores.sqlite.errors import store_error
+from holdfast.stores.sqlite.step_transactions import SqliteStepTransaction
+from holdfast.stores.sqlite.worker_locks import WorkerLocks
 from holdfast.stores.urls import checked_namespace, in_namespace
 
 TICK, QUIET_TICK, QUIET_AFTER = 0.02, 0.05, 1.0
@@ -169,7 +169,7 @@ class SqliteStore(SqlStore):
         await self._stepping.acquire()  # they would only wait for each other in the database, and less fairly
         connection = None
         try:
-            connection = await asyncio.to_thread(stepping.begin, self.path, run)
+            connection = await asyncio.to_thread(step_transactions.begin, self.path, run)
         except sqlite3.DatabaseError as error:
             raise await asyncio.to_thread(store_error, error, self.path) from error
         finally:

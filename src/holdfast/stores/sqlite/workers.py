@@ -15,7 +15,7 @@ from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.workers import Suspect, worker_row
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.locks import WorkerLocks
+from holdfast.stores.sqlite.worker_locks import WorkerLocks
 
 
 class LiveWorker(NamedTuple):

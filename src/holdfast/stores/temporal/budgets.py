@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast.core.usage import Limits, Shortage, Usage, shortage
+from holdfast.admission.usage import Limits, Shortage, Usage, shortage
 from holdfast.stores import rules
 from holdfast.stores.operations import Run, Verdict
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.heads import Owner
-from holdfast.stores.temporal.keepers import Keeper, ask, memo_of, tell
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.entity_workflows import Keeper, ask, memo_of, tell
+from holdfast.stores.temporal.run_memo import Owner
 
 BUDGET = "budget"
 """The entry of an account's memo with what may be used now."""
@@ -106,7 +106,7 @@ def usage_of(told: Mapping[str, Any]) -> Usage:
 def keeper_of(owner: Owner) -> Keeper:
     """What keeps the account of a budget."""
     kept = BudgetAccount(owner.run_id, owner.limits).kept()
-    return Keeper(naming.ACCOUNT, naming.account_id(owner.run_id), kept, {BUDGET: list(owner.limits)})
+    return Keeper(identifiers.ACCOUNT, identifiers.account_id(owner.run_id), kept, {BUDGET: list(owner.limits)})
 
 
 async def reserve(client: Client, owners: Sequence[Owner], asker: Asker, expected: Usage) -> Shortage | None:
@@ -117,7 +117,7 @@ async def reserve(client: Client, owners: Sequence[Owner], asker: Asker, expecte
     refused: Shortage | None = None
     granted: list[Owner] = []
     for owner in owners:
-        answer = await ask(client, keeper_of(owner), naming.RESERVE, list(asker), asdict(expected))
+        answer = await ask(client, keeper_of(owner), identifiers.RESERVE, list(asker), asdict(expected))
         if answer is None:
             granted.append(owner)
             continue
@@ -134,13 +134,13 @@ async def reserve(client: Client, owners: Sequence[Owner], asker: Asker, expecte
 async def use(client: Client, owners: Sequence[Owner], asker: Asker, used: Usage) -> None:
     """Tell every one of these budgets what a step has used, and that it will use no more."""
     for owner in owners:
-        await tell(client, keeper_of(owner), naming.USED, list(asker), asdict(used))
+        await tell(client, keeper_of(owner), identifiers.USED, list(asker), asdict(used))
 
 
 async def give_back_left(client: Client, owner: Owner) -> int:
     """Give back what is reserved with a budget for steps that nobody carries out any more: for how many."""
     given_back = 0
-    for told in await client.get_workflow_handle(naming.account_id(owner.run_id)).query(naming.IN_FLIGHT):
+    for told in await client.get_workflow_handle(identifiers.account_id(owner.run_id)).query(identifiers.IN_FLIGHT):
         asker = Asker(*told)
         if not await at_work(client, asker):
             await use(client, [owner], asker, Usage())
@@ -157,7 +157,7 @@ async def at_work(client: Client, asker: Asker) -> bool:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         return False
-    wanted = naming.activity_id(asker.position)
+    wanted = identifiers.activity_id(asker.position)
     return known.status is WorkflowExecutionStatus.RUNNING and any(
         pending.activity_id == wanted for pending in known.raw_description.pending_activities
     )
@@ -168,7 +168,7 @@ async def set_budget(client: Client, run: Run, own: Limits | None, budget: Limit
     answer = rules.answer_to_budget(run.state, own)
     if answer is Verdict.DONE:
         assert own is not None
-        await tell(client, keeper_of(Owner(run.id, own)), naming.BUDGET, list(budget))
+        await tell(client, keeper_of(Owner(run.id, own)), identifiers.BUDGET, list(budget))
     return answer
 
 
@@ -176,5 +176,5 @@ async def current_budget(client: Client, run_id: str, own: Limits | None) -> Lim
     """What a run may use now, if it was started with a budget of its ``own``."""
     if own is None:
         return None
-    told = (await memo_of(client, naming.account_id(run_id))).get(BUDGET)
+    told = (await memo_of(client, identifiers.account_id(run_id))).get(BUDGET)
     return own if told is None else Limits(*told)

@@ -21,17 +21,7 @@ from holdfast.codec import encode_error
 from holdfast.core.patches import NOWHERE
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.errors import StepFailed, StoreCorrupt
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.happenings import (
-    Batch,
-    CancelAsked,
-    ChildEnded,
-    ChildStarted,
-    How,
-    Signalled,
-    StepEnded,
-    TimerFired,
-)
+from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.outcomes import (
     Asked,
     Outcomes,
@@ -43,6 +33,16 @@ from holdfast.stores.temporal.outcomes import (
     step_record,
 )
 from holdfast.stores.temporal.payloads import plain
+from holdfast.stores.temporal.run_events import (
+    Batch,
+    CancelAsked,
+    ChildEnded,
+    ChildStarted,
+    How,
+    Signalled,
+    StepEnded,
+    TimerFired,
+)
 
 _UNKNOWN = (How.TIMED_OUT, How.HANDED_OVER, How.DEAD)
 
@@ -190,7 +190,7 @@ class _Telling:
         self.records.append(Record(next_seq(self.records), kind, position, name, True, None, at, at))
 
     def _signalled(self, told: Signalled) -> None:
-        if told.name == naming.ANSWER:
+        if told.name == identifiers.ANSWER:
             self._answered(str(plain(told.values[0])), told.at)
         elif (signal := signal_in(told, self._seen, self._numbered + 1)) is not None:
             self._numbered += 1
@@ -235,7 +235,7 @@ class _Telling:
             case CancelAsked():
                 self._add(Kind.CANCEL, 0, "cancel")
             case TimerFired(None):
-                self._add(Kind.DEADLINE, 0, naming.DEADLINE)
+                self._add(Kind.DEADLINE, 0, identifiers.DEADLINE)
             case TimerFired(int(position)):
                 self._add(Kind.TIMER, position, found.timers.get(position, ""))
             case StepEnded(position, ended) if happening.is_await:

@@ -14,15 +14,16 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
+from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
 from holdfast.core.records import Kind, Record, Signal
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.errors import RunNotFound, StepFailed
 from holdfast.stores.rules import child_failure, unknown_outcome
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.carrying import unpack
-from holdfast.stores.temporal.happenings import (
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.carried_records import unpack
+from holdfast.stores.temporal.payloads import data_of, plain
+from holdfast.stores.temporal.run_events import (
     STATES,
     Batch,
     ChildEnded,
@@ -32,8 +33,7 @@ from holdfast.stores.temporal.happenings import (
     StepEnded,
     read_batches,
 )
-from holdfast.stores.temporal.heads import HEAD, QUESTIONS
-from holdfast.stores.temporal.payloads import data_of, plain
+from holdfast.stores.temporal.run_memo import HEAD, QUESTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def _read(found: Outcomes, event: HistoryEvent) -> None:
     kind = event.event_type
     if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
         step = event.activity_task_scheduled_event_attributes
-        position, name = naming.position_of(step.activity_id), step.activity_type.name
+        position, name = identifiers.position_of(step.activity_id), step.activity_type.name
         found.issued.setdefault(step.workflow_task_completed_event_id, set()).add(position)
-        if name == naming.AWAIT_RUN:
+        if name == identifiers.AWAIT_RUN:
             asked: dict[str, Any] = plain(step.input.payloads[0])
             known = found.children.get(position)
             workflow = known.workflow if known is not None else ""
@@ -131,12 +131,12 @@ def _read(found: Outcomes, event: HistoryEvent) -> None:
         found.children[position] = Child(child.workflow_id, child.workflow_type.name, head.get("awaited", False))
     elif kind == EventType.EVENT_TYPE_TIMER_STARTED:
         summary = str(plain(event.user_metadata.summary) or "")
-        if summary not in (naming.DELAY, naming.DEADLINE):
-            position = naming.timer_position(summary)
+        if summary not in (identifiers.DELAY, identifiers.DEADLINE):
+            position = identifiers.timer_position(summary)
             if position is not None:
                 task = event.timer_started_event_attributes.workflow_task_completed_event_id
                 found.set_in.setdefault(task, set()).add(position)
-                found.timers[position] = naming.timer_name(summary)
+                found.timers[position] = identifiers.timer_name(summary)
     elif kind == EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED:
         changed = event.workflow_properties_modified_event_attributes
         memo = changed.upserted_memo.fields
@@ -144,7 +144,7 @@ def _read(found: Outcomes, event: HistoryEvent) -> None:
             _note_questions(found, memo[QUESTIONS], changed.workflow_task_completed_event_id)
     elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
         signal = event.workflow_execution_signaled_event_attributes
-        if signal.signal_name == naming.ANSWER:
+        if signal.signal_name == identifiers.ANSWER:
             question = found.questions.get(str(plain(signal.input.payloads[0])))
             if question is not None and question.is_open and question.answer is None:
                 question.answer = data_of(signal.input.payloads[1])
@@ -266,7 +266,7 @@ def sent(signals: Iterable[Signal], batches: Iterable[Batch]) -> list[Signal]:
 
 def signal_in(told: Signalled, seen: set[str], number: int) -> Signal | None:
     """What was sent; ``None`` for a message of Holdfast's own, and for what was sent before under the same id."""
-    if told.name in (naming.PAUSE, naming.RESUME, naming.ANSWER):
+    if told.name in (identifiers.PAUSE, identifiers.RESUME, identifiers.ANSWER):
         return None
     dedup = str(plain(told.values[1])) if len(told.values) > 1 else ""
     if dedup and dedup in seen:

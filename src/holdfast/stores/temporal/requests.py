@@ -11,12 +11,12 @@ from holdfast.errors import UsageError
 from holdfast.stores.approvals import AnswerApproval, ApprovalState
 from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ResumeRun, SendSignal, SetBudget, Verdict
 from holdfast.stores.rules import answer_to_cancel, answer_to_pause
-from holdfast.stores.temporal import budgets, naming
-from holdfast.stores.temporal.following import Histories
-from holdfast.stores.temporal.heads import budget_in
+from holdfast.stores.temporal import budgets, identifiers
+from holdfast.stores.temporal.history_cache import Histories
 from holdfast.stores.temporal.payloads import raw
-from holdfast.stores.temporal.reading import all_questions, sent_ids
 from holdfast.stores.temporal.rows import Described, describe, row_of
+from holdfast.stores.temporal.run_details import all_questions, sent_ids
+from holdfast.stores.temporal.run_memo import budget_in
 
 LOOKS = 100
 LOOK_EVERY = 0.02
@@ -31,9 +31,10 @@ async def find_run(client: Client, run_id: str) -> Described | None:
 
 async def send_signal(client: Client, histories: Histories, op: SendSignal) -> Verdict:
     """Send a signal. The run itself passes over what was sent before under the same ``dedup``."""
-    if op.name.startswith(naming.PREFIX):
+    if op.name.startswith(identifiers.PREFIX):
         raise UsageError(
-            f"signal {op.name!r} for run {op.run_id!r}: names that begin with {naming.PREFIX!r} are Holdfast's own on "
+            f"signal {op.name!r} for run {op.run_id!r}: names that begin with {identifiers.PREFIX!r} are Holdfast's "
+            "own on "
             f"Temporal. Choose another name"
         )
     told = await find_run(client, op.run_id)
@@ -84,7 +85,7 @@ async def cancel_run(client: Client, op: CancelRun) -> Verdict:
     if verdict is not Verdict.DONE:
         return verdict
     if run.cancel is not Cancel.NO:  # it was paused after that
-        return await _tell(client, told, naming.RESUME)
+        return await _tell(client, told, identifiers.RESUME)
     try:
         await client.get_workflow_handle(told.id).cancel()
     except RPCError as error:
@@ -105,7 +106,9 @@ async def pause_run(client: Client, op: PauseRun | ResumeRun) -> Verdict:
     run = await row_of(client, told, whole=False)
     verdict = answer_to_pause(run.state, paused=run.paused_at is not None, wanted=wanted)
     return (
-        verdict if verdict is not Verdict.DONE else await _tell(client, told, naming.PAUSE if wanted else naming.RESUME)
+        verdict
+        if verdict is not Verdict.DONE
+        else await _tell(client, told, identifiers.PAUSE if wanted else identifiers.RESUME)
     )
 
 
@@ -133,4 +136,4 @@ async def answer(client: Client, histories: Histories, run_id: str, op: AnswerAp
 
 
 async def _answer(client: Client, told: Described, op: AnswerApproval) -> Verdict:
-    return await _tell(client, told, naming.ANSWER, op.id, raw(op.payload))
+    return await _tell(client, told, identifiers.ANSWER, op.id, raw(op.payload))

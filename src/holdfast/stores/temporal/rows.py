@@ -33,15 +33,15 @@ from holdfast.codec import encode_error
 from holdfast.core.records import Rewind, read_once
 from holdfast.core.states import RunState
 from holdfast.errors import RunTimedOut, StepFailed
+from holdfast.stores.journal_pages import placeholder
 from holdfast.stores.operations import Cancel, Run
-from holdfast.stores.outlines import placeholder
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.carrying import is_carried
-from holdfast.stores.temporal.happenings import How, ended_with
-from holdfast.stores.temporal.heads import HEAD, QUESTIONS, run_of
-from holdfast.stores.temporal.histories import first_event, is_apart, last_event, newest_events, plain_payloads
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.carried_records import is_carried
+from holdfast.stores.temporal.history import first_event, is_apart, last_event, newest_events, plain_payloads
 from holdfast.stores.temporal.payloads import data_of, plain
-from holdfast.stores.texts import is_proper
+from holdfast.stores.temporal.run_events import How, ended_with
+from holdfast.stores.temporal.run_memo import HEAD, QUESTIONS, run_of
+from holdfast.stores.utf8 import is_proper
 
 REOPENED = "reopened"
 """The entry of the memo that tells of retries: when each was made, and the ``seq`` of the last record that it kept."""
@@ -102,7 +102,7 @@ class Described:
     @property
     def is_run(self) -> bool:
         """Whether it is a run, and nothing that Holdfast keeps for itself."""
-        return not self.info.type.name.startswith(naming.PREFIX)
+        return not self.info.type.name.startswith(identifiers.PREFIX)
 
     @property
     def key(self) -> int:
@@ -247,7 +247,7 @@ def _state(told: Described, newest: Sequence[HistoryEvent]) -> tuple[RunState, f
     )
     if not has_begun and newest and newest[-1].event_id == 1 and not told.at_task:
         return RunState.PENDING, told.info.execution_time.ToNanoseconds() / 1e9
-    at_work = [one for one in told.activities if one.activity_type.name != naming.AWAIT_RUN]
+    at_work = [one for one in told.activities if one.activity_type.name != identifiers.AWAIT_RUN]
     return (RunState.RUNNING if told.has_task or at_work else RunState.WAITING), None
 
 
@@ -277,9 +277,9 @@ def _paused_at(newest: Sequence[HistoryEvent]) -> float | None:
     since: float | None = None
     for event in newest:
         name = event.workflow_execution_signaled_event_attributes.signal_name
-        if name == naming.RESUME or event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
+        if name == identifiers.RESUME or event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
             break
-        if name == naming.PAUSE:
+        if name == identifiers.PAUSE:
             since = event.event_time.ToNanoseconds() / 1e9
     return since
 

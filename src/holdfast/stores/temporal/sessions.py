@@ -14,8 +14,8 @@ from typing import Any
 from temporalio.client import Client
 
 from holdfast.stores.operations import NewRun, Run
-from holdfast.stores.temporal import naming
-from holdfast.stores.temporal.keepers import Keeper, ask, tell
+from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.entity_workflows import Keeper, ask, tell
 
 REMEMBERED = 1000
 """Runs of a session of which it is known that they have joined: an attempt of a step may ask again."""
@@ -48,15 +48,15 @@ class SessionOrder:
 
 
 def _keeper(workflow: str, session: str) -> Keeper:
-    return Keeper(naming.SESSION, naming.session_id(workflow, session), SessionOrder().kept())
+    return Keeper(identifiers.SESSION, identifiers.session_id(workflow, session), SessionOrder().kept())
 
 
 async def note_started(client: Client, new: NewRun) -> None:
     """Let a run have its place in its session, if it is in one, from when it was started."""
     if new.session:
-        await tell(client, _keeper(new.workflow, new.session), naming.JOINED, new.id)
+        await tell(client, _keeper(new.workflow, new.session), identifiers.JOINED, new.id)
 
 
 async def run_before(client: Client, run: Run) -> str:
     """The run before this one in its session; ``""``: it is the first."""
-    return await ask(client, _keeper(run.workflow, run.session), naming.JOIN, run.id)
+    return await ask(client, _keeper(run.workflow, run.session), identifiers.JOIN, run.id)

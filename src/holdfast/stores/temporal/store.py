@@ -23,16 +23,17 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from holdfast.admission.usage import Usage
 from holdfast.codec import LARGEST, Encryption, check_size
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
-from holdfast.core.usage import Usage
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
 from holdfast.stores import rules
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, listed
 from holdfast.stores.contract import Found, History, RunFilter, RunUsage, Store, Worker, WorkflowSpec
+from holdfast.stores.journal_pages import Outline, outline_of
+from holdfast.stores.live_events import Feed
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
-from holdfast.stores.notices import Feed
 from holdfast.stores.operations import (
     Answer,
     CancelRun,
@@ -48,17 +49,19 @@ from holdfast.stores.operations import (
     StartRun,
     Verdict,
 )
-from holdfast.stores.outlines import Outline, outline_of
-from holdfast.stores.temporal import listing, requests
-from holdfast.stores.temporal.announcing import announce, announced
-from holdfast.stores.temporal.connecting import connect
-from holdfast.stores.temporal.faults import translating
-from holdfast.stores.temporal.following import Histories
+from holdfast.stores.temporal import requests, visibility
+from holdfast.stores.temporal.announcements import announce, announced
+from holdfast.stores.temporal.connection import connect
+from holdfast.stores.temporal.end_watcher import Ends
+from holdfast.stores.temporal.errors import translating
+from holdfast.stores.temporal.history_cache import Histories
 from holdfast.stores.temporal.journals import told_records
-from holdfast.stores.temporal.lacking import Lacking, no_work
 from holdfast.stores.temporal.payloads import largest
-from holdfast.stores.temporal.polling import Place, workers_at
-from holdfast.stores.temporal.reading import (
+from holdfast.stores.temporal.pollers import Place, workers_at
+from holdfast.stores.temporal.requests import find_run
+from holdfast.stores.temporal.retry_and_fork import fork_run, reopen_run
+from holdfast.stores.temporal.rows import Described, describe, key_of, row_of, span_of
+from holdfast.stores.temporal.run_details import (
     all_questions,
     held,
     history_of,
@@ -67,12 +70,9 @@ from holdfast.stores.temporal.reading import (
     shown_usages,
     usage_of,
 )
-from holdfast.stores.temporal.reopening import fork_run, reopen_run
-from holdfast.stores.temporal.requests import find_run
-from holdfast.stores.temporal.rows import Described, describe, key_of, row_of, span_of
-from holdfast.stores.temporal.starting import TAGS, start_run
+from holdfast.stores.temporal.run_start import TAGS, start_run
 from holdfast.stores.temporal.targets import Target
-from holdfast.stores.temporal.waiting import Ends
+from holdfast.stores.temporal.unsupported import Lacking, no_work
 
 log = logging.getLogger("holdfast.stores")
 
@@ -281,13 +281,13 @@ class TemporalStore(Lacking):
         """The same. Whatever Temporal does not search itself is asked for one by one: a piece is a small one."""
         if where.owner is not None or where.parent == "" or limit < 1:
             return Found([], None)
-        query, fits = listing.query_of(where, has_tags=self._has_tags), listing.matcher(where)
+        query, fits = visibility.query_of(where, has_tags=self._has_tags), visibility.matcher(where)
         found: dict[str, Run] = {}
         some: list[Described] = []
         last: Described | None = None
         looked_at, enough = 0, most if most == sys.maxsize else min(most, LOOKED_AT)
         with translating(self.target):
-            async for told in listing.newest_first(self.client, query, before, self.now()):
+            async for told in visibility.newest_first(self.client, query, before, self.now()):
                 if looked_at >= enough or len(found) >= limit:
                     break
                 looked_at, last = looked_at + 1, told
@@ -341,15 +341,15 @@ class TemporalStore(Lacking):
         """
         names = sorted({spec.name for spec in (await self.specs()).values()})
         with translating(self.target):
-            counted = await self._each(lambda name: listing.count_by_state(self.client, name), names)
+            counted = await self._each(lambda name: visibility.count_by_state(self.client, name), names)
         return {(name, state): n for name, states in zip(names, counted, strict=True) for state, n in states.items()}
 
     async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         """How many runs that have not ended there are for each workflow and version."""
-        query = listing.query_of(RunFilter(states=[RunState.RUNNING]), has_tags=False)
+        query = visibility.query_of(RunFilter(states=[RunState.RUNNING]), has_tags=False)
         found: dict[tuple[str, str], int] = {}
         with translating(self.target):
-            async for told in listing.executions(self.client, query):
+            async for told in visibility.executions(self.client, query):
                 place = told.info.type.name, str(told.head.get("version", ""))
                 if workflows is None or place[0] in workflows:
                     found[place] = found.get(place, 0) + 1
@@ -376,9 +376,9 @@ class TemporalStore(Lacking):
         known = self._ids.get(key)
         if known is not None:
             return known
-        query = listing.within(listing.query_of(RunFilter(), has_tags=False), *span_of(key))
+        query = visibility.within(visibility.query_of(RunFilter(), has_tags=False), *span_of(key))
         with translating(self.target):
-            async for told in listing.executions(self.client, query):
+            async for told in visibility.executions(self.client, query):
                 if key_of(told.info) == key:
                     return told.id
         raise StoreError(f"no run in {self.url} has the key {key}")
@@ -459,8 +459,8 @@ class TemporalStore(Lacking):
             for run_id in dict.fromkeys(self._askers[id] for id in known)
             for one in await self._questions_of(run_id, only_open=False)
         }
-        query = listing.query_of(RunFilter(states=[RunState.RUNNING], workflow=where.workflow), has_tags=False)
-        async for told in listing.executions(self.client, query):
+        query = visibility.query_of(RunFilter(states=[RunState.RUNNING], workflow=where.workflow), has_tags=False)
+        async for told in visibility.executions(self.client, query):
             for one in open_questions(told):
                 found.setdefault(one.id, one)
         return list(found.values())

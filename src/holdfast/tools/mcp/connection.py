@@ -24,7 +24,7 @@ from holdfast.errors import McpError, McpUnavailable
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
-    from holdfast.engine.hosting import StepEngine
+    from holdfast.engine.host import StepEngine
 
 T = TypeVar("T")
 

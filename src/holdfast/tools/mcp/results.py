@@ -1,7 +1,8 @@
 """What a call of an MCP tool gave, as plain data: that is what is recorded, and what a model is shown.
 
 Structured content is preferred to the text that most servers send along with it. One text becomes a string, several
-things a list. Images are kept, as ``agents.files`` writes them; of other binary data only is told that it was there.
+things a list. Images are kept, as ``agents.tool_results`` writes them; of other binary data only is told that it was
+there.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from mcp_types import (
     TextContent,
 )
 
-from holdfast.agents.files import SHOWABLE, image
-from holdfast.codec.wording import cut
+from holdfast.agents.tool_results import SHOWABLE, image
+from holdfast.codec.formatting import cut
 
 LARGEST = 100_000
 """The most characters of a result that are recorded, images aside: a model reads them in every turn that follows."""

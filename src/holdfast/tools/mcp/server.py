@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from holdfast.agents.approving import RequiresApproval
-from holdfast.agents.refusals import listed
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.agents.argument_errors import listed
+from holdfast.agents.tool_approvals import RequiresApproval
 from holdfast.agents.tools import Tool, refuse_name
 from holdfast.agents.toolsets import ListedTool, Toolset
-from holdfast.authoring.durations import Duration, seconds
-from holdfast.codec.wording import cut
-from holdfast.core.retry import RetryPolicy
+from holdfast.codec.formatting import cut
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.step_context import current
 from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavailable, UsageError
 from holdfast.tools.mcp.connection import Connection, Dial, Headers, Live
-from holdfast.tools.mcp.schemas import problem_of
-from holdfast.tools.mcp.secrets import Secrets
+from holdfast.tools.mcp.schema_parameters import problem_of
+from holdfast.tools.mcp.secret_redaction import Secrets
 from holdfast.tools.mcp.tool import Behaviour, mcp_tool, retry_policy
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class McpServer(Toolset):
         self._secrets = secrets
         self._prefix = prefix
         self._only = None if only is None else frozenset(only)
-        self._timeout = seconds(timeout, f"{where}: timeout")
+        self._timeout = declared_seconds(timeout, f"{where}: timeout")
         self._retries = retries
         self._effects = _by_name(effect, lambda one: _effect(one, where))
         self._approvals = _by_name(requires_approval, lambda one: one)
@@ -155,7 +155,7 @@ class McpServer(Toolset):
                 f"the MCP server {self.name!r} cannot be asked: the package `mcp` is not installed in this process's "
                 f"environment. Install it with: pip install 'holdfast-agents[mcp]'"
             )
-        self._protocol = await asyncio.to_thread(importlib.import_module, "holdfast.tools.mcp.dialling")
+        self._protocol = await asyncio.to_thread(importlib.import_module, "holdfast.tools.mcp.connect")
         return self._protocol
 
     # What is made of a listing
@@ -225,7 +225,7 @@ def mcp_stdio(
     secrets = Secrets(environment.values())
 
     def dial() -> Dial:
-        from holdfast.tools.mcp.dialling import dial_process
+        from holdfast.tools.mcp.connect import dial_process
 
         return dial_process(name, command, environment, cwd, secrets)
 
@@ -281,7 +281,7 @@ def mcp_http(
     secrets = Secrets()
 
     def dial() -> Dial:
-        from holdfast.tools.mcp.dialling import dial_http
+        from holdfast.tools.mcp.connect import dial_http
 
         return dial_http(name, url, given, secrets)
 

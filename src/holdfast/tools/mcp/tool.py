@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.approving import RequiresApproval
+from holdfast.agents.tool_approvals import RequiresApproval
 from holdfast.agents.tools import Tool
 from holdfast.agents.toolsets import ListedTool
 from holdfast.codec import codec_for
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import McpUnavailable, StepOutcomeUnknown, StepTimedOut
-from holdfast.tools.mcp.schemas import SchemaParameters
+from holdfast.tools.mcp.schema_parameters import SchemaParameters
 
 BACKOFF = 0.5
 LONGEST_BACKOFF = 20.0

@@ -10,8 +10,8 @@ from holdfast.stores.sql.statements.approvals import ApprovalStatements, LiveEve
 from holdfast.stores.sql.statements.claims import ClaimStatements, ScheduleStatements, WorkerStatements
 from holdfast.stores.sql.statements.journals import JournalStatements, MailboxStatements, RewindStatements
 from holdfast.stores.sql.statements.lists import ListStatements
-from holdfast.stores.sql.statements.pruning import PruningStatements
 from holdfast.stores.sql.statements.queues import QueueStatements
+from holdfast.stores.sql.statements.retention import PruningStatements
 from holdfast.stores.sql.statements.runs import RunStatements
 from holdfast.stores.sql.statements.usage import ServerStatements, UsageStatements, ValueStatements
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready import KEYED_READY, LIMITED_READY, Ready
+from holdfast.stores.sql.ready_states import KEYED_READY, LIMITED_READY, Ready
 from holdfast.stores.sql.statements.columns import WORKER_COLUMNS
 from holdfast.stores.sql.templates import Catalog, Insert, Lookup, NamedQuery, Query, Upsert, flag
 

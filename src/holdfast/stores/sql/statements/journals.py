@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.records import Kind
-from holdfast.stores.sql.ready import Ready
+from holdfast.stores.sql.ready_states import Ready
 from holdfast.stores.sql.statements.columns import ATTEMPT_VALUES, JOURNAL_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, NamedQuery, Query, Upsert
 

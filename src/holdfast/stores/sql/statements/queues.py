@@ -8,7 +8,7 @@ limited queue that is none any more. Claims wait for nobody: runs that others ha
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready import KEYED_READY, LIMITED_READY, Ready
+from holdfast.stores.sql.ready_states import KEYED_READY, LIMITED_READY, Ready
 from holdfast.stores.sql.templates import (
     Catalog,
     Delete,

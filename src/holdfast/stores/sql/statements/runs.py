@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready import ASIDE_READY, READY_WHEN_DUE, Ready, ready_when_due
+from holdfast.stores.sql.ready_states import ASIDE_READY, READY_WHEN_DUE, Ready, ready_when_due
 from holdfast.stores.sql.statements.columns import RUN_COLUMNS
 from holdfast.stores.sql.templates import Catalog, Insert, Lookup, Query, Update
 

@@ -1,0 +1,194 @@
+"""The agents that are measured, and a model that costs nothing.
+
+Run as a program, it is one of several processes: ``python -m benchmarks.agent_workloads URL AGENTS TURNS`` prints
+``ready``, waits for a line, carries the agents out and prints how many seconds that took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+
+from holdfast import Agent, Budget, Runtime, tool
+
+WIDTH = 200
+"""Characters of a tool's result."""
+
+
+class Instant(Model):
+    """Calls ``look_up`` in each turn but the last, and answers at once. It looks at nothing but how long a list is."""
+
+    def __init__(self, turns: int, words: int = 0) -> None:
+        super().__init__()
+        self.turns = turns
+        self.words = words
+        """Characters that it says before each call."""
+        self.asked: Callable[[int], Any] | None = None
+        """Called with the number of each turn."""
+
+    @property
+    def model_name(self) -> str:
+        return "instant"
+
+    @property
+    def system(self) -> str:
+        return "benchmarks"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        turn = len(messages) // 2 + 1
+        if self.asked is not None:
+            waiting = self.asked(turn)
+            if waiting is not None:
+                await waiting
+        usage = RequestUsage(input_tokens=100 * turn, output_tokens=20)
+        said = [TextPart("x" * self.words)] if self.words else []
+        if turn >= self.turns:
+            return ModelResponse([TextPart("done")], usage=usage, model_name="instant")
+        call = ToolCallPart("look_up", {"number": turn}, f"call-{turn}")
+        return ModelResponse([*said, call], usage=usage, model_name="instant")
+
+
+PIECES = 20
+"""In how many pieces an answer comes."""
+
+
+class Speaking(Instant):
+    """The same, with a text of so many pieces, which can be asked for as a stream."""
+
+    def __init__(self, turns: int, *, assembled: bool = False) -> None:
+        super().__init__(turns, words=5 * PIECES)
+        self.assembled = assembled
+        """The library puts the pieces together, as it does for providers; else they cost nothing to make."""
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        response = await self.request(messages, model_settings, model_request_parameters)
+        yield (Assembled if self.assembled else Spoken)(model_request_parameters, response)
+
+
+@dataclass
+class Assembled(StreamedResponse):
+    """An answer in pieces, from which the library makes its events, and the answer."""
+
+    answer: ModelResponse
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        self._usage = self.answer.usage
+        for index, part in enumerate(self.answer.parts):
+            if isinstance(part, TextPart):
+                for at in range(0, len(part.content), 5):
+                    piece = part.content[at : at + 5]
+                    for event in self._parts_manager.handle_text_delta(vendor_part_id=index, content=piece):
+                        yield event
+            else:
+                yield self._parts_manager.handle_part(vendor_part_id=index, part=part)
+
+    @property
+    def model_name(self) -> str:
+        return "instant"
+
+    @property
+    def provider_name(self) -> str:
+        return "benchmarks"
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self.answer.timestamp
+
+
+SAID = [
+    PartStartEvent(index=0, part=TextPart("xxxxx")),
+    *[PartDeltaEvent(index=0, delta=TextPartDelta("xxxxx")) for _ in range(PIECES - 1)],
+]
+
+
+class Spoken(Assembled):
+    """The same, with events that are there already."""
+
+    async def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        for event in SAID if self.answer.text != "done" else ():
+            yield event
+
+    def get(self) -> ModelResponse:
+        return self.answer
+
+
+@tool
+async def look_up(number: int) -> str:
+    """Look a number up."""
+    return f"{number:0{WIDTH}d}"
+
+
+@tool(name="look_up")
+async def look_up_much(number: int) -> str:
+    """Look a number up: 2 KB."""
+    return f"{number:02000d}"
+
+
+def agent(turns: int, name: str = "measured", *, budget: bool = False) -> Agent[str]:
+    """An agent that makes so many turns; with a budget that it will not reach, if it is to have one."""
+    most = Budget(turns=10 * turns, tokens=10**12) if budget else None
+    return Agent(Instant(turns), name=f"{name}-{turns}", tools=[look_up], max_turns=turns, budget=most)
+
+
+def speaking(turns: int, *, stream: bool, assembled: bool = False) -> Agent[str]:
+    """An agent whose model says something in each turn."""
+    name = f"{'assembled' if assembled else 'streamed' if stream else 'whole'}-{turns}"
+    model = Speaking(turns, assembled=assembled)
+    return Agent(model, name=name, tools=[look_up], max_turns=turns, stream=stream)
+
+
+async def together(of: Agent[str], agents: int) -> float:
+    """The seconds that so many runs take which begin at once."""
+    run = of.options(new=True)
+    started = time.perf_counter()
+    await asyncio.gather(*[run.run(f"Number {number}") for number in range(agents)])
+    return time.perf_counter() - started
+
+
+async def _together(url: str, agents: int, turns: int) -> None:
+    short, measured = agent(2, "warm"), agent(turns)
+    async with Runtime(url):
+        await together(short, 2)
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        print(await together(measured, agents), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_together(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

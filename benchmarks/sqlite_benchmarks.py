@@ -1,0 +1,353 @@
+"""Each measurement: a function from a folder and a number of rounds to lines of the table."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks import sqlite_baseline, workloads
+from holdfast import Client, Runtime
+
+ROOT = Path(__file__).parent.parent
+MILLION = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
+"""How many runs there are in the largest measurements."""
+
+
+@dataclass
+class Line:
+    """One figure of the table."""
+
+    what: str
+    value: float
+    unit: str
+    beside: str = ""
+    """The bare database in the same run, and the ratio."""
+    target: str = ""
+    met: bool | None = None
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """Round by round, each beside its own yardstick: on a shared machine two minutes are not alike."""
+    return median([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+@asynccontextmanager
+async def runtime(folder: Path, name: str = "runs.db") -> AsyncIterator[Runtime]:
+    async with Runtime(f"sqlite:///{folder / name}") as opened:
+        yield opened
+
+
+async def sequential(folder: Path, rounds: int) -> list[Line]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with runtime(folder):
+        run = workloads.sequence.options(new=True)
+        await run(5)
+        for _ in range(rounds):
+            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
+            started = time.perf_counter()
+            await run(200)
+            ours.append(200 / (time.perf_counter() - started))
+    ratio = median_ratio(ours, theirs)
+    return [
+        Line(
+            "200 sequential steps in one run",
+            median(ours),
+            "steps/s",
+            f"bare {median(theirs):,.0f} commits/s: {ratio:.2f}",
+            ">= 0.4 of bare",
+            ratio >= 0.4,
+        )
+    ]
+
+
+async def together(folder: Path, rounds: int) -> list[Line]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with runtime(folder):
+        run = workloads.sequence.options(new=True)
+        await asyncio.gather(*[run(2) for _ in range(50)])
+        for _ in range(rounds):
+            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
+            started = time.perf_counter()
+            await asyncio.gather(*[run(10) for _ in range(200)])
+            ours.append(2000 / (time.perf_counter() - started))
+    ratio = median_ratio(ours, theirs)
+    return [
+        Line(
+            "200 runs x 10 steps together",
+            median(ours),
+            "steps/s",
+            f"bare {median(theirs):,.0f} commits/s: {ratio:.2f}",
+            ">= 2.0 times bare",
+            ratio >= 2.0,
+        )
+    ]
+
+
+async def latency(folder: Path, rounds: int) -> list[Line]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with runtime(folder):
+        run = workloads.sequence.options(new=True)
+        await run(1)
+        for _ in range(rounds):
+            theirs.append(1 / sqlite_baseline.commits_per_second(folder / "bare.db", 100))
+            times: list[float] = []
+            for _ in range(50):
+                started = time.perf_counter()
+                await run(1)
+                times.append(time.perf_counter() - started)
+            ours.append(median(times))
+    commits = median_ratio(ours, theirs)
+    beside = f"bare commit {median(theirs) * 1e6:,.0f} us: {commits:.1f} commits"
+    return [
+        Line("one-step run, start to result, p50", median(ours) * 1e3, "ms", beside, "< 8 bare commits", commits < 8)
+    ]
+
+
+async def resume(folder: Path, rounds: int) -> list[Line]:
+    """A process that knows nothing takes up a run with 5,000 recorded steps."""
+    length = 5000
+    url = f"sqlite:///{folder / 'resume.db'}"
+    for number in range(rounds):
+        async with Runtime(url):
+            handle = await workloads.held.start(str(number), length)
+            while (await handle.info()).state != "waiting":
+                await asyncio.sleep(0.05)
+    times: list[float] = []
+    async with Client(url) as client, Runtime(url):
+        for number in range(rounds):
+            started = time.perf_counter()
+            await client.signal(f"held-{number}", "go")
+            await client.wait(f"held-{number}")
+            times.append(time.perf_counter() - started)
+    beside = "signal to result, over another connection"
+    return [
+        Line("resume of a run with 5,000 steps", median(times) * 1e3, "ms", beside, "< 500 ms", median(times) < 0.5)
+    ]
+
+
+async def fan_out(folder: Path, rounds: int) -> list[Line]:
+    """``map`` over 50,000 items, with the memory that is in use while it goes on."""
+    del rounds
+    process = psutil.Process()
+    lines: list[Line] = []
+    for length in (5_000, 50_000):
+        gc.collect()
+        before = process.memory_info().rss
+        peak = 0
+
+        async with runtime(folder, f"map-{length}.db"):
+            task = asyncio.ensure_future(workloads.mapped.options(new=True)(length, 100))
+            started = time.perf_counter()
+            while not task.done():
+                await asyncio.wait([task], timeout=0.1)
+                peak = max(peak, process.memory_info().rss - before)
+            took = time.perf_counter() - started
+        lines.append(Line(f"map over {length:,} items, 100 at once", took, "s", f"{length / took:,.0f} steps/s"))
+        # The list of results itself is the caller's: one 200-character string and a place in a list for each item.
+        results = length * (sys.getsizeof("x" * workloads.WIDTH) + 8)
+        lines.append(
+            Line(
+                f"  memory above the start, {length:,} items",
+                peak / 1e6,
+                "MB",
+                f"of which results {results / 1e6:.0f} MB",
+            )
+        )
+    return lines
+
+
+async def size(folder: Path, rounds: int) -> list[Line]:
+    del rounds
+    path = folder / "size.db"
+    async with Runtime(f"sqlite:///{path}"):
+        run = workloads.sequence.options(new=True)
+        await run(1)
+    empty = size_of(path)
+    async with Runtime(f"sqlite:///{path}"):
+        await asyncio.gather(*[run(100) for _ in range(100)])
+    each = (size_of(path) - empty) / 10_000
+    return [
+        Line(
+            "bytes a step, 200-byte outputs",
+            each,
+            "bytes",
+            "100 runs x 100 steps, runs' rows included",
+            "<= 400",
+            each <= 400,
+        )
+    ]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a database, with all that was written to it."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path.stat().st_size
+
+
+async def parking(folder: Path, rounds: int) -> list[Line]:
+    """50,000 runs parked on a signal: memory, and the time to wake one."""
+    count = 50_000
+    process = psutil.Process()
+    url = f"sqlite:///{folder / 'parked.db'}"
+    async with Runtime(url), Client(url) as client:
+        await (await workloads.parked.start(-1)).signal("go", "warm")
+        gc.collect()
+        before = process.memory_info().rss
+        started = time.perf_counter()
+        for first in range(0, count, 1000):
+            await asyncio.gather(*[workloads.parked.start(number) for number in range(first, first + 1000)])
+        took = time.perf_counter() - started
+        while await client.list(state="running", limit=1):
+            await asyncio.sleep(0.1)
+        gc.collect()
+        grown = (process.memory_info().rss - before) / 1e6
+        here: list[float] = []
+        for number in range(50 * rounds):
+            handle = await workloads.parked.start(number)
+            started = time.perf_counter()
+            await handle.signal("go", "woken")
+            await handle.result()
+            here.append(time.perf_counter() - started)
+    lines = [
+        Line(
+            f"{count:,} runs parked: memory",
+            grown,
+            "MB",
+            f"started and parked {count / took:,.0f} a second",
+            "< 100 MB",
+            grown < 100,
+        ),
+        Line(
+            "  waking one, same process, p50",
+            median(here) * 1e3,
+            "ms",
+            f"max {max(here) * 1e3:.1f} ms",
+            "< 50 ms",
+            median(here) < 0.05,
+        ),
+    ]
+    with worker(url):
+        async with Client(url) as client:
+            there: list[float] = []
+            for number in range(1000, 1000 + 20 * rounds):
+                started = time.perf_counter()
+                await client.signal(f"parked-{number}", "go", "woken")
+                await client.wait(f"parked-{number}")
+                there.append(time.perf_counter() - started)
+    p50 = median(there)
+    lines.append(
+        Line(
+            "  waking one from another process, p50",
+            p50 * 1e3,
+            "ms",
+            f"max {max(there) * 1e3:.1f} ms",
+            "< 100 ms",
+            p50 < 0.1,
+        )
+    )
+    return lines
+
+
+async def takeover(folder: Path, rounds: int) -> list[Line]:
+    return await takeover_on(f"sqlite:///{folder / 'takeover.db'}", folder, rounds)
+
+
+async def takeover_on(url: str, folder: Path, rounds: int) -> list[Line]:
+    """SIGKILL a worker in the middle of a step; how long until a peer runs that step?"""
+    gaps: list[float] = []
+    for number in range(rounds):
+        ledger = folder / f"ledger-{number}"
+        with worker(url) as one, worker(url) as other:
+            async with Client(url) as client:
+                await client.start("lingering", number, str(ledger))
+                holder, _ = await _entry(ledger)
+                (one if holder == one.pid else other).send_signal(signal.SIGKILL)
+                killed = time.time()
+                _, began = await _entry(ledger, other_than=holder)
+                gaps.append(began - killed)
+    beside = f"max {max(gaps) * 1e3:.0f} ms"
+    return [Line("takeover after SIGKILL, p50", median(gaps) * 1e3, "ms", beside, "< 1000 ms", max(gaps) < 1.0)]
+
+
+async def idle(folder: Path, rounds: int) -> list[Line]:
+    del rounds
+    url = f"sqlite:///{folder / 'idle.db'}"
+    with worker(url) as process:
+        watched = psutil.Process(process.pid)
+        await asyncio.sleep(1)
+        before = sum(watched.cpu_times()[:2])
+        await asyncio.sleep(5)
+        share = (sum(watched.cpu_times()[:2]) - before) / 5 * 100
+    return [Line("an idle worker's CPU", share, "%", "", "< 1 %", share < 1)]
+
+
+def environment() -> dict[str, str]:
+    """For processes that import these measurements, and the library beside them."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+@contextmanager
+def worker(url: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker process, for as long as the block lasts."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.worker", url],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _entry(ledger: Path, other_than: int | None = None) -> tuple[int, float]:
+    """The process that has first noted a step there, and when."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if ledger.exists():
+            lines = [line.split() for line in ledger.read_text().splitlines()]
+            entries = [(int(pid), float(at)) for pid, at in lines if int(pid) != other_than]
+            if entries:
+                return entries[0]
+        await asyncio.sleep(0.005)
+    raise TimeoutError(f"nothing in {ledger}")
+
+
+MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
+    "sequential": sequential,
+    "together": together,
+    "latency": latency,
+    "resume": resume,
+    "map": fan_out,
+    "size": size,
+    "parking": parking,
+    "takeover": takeover,
+    "idle": idle,
+}

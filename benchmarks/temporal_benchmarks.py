@@ -1,0 +1,143 @@
+"""Holdfast on Temporal beside Temporal's own SDK, on the same development server in the same run.
+
+The bare workflow is what a user of the SDK would write: the same number of activities with the same outputs, on its
+default settings, without Holdfast. What is added is Holdfast's driver in the workflow task, and finding the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio import activity
+from temporalio import workflow as temporal_workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from benchmarks.sqlite_benchmarks import Line, median
+from holdfast import Runtime, step, workflow
+
+STEPS = 50
+RUNS, EACH = 40, 10
+OUTPUT = "x" * 200
+
+
+@step
+async def bench_step(n: int) -> str:
+    return OUTPUT
+
+
+@workflow
+async def bench_temporal(steps: int) -> int:
+    for n in range(steps):
+        await bench_step(n)
+    return steps
+
+
+@activity.defn
+async def bare_activity(n: int) -> str:
+    return OUTPUT
+
+
+@temporal_workflow.defn(sandboxed=False)
+class BareTemporal:
+    @temporal_workflow.run
+    async def run(self, steps: int) -> int:
+        for n in range(steps):
+            await temporal_workflow.execute_activity(bare_activity, n, start_to_close_timeout=timedelta(seconds=60))
+        return steps
+
+
+async def temporal(folder: Path, rounds: int) -> list[Line]:
+    lines: list[Line] = []
+    async with server(folder) as address:
+        ours = Runtime(f"temporal://{address}/default")
+        client = await Client.connect(address)
+        bare = Worker(client, task_queue="bare", workflows=[BareTemporal], activities=[bare_activity])
+        async with ours, bare:
+            await bench_temporal(1)
+            await _bare(client, 1)
+            ours_one, bare_one, ours_many, bare_many = [], [], [], []
+            for _ in range(rounds):
+                ours_one.append(STEPS / await _timed(bench_temporal.options(new=True)(STEPS)))
+                bare_one.append(STEPS / await _timed(_bare(client, STEPS)))
+                many = RUNS * EACH
+                ours_many.append(many / await _timed(_all(bench_temporal.options(new=True)(EACH) for _ in range(RUNS))))
+                bare_many.append(many / await _timed(_all(_bare(client, EACH) for _ in range(RUNS))))
+            one, bare_rate = median(ours_one), median(bare_one)
+            lines.append(Line("temporal: one run, steps a second", one, "1/s", f"bare SDK {bare_rate:,.1f}"))
+            some, bare_some = median(ours_many), median(bare_many)
+            lines.append(Line(f"temporal: {RUNS} runs x {EACH}, steps", some, "1/s", f"bare SDK {bare_some:,.1f}"))
+            size, bare_size = await _history(client, bench_temporal), await _bare_history(client)
+            lines.append(Line("temporal: history of a step, bytes", size, "B", f"bare SDK {bare_size:,.0f}"))
+    return lines
+
+
+async def _bare(client: Client, steps: int) -> int:
+    return await client.execute_workflow(BareTemporal.run, steps, id=f"bare-{uuid.uuid4()}", task_queue="bare")
+
+
+async def _all(calls) -> None:
+    await asyncio.gather(*calls)
+
+
+async def _timed(call) -> float:
+    begun = time.perf_counter()
+    await call
+    return time.perf_counter() - begun
+
+
+async def _history(client: Client, one) -> float:
+    handle = await one.options(new=True).start(STEPS)
+    await handle.result()
+    return await _bytes(client, handle.run_id) / STEPS
+
+
+async def _bare_history(client: Client) -> float:
+    run_id = f"bare-{uuid.uuid4()}"
+    await client.execute_workflow(BareTemporal.run, STEPS, id=run_id, task_queue="bare")
+    return await _bytes(client, run_id) / STEPS
+
+
+async def _bytes(client: Client, run_id: str) -> int:
+    told = await client.get_workflow_handle(run_id).describe()
+    return told.raw_description.workflow_execution_info.history_size_bytes
+
+
+def _begin(folder: Path, program: str | None) -> tuple[str, subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = program or shutil.which("temporal", path=str(Path(sys.executable).parent)) or "temporal"
+    command = [program, "server", "start-dev", "--headless", "--port", str(port), "--log-level", "never"]
+    server = subprocess.Popen([*command, "--db-filename", str(folder / "temporal.db")], stdout=subprocess.DEVNULL)
+    return f"127.0.0.1:{port}", server
+
+
+@asynccontextmanager
+async def server(folder: Path, program: str | None = None) -> AsyncGenerator[str]:
+    """A development server on a file in that folder; the command is ours unless another is given."""
+    address, process = _begin(folder, program)
+    try:
+        for _ in range(300):
+            try:
+                await Client.connect(address)
+                break
+            except RuntimeError:
+                await asyncio.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+MEASURES = {"temporal": temporal}

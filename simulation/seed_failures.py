@@ -1,0 +1,69 @@
+"""A seed that is broken, and who notices what the engine logs as an error."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from holdfast.codec import recorded_errors as errors_as_bytes
+from simulation import workloads
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class Broken(Exception):
+    """An invariant does not hold in this seed."""
+
+    def __init__(self, seed: int, invariant: str, what: str, at: float, store: str = "") -> None:
+        self.seed, self.invariant, self.what, self.at, self.store = seed, invariant, what, at, store
+        super().__init__(
+            f"seed {seed} breaks the invariant: {invariant}\n  at {at:.3f} s: {what}\n"
+            f"  to see it: python -m simulation --seed {seed}{f' --store {store}' if store else ''}"
+        )
+
+    def __reduce__(self) -> Any:
+        return Broken, (self.seed, self.invariant, self.what, self.at, self.store)
+
+
+class _Errors(logging.Handler):
+    """What the engine logs as an error is one: nothing in a seed is meant to go wrong inside it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Fail the seed, unless it is about the end of a run, or an exception that the program itself left unseen."""
+        if record.name != "holdfast.runs" and record.msg != "run %r: %s":
+            error = record.exc_info[1] if record.exc_info else ""
+            self._world.fail("the engine has nothing to log as an error", f"{record.getMessage()} {error!r}")
+
+
+@contextmanager
+def listening(world: World) -> Iterator[None]:
+    """Let a world hear what steps tell and what the engine logs."""
+    log = logging.getLogger("holdfast")
+    before = log.level, log.propagate, log.disabled
+    handler = _Errors(world)
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    log.propagate, log.disabled = False, False
+    workloads.watch = world
+    collecting = gc.isenabled()
+    gc.disable()  # nothing of another seed is finalised in the middle of this one
+    try:
+        # Tracebacks are for people, name this machine's folders, and cost a tenth of the time.
+        with patch.object(errors_as_bytes, "_traceback_of", lambda *_: ""):
+            yield
+    finally:
+        log.removeHandler(handler)
+        log.level, log.propagate, log.disabled = before
+        logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]
+        workloads.watch = workloads.Watch()
+        if collecting:
+            gc.enable()

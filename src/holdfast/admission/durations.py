@@ -1,0 +1,78 @@
+"""Durations as users write them: seconds, a ``timedelta``, or text such as ``15 min``."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+
+from holdfast.errors import DefinitionError, UsageError
+
+Duration = float | timedelta | str
+"""A duration as users write it: seconds, a ``timedelta``, or text such as ``15 min``."""
+
+_UNIT_WORDS = {
+    "week": ("w", "wk", "week", "weeks"),
+    "day": ("d", "day", "days"),
+    "hour": ("h", "hr", "hrs", "hour", "hours"),
+    "min": ("m", "min", "mins", "minute", "minutes"),
+    "s": ("s", "sec", "secs", "second", "seconds"),
+}
+_UNIT_SECONDS = {"week": 7 * 86400, "day": 86400, "hour": 3600, "min": 60, "s": 1}
+_SECONDS_BY_WORD = {word: _UNIT_SECONDS[unit] for unit, words in _UNIT_WORDS.items() for word in words}
+MAX_DURATION_S = 1000 * 366 * 86400
+"""Seconds: about a thousand years."""
+_PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)?\s*([a-z]+)\s*")
+
+
+def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool = False) -> float:
+    """The seconds of ``15 min``, ``1 h 30 min``, ``day``, 900, or a ``timedelta``. Raises ``UsageError``."""
+    if isinstance(duration, str):
+        seconds = _parse_duration_text(duration, subject)
+    elif isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, bool) or not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{subject} {duration!r}: give seconds, a timedelta, or text such as '15 min'")
+    else:
+        seconds = float(duration)
+    if not (0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0)):  # also false for NaN
+        raise UsageError(f"{subject} {duration}: a duration is longer than zero and shorter than a thousand years")
+    return seconds
+
+
+def declared_seconds(duration: Duration | None, subject: str) -> float | None:
+    """The seconds of an optional duration in a declaration. Raises ``DefinitionError``."""
+    if duration is None:
+        return None
+    try:
+        return duration_to_seconds(duration, subject)
+    except UsageError as error:
+        raise DefinitionError(str(error)) from None
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in the largest unit of which it is a whole number: ``15 min``, ``day``, ``2 weeks``."""
+    for unit, length in _UNIT_SECONDS.items():
+        if seconds % length == 0:
+            number = int(seconds // length)
+            return unit if number == 1 else f"{number} {unit}{'' if unit in ('min', 's') else 's'}"
+    return f"{Decimal(repr(seconds)):f} s"
+
+
+def _parse_duration_text(text: str, subject: str) -> float:
+    spelled, total, at = text.strip().lower(), Decimal(0), 0
+    while at < len(spelled):
+        part = _PART_PATTERN.match(spelled, at)
+        length = None if part is None else _SECONDS_BY_WORD.get(part[2])
+        if part is None or length is None:
+            wrong = f"{part[2]!r} is not a unit" if part else f"{spelled[at:]!r} lacks a number and a unit"
+            month = "; months differ in length: for those use a cron expression, as in '0 0 1 * *'"
+            raise UsageError(
+                f"{subject} {text}: {wrong}. The units are s, min, hour, day and week, as in '15 min' or '1 h 30 min'"
+                f"{month if part and part[2].startswith(('mo', 'y')) else ''}"
+            )
+        total += Decimal(part[1] or 1) * length
+        at = part.end()
+    if not spelled:
+        raise UsageError(f"{subject} is empty: give a duration, as in '15 min'")
+    return float(total)

@@ -1,0 +1,230 @@
+"""Everything that decoding an answer needs, loaded before the first request is sent.
+
+The SDKs import modules and build the schemas of answers when the first one comes. That took up to two seconds, between
+the provider's last byte and the record: a process that died there had paid for an answer and lost it. So, in a thread
+and before the first request of a process, a made-up answer of the same protocol goes the way of a real one: through the
+SDK, the model library, the price list and the codec of the record. Nothing leaves the process.
+
+It only saves time: whatever goes wrong here would go wrong, and be told, with the request itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.models.model_resolution import provider_models
+from holdfast.agents.models.prices import used_by
+from holdfast.agents.models.reply import REPLIES, Reply
+from holdfast.agents.models.request import can_stream, request
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.models import Model
+
+log = logging.getLogger("holdfast.agents")
+
+_NOWHERE = "http://made-up.invalid"
+"""The address of the requests, which nobody is sent."""
+
+_loaded: set[tuple[str, bool]] = set()
+"""The protocols whose answers have been decoded in this process, and whether as streams."""
+_lock = threading.Lock()
+
+
+async def load_decoding(model: Model, *, stream: bool) -> None:
+    """Load what decoding the answers of this model needs, unless that has been done, or is not known."""
+    for one in provider_models(model):
+        protocol = _protocol_of(one)
+        streams = stream and can_stream(one)
+        if protocol and (protocol, streams) not in _loaded:
+            await asyncio.to_thread(_decode_one, protocol, streams)
+
+
+def _protocol_of(model: Any) -> str:
+    """``""``: nothing is known of how its answers are decoded."""
+    names = {one.__name__ for one in type(model).__mro__}
+    return next((protocol for name, protocol in _PROTOCOLS.items() if name in names), "")
+
+
+_PROTOCOLS = {"OpenAIChatModel": "chat", "OpenAIResponsesModel": "responses", "AnthropicModel": "anthropic"}
+"""By the library's class."""
+
+
+def _decode_one(protocol: str, stream: bool) -> None:
+    """In a thread, on an event loop of its own. Whoever comes meanwhile waits."""
+    from opentelemetry import trace
+
+    with _lock:
+        if (protocol, stream) in _loaded:
+            return
+        _loaded.add((protocol, stream))
+        http_log = logging.getLogger("httpx2")
+        http_log.addFilter(_is_real)
+        try:
+            with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))):  # not to be traced
+                asyncio.run(_ask(protocol, stream))
+        except Exception:
+            log.debug("a made-up answer of %s could not be decoded", protocol, exc_info=True)
+        finally:
+            http_log.removeFilter(_is_real)
+
+
+def _is_real(record: logging.LogRecord) -> bool:
+    return _NOWHERE not in record.getMessage()
+
+
+async def _ask(protocol: str, stream: bool) -> None:
+    import httpx2
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
+
+    tool = ToolDefinition(name="look", parameters_json_schema={"type": "object", "properties": {}})
+    asked = ModelRequest([UserPromptPart("Hello")])
+    parameters = ModelRequestParameters(function_tools=[tool])
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(partial(_answer, protocol))) as client:
+        model = _model(protocol, client)
+        # Without a limit, Anthropic's whole answers are streamed by the library.
+        for settings in (ModelSettings(), ModelSettings(max_tokens=100)):
+            answer = await request(model, [asked], settings, parameters, (lambda _: None) if stream else None)
+            REPLIES.record(Reply(answer, "made up", used_by(answer)), "a made-up answer")
+
+
+def _answer(protocol: str, asked: httpx2.Request) -> httpx2.Response:
+    from httpx2 import Response
+
+    whole, events = _ANSWERS[protocol]()
+    if not json.loads(asked.content).get("stream"):
+        return Response(200, json=whole)
+    lines = [f"event: {one.get('type', 'message')}\ndata: {json.dumps(one)}\n\n" for one in events]
+    done = "data: [DONE]\n\n" if protocol == "chat" else ""
+    return Response(200, text="".join(lines) + done, headers={"content-type": "text/event-stream"})
+
+
+def _model(protocol: str, client: httpx2.AsyncClient) -> Model:
+    """A model whose requests go to this client."""
+    where: dict[str, Any] = {"base_url": _NOWHERE, "api_key": "none", "http_client": client}
+    if protocol == "anthropic":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        return AnthropicModel("claude-sonnet-5", provider=AnthropicProvider(**where))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIChatModel if protocol == "chat" else OpenAIResponsesModel
+    return kind("gpt-4o", provider=OpenAIProvider(**where))
+
+
+# Made-up answers: a thought, a text and the call of a tool, with all fields of real ones, each of which has a schema
+
+_Data = dict[str, Any]
+_Answers = tuple[_Data, list[_Data]]
+"""A whole answer, and the events of the same as a stream."""
+
+
+def _chat() -> _Answers:
+    call: _Data = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    usage = {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "total_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+    common = {"id": "made-up", "created": 1, "model": "gpt-4o", "service_tier": "default", "system_fingerprint": "fp"}
+    message: _Data = {"role": "assistant", "content": "Hello", "refusal": None, "annotations": [], "tool_calls": [call]}
+    choice: _Data = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
+    whole: _Data = {**common, "object": "chat.completion", "choices": [choice], "usage": usage}
+    deltas: list[tuple[_Data, str | None]] = [
+        ({"role": "assistant", "content": "Hello", "refusal": None}, None),
+        ({"tool_calls": [{"index": 0, **call}]}, None),
+        ({}, "tool_calls"),
+    ]
+    chunk = {**common, "object": "chat.completion.chunk"}
+    events: list[_Data] = [
+        {**chunk, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}], "usage": None}
+        for delta, end in deltas
+    ]
+    return whole, [*events, {**chunk, "choices": [], "usage": usage}]
+
+
+def _responses() -> _Answers:
+    text: _Data = {"type": "output_text", "text": "Hello", "annotations": []}
+    message: _Data = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    call = {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "look"}
+    call["arguments"] = "{}"
+    usage = {
+        "input_tokens": 1,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 1,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 2,
+    }
+    common: _Data = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-4o"}
+    common |= {"parallel_tool_calls": True, "tool_choice": "auto", "temperature": 1.0, "top_p": 1.0, "metadata": {}}
+    common |= {"tools": [{"type": "function", "name": "look", "parameters": {}, "strict": False, "description": ""}]}
+    common |= {"text": {"format": {"type": "text"}}, "reasoning": {"effort": None, "summary": None}, "store": True}
+    common |= {"truncation": "disabled", "background": False, "service_tier": "default"}
+    common |= dict.fromkeys(["error", "incomplete_details", "instructions", "max_output_tokens", "user"])
+    common |= dict.fromkeys(["previous_response_id", "usage"])
+    thought: _Data = {"id": "rs_1", "type": "reasoning", "summary": []}
+    whole: _Data = {**common, "status": "completed", "output": [thought, message, call], "usage": usage}
+    place, of_call = {"item_id": "msg_1", "output_index": 1}, {"item_id": "fc_1", "output_index": 2}
+    in_text = {**place, "content_index": 0}
+    begun: _Data = {**common, "status": "in_progress", "output": []}
+    events: list[_Data] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        {"type": "response.output_item.added", "output_index": 0, "item": thought},
+        {"type": "response.output_item.done", "output_index": 0, "item": thought},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**message, "content": []}},
+        {"type": "response.content_part.added", **in_text, "part": {**text, "text": ""}},
+        {"type": "response.output_text.delta", **in_text, "delta": "Hello", "logprobs": []},
+        {"type": "response.output_text.done", **in_text, "text": "Hello", "logprobs": []},
+        {"type": "response.content_part.done", **in_text, "part": text},
+        {"type": "response.output_item.done", "output_index": 1, "item": message},
+        {"type": "response.output_item.added", "output_index": 2, "item": {**call, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", **of_call, "delta": "{}"},
+        {"type": "response.function_call_arguments.done", **of_call, "name": "look", "arguments": "{}"},
+        {"type": "response.output_item.done", "output_index": 2, "item": call},
+        {"type": "response.completed", "response": whole},
+    ]
+    return whole, [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+def _anthropic() -> _Answers:
+    usage: _Data = {"input_tokens": 1, "output_tokens": 1, "cache_read_input_tokens": 0}
+    usage |= {"cache_creation_input_tokens": 0, "service_tier": "standard"}
+    common = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5", "stop_sequence": None}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "made up"}
+    call: _Data = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
+    text = {"type": "text", "text": "Hello"}
+    whole: _Data = {**common, "content": [thought, text, call], "stop_reason": "tool_use", "usage": usage}
+    events: list[_Data] = [
+        {"type": "message_start", "message": {**common, "content": [], "stop_reason": None, "usage": usage}},
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {**thought, "thinking": "", "signature": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "made up"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Hello"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": call},
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+        {"type": "content_block_stop", "index": 2},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    return whole, events
+
+
+_ANSWERS: dict[str, Callable[[], _Answers]] = {"chat": _chat, "responses": _responses, "anthropic": _anthropic}

@@ -1,0 +1,209 @@
+"""Carrying a graph out, with ordinary asyncio on a run's loop.
+
+A chain of steps runs in one task: whoever finishes a step goes on with what that has made ready. Where several steps
+become ready together, the first by number goes on in the same task, and each of the others gets a task of its own; so
+they are issued in the order of their numbers, and run side by side.
+
+When a step fails, nothing new begins, but what is under way is waited for: it is recorded then, so that a retry repeats
+only what failed, and compensations know of it. The first failure, in the order of the journal, is raised in the end.
+That is why failures are kept here and not raised into the task group, which would cancel the others. A cancellation of
+the run, in contrast, cancels what is under way, as in any workflow.
+
+Everything is decided by outputs and inputs, which are recorded, and by ``when=`` functions, which are workflow code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from holdfast.authoring.classes.graph import Graph, Node
+from holdfast.authoring.classes.parameter_bindings import Condition, Source
+from holdfast.authoring.workflow_api import map as fan_out
+from holdfast.core.compensations import Origin, mark_origin, origins_of
+from holdfast.core.execution import current_execution
+from holdfast.errors import RunParked, UsageError
+
+_PENDING: Any = object()
+_SKIPPED: Any = object()
+"""In place of the output of a step that has not ended, or was skipped."""
+
+_LEAVING = (asyncio.CancelledError, RunParked, GeneratorExit)
+"""Not failures of a step: the run is cancelled, or leaves memory."""
+
+Call = tuple[Node, dict[str, Any]]
+"""A step that is to begin, with its arguments."""
+
+
+def runner_of(graph: Graph) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The function that runs a graph."""
+
+    async def run(**inputs: Any) -> Any:
+        return await _GraphRun(graph, inputs).run()
+
+    return run
+
+
+class _GraphRun:
+    """One run of a graph."""
+
+    def __init__(self, graph: Graph, inputs: dict[str, Any]) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        self._outputs: list[Any] = [_PENDING] * len(graph.nodes)
+        self._missing = [node.waits_for for node in graph.nodes]
+        self._failure: BaseException | None = None
+        self._origins: list[Origin] = []
+        """The records of all failed steps: a retry is to repeat each of them."""
+        self._tasks = asyncio.TaskGroup()
+        execution = current_execution()
+        assert execution is not None  # it is workflow code
+        self._execution = execution
+
+    async def run(self) -> Any:
+        async with self._tasks:
+            await self._follow(self._begin(self._graph.first))
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            mark_origin(failure, *self._origins)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame: in turn it would be held until the collector comes
+        outputs, final = self._outputs, self._graph.final
+        if len(final) == 1:
+            output = outputs[final[0].index]
+            return None if output is _SKIPPED else output
+        return {node.name: outputs[node.index] for node in final if outputs[node.index] is not _SKIPPED}
+
+    async def _follow(self, calls: Sequence[Call]) -> None:
+        """Carry these out, and whatever becomes ready by that."""
+        while calls:
+            node, arguments = calls[0]
+            behind = node.each is not None
+            for call in calls[1:]:
+                self._tasks.create_task(self._branch(call, behind))
+                behind = behind or call[0].each is not None
+            await self._carry_out(node, arguments)
+            calls = self._begin(self._ended(node))
+
+    async def _branch(self, call: Call, behind: bool) -> None:
+        if behind and call[0].each is None:
+            await asyncio.sleep(0)  # the items of a fan-out are issued by tasks of their own: let them go first
+        if self._failure is None:
+            await self._follow([call])
+
+    async def _carry_out(self, node: Node, arguments: dict[str, Any]) -> None:
+        try:
+            if node.each is None:
+                self._outputs[node.index] = await node.step(**arguments)
+            else:
+                self._outputs[node.index] = await self._fan_out(node, node.each, arguments)
+        except _LEAVING:
+            raise
+        except BaseException as error:
+            self._fail(error)
+
+    async def _fan_out(self, node: Node, each: str, arguments: dict[str, Any]) -> list[Any]:
+        items = arguments.pop(each)
+        if isinstance(items, str | bytes | bytearray) or not isinstance(items, Sequence):
+            raise UsageError(
+                f"step {node.number} ({node.name}) is called for each item of a list, but {each!r} is bound to a value "
+                f"of type `{type(items).__name__}`: let it be a list"
+            )
+
+        async def one(item: Any) -> Any:
+            if self._failure is not None:
+                return None
+            try:
+                return await node.step(**arguments, **{each: item})
+            except _LEAVING:
+                raise
+            except BaseException as error:
+                self._fail(error)
+
+        most = max(1, min(node.max_concurrency, len(items)))  # pyright: ignore[reportUnknownArgumentType]
+        return await fan_out(one, items, concurrency=most)  # pyright: ignore[reportUnknownArgumentType]
+
+    def _fail(self, error: BaseException) -> None:
+        self._origins += origins_of(error)
+        if self._failure is None:
+            self._failure = error
+
+    # What is next
+
+    def _ended(self, node: Node) -> list[Node]:
+        """The steps that were waiting only for this one, in the order of their numbers."""
+        ready: list[Node] = []
+        missing = self._missing
+        for index in node.dependents:
+            missing[index] -= 1
+            if not missing[index]:
+                ready.append(self._graph.nodes[index])
+        return ready
+
+    def _begin(self, ready: Iterable[Node]) -> list[Call]:
+        """Of the steps that are ready, and those that are by the skipping of others, what is to run, by number."""
+        calls: list[Call] = []
+        nodes = list(ready)
+        for node in nodes:
+            if self._failure is not None:
+                return []
+            try:
+                arguments = self._arguments(node)
+                if arguments is not None and node.condition is not None and not self._holds(node, node.condition):
+                    arguments = None
+            except Exception as error:
+                self._fail(error)
+                return []
+            if arguments is not None:
+                calls.append((node, arguments))
+            else:
+                self._outputs[node.index] = _SKIPPED
+                self._execution.skipped[node.number] = (node.name, self._execution.next_position)
+                nodes.extend(self._ended(node))
+        if len(calls) > 1:
+            calls.sort(key=lambda call: call[0].number)
+        return calls
+
+    def _arguments(self, node: Node) -> dict[str, Any] | None:
+        """The arguments of a step; ``None`` if it is skipped because a step was that it cannot do without."""
+        outputs, inputs = self._outputs, self._inputs
+        arguments: dict[str, Any] = {}
+        for parameter, index, name, if_skipped in node.sources:
+            if index is None:
+                if name in inputs:
+                    arguments[parameter] = inputs[name]
+                continue
+            output = outputs[index]
+            if output is not _SKIPPED:
+                arguments[parameter] = output
+            elif if_skipped == "none":
+                arguments[parameter] = None
+            elif if_skipped == "skip":
+                return None
+        for index in node.silent:
+            if outputs[index] is _SKIPPED:
+                return None
+        return arguments
+
+    def _holds(self, node: Node, condition: Condition) -> bool:
+        args = [self._value(source) for source in condition.positional]
+        kwargs = {source.parameter: self._value(source) for source in condition.named}
+        answer = condition.function(*args, **kwargs)
+        if inspect.iscoroutine(answer):
+            answer.close()
+            raise UsageError(
+                f"the when= of step {node.number} ({node.name}) returned a coroutine: it must return true or false"
+            )
+        return bool(answer)
+
+    def _value(self, source: Source) -> Any:
+        if source.step is not None:
+            output = self._outputs[self._graph.of_method[source.step]]
+            return None if output is _SKIPPED else output
+        if source.input in self._inputs:
+            return self._inputs[source.input]
+        return next(one.default for one in self._graph.inputs if one.name == source.input)

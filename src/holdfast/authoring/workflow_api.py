@@ -1,0 +1,162 @@
+"""What workflow code may call: recorded time and chance, signals, bounded fan-out, and who am I."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random as _random
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar, overload
+
+from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.codec import codec_for
+from holdfast.core.compensations import mark_origin, origins_of
+from holdfast.core.execution import Execution, current_execution
+from holdfast.core.records import Kind
+from holdfast.engine import step_context
+from holdfast.engine.step_context import StepContext
+from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def now() -> datetime:
+    """The time, the same on every replay: in workflow code, the time of the last outcome that it has seen."""
+    execution = current_execution()
+    return datetime.now(UTC) if execution is None else datetime.fromtimestamp(execution.loop.time(), UTC)
+
+
+def uuid4() -> uuid.UUID:
+    """A random UUID, in workflow code the same on every replay."""
+    execution = current_execution()
+    return uuid.uuid4() if execution is None else uuid.UUID(bytes=execution.draw("uuid4")[:16], version=4)
+
+
+def random() -> float:
+    """A random number in [0, 1), in workflow code the same on every replay."""
+    execution = current_execution()
+    if execution is None:
+        return _random.random()
+    # The 53 bits that a float can hold, as `random.random` does it.
+    return (int.from_bytes(execution.draw("random")[:7]) >> 3) / (1 << 53)
+
+
+def patched(name: str) -> bool:
+    """Whether this run takes the new way of a change: ``if patched("charge-in-cents"): new code, else: old code``.
+
+    True in a run that has not been past this place before, and false in one that has, with code that did not ask: what
+    it did there is in its journal, and only the old code fits that. A run keeps its answer, whichever process has it,
+    and gives it to every call with this name. So a name stands for one change: the next change has another one.
+
+    The first time that the answer is true, that is recorded, once in a run, and nothing that the code asks for after it
+    is begun before the record is durable. When the last run that takes the old way has ended, remove the call and the
+    old code: the records of the patch are passed over.
+    """
+    execution = _workflow_only("patched")
+    if not name:
+        raise UsageError("patched: a change needs a name, such as 'charge-in-cents'")
+    return execution.patched(name)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """The run that the calling code belongs to."""
+
+    id: str
+    workflow: str
+    replaying: bool
+    """Whether workflow code is being brought back to where it was; false in steps."""
+
+
+def current_run() -> CurrentRun:
+    """The run that the calling workflow or step code belongs to."""
+    execution = current_execution()
+    if execution is not None:
+        return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_silent)
+    step = step_context.current.get(None)
+    if step is None:
+        raise UsageError("current_run() is for code that runs inside a workflow or a step")
+    return CurrentRun(step.run_id, step.workflow, False)
+
+
+def current_step() -> StepContext:
+    """What a step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``keep()``.
+
+    A transactional one also has its ``connection``.
+    """
+    step = step_context.current.get(None)
+    if step is None or current_execution() is not None:
+        raise UsageError("current_step() is for code that runs inside a step of a run")
+    return step
+
+
+@overload
+async def wait_for_signal(name: str, *, timeout: Duration | None = None) -> Any: ...
+@overload
+async def wait_for_signal(name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
+async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | None = None) -> Any:
+    """The next signal of this name, whether it was sent before or is still to come.
+
+    Signals of one name come in the order they were sent, each to one wait. Raises ``TimeoutError`` after ``timeout``
+    seconds. With a ``type``, the value is checked against it: ``UnreadableRecord`` if the sender sent something else.
+    """
+    execution = _workflow_only("wait_for_signal")
+    limit = None if timeout is None else duration_to_seconds(timeout, "wait_for_signal: timeout", may_be_zero=True)
+    what = f"signal {name!r} (#{execution.next_position + 1})"
+    async with asyncio.timeout(limit):
+        outcome = await execution.issue(Kind.SIGNAL, name, None)
+    try:
+        return codec_for(type).decode(outcome.record.payload or b"null", what)
+    except UnreadableRecord as unreadable:
+        # Anyone may send anything, so code may catch this. But a signal that fitted when the run went past this place
+        # is another matter: then the type has changed since. Recording that it did not fit tells the two apart.
+        if isinstance(unreadable, UndecryptableValue) or not execution.patched(f"{what} does not fit its type"):
+            execution.fault = execution.fault or unreadable
+        mark_origin(unreadable, outcome.origin)
+        raise
+
+
+async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, concurrency: int = 10) -> list[R]:
+    """Call ``step`` on every item, at most ``concurrency`` at once, and return the outcomes in order.
+
+    Each item is recorded as it finishes. The first failure is raised, after the calls in flight were cancelled.
+    """
+    _workflow_only("map")
+    if concurrency < 1:
+        raise UsageError(f"map: concurrency={concurrency} must be at least 1")
+    results: list[Any] = []
+    source = iter(items)
+
+    async def work() -> None:
+        for item in source:
+            index = len(results)
+            results.append(None)
+            results[index] = await step(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except builtins.ExceptionGroup as failures:
+        failure = failures.exceptions[0]
+    else:
+        return results
+    # A retry goes back to the record behind the failure. Python replaces an implicit `__context__` if the caller is
+    # handling another exception, so the origin goes with the failure itself.
+    if origins := origins_of(failure):
+        mark_origin(failure, *origins)
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame
+
+
+def _workflow_only(name: str) -> Execution:
+    execution = current_execution()
+    if execution is None:
+        raise UsageError(f"{name}() can be called only in workflow code, not in a step and not outside a run")
+    return execution

@@ -1,0 +1,227 @@
+"""Which functions of a file are workflow code: workflows, conditions of declared steps, and what these call."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.checking.modules import Library, Module
+from holdfast.checking.resolver import CALL, Reader, Value
+from holdfast.checking.scopes import Defined, FunctionNode, Scope
+
+_WORKFLOW = {"holdfast.workflow", "holdfast.workflow()"}
+_STEP = {"holdfast.step", "holdfast.step()", "holdfast.llm_step()", "holdfast.tool", "holdfast.tool()"}
+_TRANSPARENT = ("functools.", "contextlib.", "typing.", "abc.", "builtins.")
+"""Decorators under which a function is still called where it is called. Others may make anything of it."""
+_STARTS = {(CALL,), ("start", CALL), ("options", CALL, CALL), ("options", CALL, "start", CALL)}
+_CALLERS = {"builtins.map", "builtins.filter", "builtins.sorted", "builtins.min", "builtins.max", "functools.reduce",
+            "holdfast.map", "itertools.groupby", "itertools.takewhile", "itertools.dropwhile"}  # fmt: skip
+"""Functions that call the functions they are given, there and then."""
+_CALLING_METHODS = {"sort", "start_soon", "add_done_callback", "call_soon", "call_later"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function that is workflow code."""
+
+    node: FunctionNode
+    workflow: str
+    """The workflow that it belongs to."""
+    is_workflow: bool
+    """Whether it is the workflow itself, not something that it calls."""
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return "lambda" if isinstance(self.node, ast.Lambda) else self.node.name
+
+
+class Program:
+    """One module, and what is known of its workflows and steps."""
+
+    def __init__(self, module: Module, library: Library) -> None:
+        self.module = module
+        self.reader = Reader(module, library)
+        self._library = library
+
+    # What is what
+
+    def is_step(self, value: Value) -> bool:
+        """Whether a value is the outcome of calling a step."""
+        if self._is_marked(value, _STEP):
+            return value.trail in ((CALL,), ("options", CALL, CALL))
+        return value.dotted in ("holdfast.step()()", "holdfast.step()()()")  # charge = step(function)
+
+    def is_workflow_call(self, value: Value) -> bool:
+        """Whether a value is the outcome of calling a workflow: a child."""
+        return self._is_marked(value, _WORKFLOW) and value.trail in _STARTS
+
+    def is_coroutine(self, value: Value) -> bool:
+        """Whether a value is the outcome of calling a plain async function."""
+        if value.trail != (CALL,) or not isinstance(value.root, Defined):
+            return False
+        node = value.root.node
+        return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
+
+    def _is_marked(self, value: Value, marks: set[str]) -> bool:
+        if not isinstance(value.root, Defined):
+            return False
+        return not marks.isdisjoint(self._decorators(value.root, value.module))
+
+    def _decorators(self, defined: Defined, module: Module) -> list[str]:
+        reader = self.reader if module is self.module else Reader(module, self._library)
+        found = (reader.value(decorator, defined.scope) for decorator in defined.node.decorator_list)
+        return ["?" if one is None else one.dotted or "?" for one in found]
+
+    # Which functions are workflow code
+
+    def workflow_code(self) -> list[Code]:
+        """Every function of the module that is workflow code, each once, workflows first."""
+        found: dict[FunctionNode, Code] = {}
+        todo = deque(self._workflows())
+        while todo:
+            code = todo.popleft()
+            if code.node not in found:
+                found[code.node] = code
+                todo.extend(Code(node, code.workflow, False) for node in self._called_by(code.node))
+        return list(found.values())
+
+    def _workflows(self) -> Iterator[Code]:
+        scopes = self.module.scopes
+        for node, scope in scopes.functions():
+            if not _WORKFLOW.isdisjoint(self._decorators(Defined(node, scope), self.module)):
+                yield Code(node, node.name, True)
+        for node, scope in scopes.classes():
+            if not _WORKFLOW.isdisjoint(self._decorators(Defined(node, scope), self.module)):
+                for condition in self._conditions(node, scopes.of(node)):
+                    yield Code(condition, node.name, False)
+        for node in ast.walk(self.module.tree):  # flow = workflow(function), flow = workflow(id="x")(function)
+            match node:
+                case ast.Assign(value=ast.Call(func=maker, args=[ast.Name() as given])):
+                    made, function = (self.reader.value(one, scopes.module) for one in (maker, given))
+                    if made is not None and made.dotted in _WORKFLOW and (found := self._function(function)):
+                        yield Code(found, given.id, True)
+                case _:
+                    pass
+
+    def _conditions(self, node: ast.ClassDef, scope: Scope) -> Iterator[FunctionNode]:
+        """What the steps of a class name as ``when=``."""
+        for method in node.body:
+            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for decorator in method.decorator_list:
+                made = self.reader.value(decorator, scope)
+                if not isinstance(decorator, ast.Call) or made is None or not made.dotted.startswith("holdfast."):
+                    continue
+                for keyword in decorator.keywords:
+                    if keyword.arg != "when":
+                        continue
+                    if isinstance(keyword.value, ast.Lambda):
+                        yield keyword.value
+                    elif found := self._function(self.reader.value(keyword.value, scope)):
+                        yield found
+
+    def _called_by(self, node: FunctionNode) -> Iterator[FunctionNode]:
+        for inner, scope in self.walk(node):
+            if not isinstance(inner, ast.Call):
+                continue
+            value = self.reader.value(inner, scope)
+            if value is not None:
+                yield from self._functions_behind(value)
+            if self._calls_arguments(inner, scope):
+                for given in [*inner.args, *(keyword.value for keyword in inner.keywords)]:
+                    if isinstance(given, ast.Name | ast.Attribute):
+                        function = self._function(self.reader.value(given, scope))
+                        if function is not None:
+                            yield function
+
+    def _functions_behind(self, value: Value) -> Iterator[FunctionNode]:
+        """The functions of this module that a call runs."""
+        if value.module is not self.module or not isinstance(value.root, Defined):
+            return
+        node = value.root.node
+        if not isinstance(node, ast.ClassDef):
+            if value.trail == (CALL,) and (found := self._function(Value(value.module, value.root))):
+                yield found
+            return
+        match value.trail:
+            case ("()",):
+                names = ("__init__", "__post_init__")
+            case (str(method), "()") | ("()", str(method), "()"):
+                names = (method,)
+            case _:
+                return
+        inside = self.module.scopes.of(node)
+        for name in names:
+            for binding in inside.names.get(name, []):
+                if isinstance(binding, Defined) and (found := self._function(Value(self.module, binding))):
+                    yield found
+
+    def _function(self, value: Value | None) -> FunctionNode | None:
+        """A plain function of this module: no step, no workflow, and nothing that its decorators may have changed."""
+        if value is None or value.trail or value.module is not self.module or not isinstance(value.root, Defined):
+            return None
+        node = value.root.node
+        if isinstance(node, ast.ClassDef):
+            return None
+        plain = all(one.startswith(_TRANSPARENT) for one in self._decorators(value.root, self.module))
+        return node if plain else None
+
+    # Walking
+
+    def walk(self, function: FunctionNode) -> Iterator[tuple[ast.AST, Scope]]:
+        """All nodes of a function's body that run when it runs, each with its scope.
+
+        The bodies of functions inside it are left out: they run when they are called, and that may be in a step. Of
+        lambdas only those are read that are called where they are written, as in ``sorted(key=lambda ...)``.
+        """
+        scope = self.module.scopes.of(function)
+        for node in [function.body] if isinstance(function, ast.Lambda) else function.body:
+            yield from self._walk(node, scope)
+
+    def _walk(self, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
+        children: list[ast.AST]
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                children = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+            case ast.Lambda():
+                children = [node.body] if self._is_called_here(node, scope) else []
+                scope = self.module.scopes.of(node)
+            case ast.ClassDef():
+                children = list(node.body)
+                scope = self.module.scopes.of(node)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                children = list(ast.iter_child_nodes(node))
+                scope = self.module.scopes.of(node)
+            case ast.AnnAssign(target=target, value=value):
+                children = [target, *([value] if value is not None else [])]
+            case _:
+                children = list(ast.iter_child_nodes(node))
+        yield node, scope
+        for child in children:
+            yield from self._walk(child, scope)
+
+    def _is_called_here(self, node: ast.Lambda, scope: Scope) -> bool:
+        around = self.module.scopes.parents[node]
+        if isinstance(around, ast.keyword):
+            around = self.module.scopes.parents[around]
+        return isinstance(around, ast.Call) and (around.func is node or self._calls_arguments(around, scope))
+
+    def _calls_arguments(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call runs the functions that it is given, there and then."""
+        called = self.reader.value(call.func, scope)
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        return (called is not None and called.dotted in _CALLERS) or method in _CALLING_METHODS
+
+
+def _yields(node: ast.AsyncFunctionDef) -> bool:
+    todo: list[ast.AST] = list(node.body)
+    while todo:
+        inner = todo.pop()
+        if isinstance(inner, ast.Yield):
+            return True
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(inner))
+    return False

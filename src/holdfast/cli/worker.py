@@ -1,0 +1,39 @@
+"""``holdfast worker``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from holdfast.cli.event_loop import in_loop
+from holdfast.cli.log_setup import set_up_log
+from holdfast.worker.worker_process import serve
+from holdfast.worker.workflow_loader import load
+
+
+def work(
+    target: str,
+    *,
+    url: str | None,
+    queues: Collection[str] | None,
+    concurrency: int,
+    lease: float,
+    grace: float,
+    max_blocked_s: float,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
+    """Load the target's workflows and serve them until told to stop."""
+    workflows = load(target)
+    say = set_up_log("holdfast.worker", log_level, log_format)
+    in_loop(
+        serve(
+            workflows,
+            say=say,
+            url=url,
+            queues=queues,
+            concurrency=concurrency,
+            lease=lease,
+            grace=grace,
+            max_blocked_s=max_blocked_s,
+        )
+    )

@@ -1,0 +1,141 @@
+"""Listening on an address: deliveries one after the other, several at once, or without an event loop.
+
+A ``Listener`` is what a backend gives: it waits for deliveries, keeps those that are held, and leaves. Here is what
+users see of it: ``listen`` gives deliveries to an ``async for``, ``serve`` calls a function with each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from holdfast.background_tasks import forget_cancel_requests
+from holdfast.client.delivery import Delivery
+from holdfast.client.delivery_steps import OutcomeForm, is_async
+from holdfast.errors import UsageError
+
+log = logging.getLogger("holdfast.listening")
+
+MOST = 100
+"""Deliveries that a listener can hold at once. It names all of them when it connects."""
+LONGEST_NAME = 100
+
+
+class Listener(ABC):
+    """A process that takes deliveries from an address, as one event loop knows it."""
+
+    @abstractmethod
+    async def next(self) -> Delivery:
+        """The next delivery, however long that takes, and however often the server must be asked.
+
+        Raises what the server refuses for good.
+        """
+
+    @abstractmethod
+    async def pause(self) -> None:
+        """Take nothing more, unless somebody waits for it, or until somebody does."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Take nothing more, and give back what nobody has had from ``next``. What is held is kept until it is over."""
+
+
+async def listen(listener: Listener, *, at_once: int) -> AsyncGenerator[Delivery]:
+    """Deliveries as they come."""
+    try:
+        while True:
+            delivery = await listener.next()
+            yield delivery
+            await check_settled(delivery, at_once)
+    finally:
+        await listener.leave()
+
+
+async def check_settled(delivery: Delivery, at_once: int) -> None:
+    """Whoever can hold one delivery, and asks for the next, must be done with it: else it would wait for ever."""
+    if at_once > 1 or delivery.in_block or delivery.settled:
+        return
+    error = UsageError(
+        f"the next delivery of {delivery.address!r} was asked for, and nobody has said what became of run "
+        f"{delivery.run_id!r}, so it is delivered again. Work on it in `async with delivery:` (`with delivery:` in "
+        f"code without an event loop), and end it with `delivery.complete(result)`. To work on several, say at_once=, "
+        f"or use `client.serve`"
+    )
+    await delivery.fail(error)
+    raise error
+
+
+async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]]) -> None:
+    """Call a function with every delivery, as many at once as the listener holds, until this is cancelled."""
+    form = OutcomeForm.of(handler)
+    working: set[asyncio.Task[None]] = set()
+    me, stops = asyncio.current_task(), False
+
+    def is_stopping() -> bool:
+        return stops or (me is not None and me.cancelling() > 0)
+
+    try:
+        while True:
+            task = asyncio.create_task(_handle(await listener.next(), handler, form, is_stopping))
+            working.add(task)
+            task.add_done_callback(working.discard)
+    finally:
+        stops = True
+        try:
+            await listener.pause()
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+        finally:
+            await listener.leave()
+
+
+async def _handle(
+    delivery: Delivery,
+    handler: Callable[[Delivery], Awaitable[Any]],
+    form: OutcomeForm,
+    is_stopping: Callable[[], bool],
+) -> None:
+    try:
+        async with delivery:
+            try:
+                output = await handler(delivery)
+            except asyncio.CancelledError as cancelled:
+                if is_stopping() or delivery.lost:
+                    raise
+                # Given back as by a listener that stops, it would be delivered again and again.
+                await forget_cancel_requests()
+                raise RuntimeError(
+                    f"the handler for run {delivery.run_id!r} cancelled its own task or raised CancelledError: cancel "
+                    f"only tasks that the handler itself has created"
+                ) from cancelled
+            if not (is_stopping() or delivery.lost):
+                await forget_cancel_requests()
+            if not delivery.settled:
+                await delivery.complete_as(form, output)
+    except Exception:
+        log.exception("%s: this was raised when it was settled already, or could not be told", delivery)
+
+
+def checked(address: str, at_once: int, name: str | None) -> None:
+    """Raise ``UsageError`` for what cannot be listened to in this way."""
+    if not isinstance(address, str) or not address:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"an address is a name, such as 'data-pipeline', not {address!r}")
+    if not isinstance(at_once, int) or not 1 <= at_once <= MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"at_once= is a number from 1 to {MOST}, not {at_once!r}: let several processes listen for more"
+        )
+    if name is not None and (not name.isprintable() or len(name) > LONGEST_NAME):
+        raise UsageError(f"name= is what people call this process, in at most {LONGEST_NAME} characters, not {name!r}")
+
+
+def check_handler(handler: Any) -> None:
+    """Raise ``UsageError`` for what cannot be called with deliveries."""
+    if not callable(handler) or not is_async(handler):
+        raise UsageError(
+            f"serve() calls an async function, `async def handler(delivery)`, not {handler!r}. For code without an "
+            f"event loop there is `for delivery in client.listen_sync(address): with delivery: ...`"
+        )

@@ -1,0 +1,265 @@
+"""Exceptions as data: what a step or workflow raised, recorded so that replay raises the same.
+
+An exception is rebuilt by its class, which must be found in the code that is already loaded: reading a record never
+imports a module and never calls an ``__init__``. Whether that will work is decided when the exception is recorded, by
+trying it. If it does not work, ``StepFailed`` is recorded in its place, so that the workflow sees the same thing live
+and on replay.
+
+An exception is the user's code: its ``__str__`` and its attributes may raise anything, also ``SystemExit``, which would
+end the worker, and its message may hold a whole response. So everything is caught here, and what is recorded is
+bounded, far below what a value may take: an error is shown to people and read with every replay.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast import errors
+from holdfast.codec.encrypted_values import refuse_sealed
+from holdfast.codec.formatting import begin
+from holdfast.codec.tags import pack, unpack
+from holdfast.errors import CodecError, UnreadableRecord
+
+MESSAGE_CHARACTERS = 32_768
+"""How much of a message is recorded. The middle is cut out of a longer one, and what is left says so. Arguments that
+take more give way to the message."""
+DATA_BYTES = 131_072
+"""How much is recorded of an exception's attributes."""
+_TRACEBACK_BYTES = 4096
+_TRACEBACK_MESSAGE = 1000
+_CAUSE_CHARACTERS = 500
+
+_SLOTS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
+    (OSError, ("filename", "filename2")),
+    (ImportError, ("name", "path")),
+    (AttributeError, ("name",)),
+    (NameError, ("name",)),
+)
+"""What built-in exceptions keep neither in ``args`` nor in ``__dict__``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A recorded error for people and for clients without the code."""
+
+    type: str
+    """``module.ClassName``"""
+    message: str
+    traceback: str
+    """The end of the traceback, or nothing."""
+
+
+def encode_error(exc: BaseException) -> bytes:
+    """The exception as bytes. Always succeeds: what cannot be rebuilt is recorded as ``StepFailed``."""
+    message = message_of(exc)
+    common: dict[str, object] = {"traceback": _traceback_of(exc), "cause": _cause_of(exc)}
+    if isinstance(exc, Exception) and _resolve(type(exc).__module__, type(exc).__qualname__, ()) is type(exc):
+        try:
+            data = _pack_exception(exc, message, common)
+            str(decode_error(data, ()))
+        except BaseException:
+            pass  # whatever went wrong now would go wrong on replay
+        else:
+            return data
+    stand_in = f"{type(exc).__qualname__}: {message}"
+    return pack(
+        {
+            "type": "holdfast.errors.StepFailed",
+            "qualname": "StepFailed",
+            "message": stand_in,
+            "args": [stand_in],
+            "attributes": {"step": ""},
+            **common,
+        },
+        "an error",
+    )
+
+
+def decode_error(
+    data: bytes, namespaces: Sequence[Mapping[str, object]], what: str = "the recorded error"
+) -> Exception:
+    """The exception, rebuilt without calling its ``__init__``; ``what`` is how messages call it if that cannot be done.
+
+    Its class is looked up among the built-ins, in the modules that are loaded, then by name in ``namespaces`` (the
+    globals of the workflow's and the step's modules: ``__main__.Oops`` of yesterday may be ``app.Oops`` today).
+    """
+    record = _read(data)
+    name, message = str(record["type"]), str(record["message"])
+    qualname = str(record["qualname"])
+    cls = _resolve(name.removesuffix(f".{qualname}"), qualname, namespaces)
+    if cls is None:
+        raise UnreadableRecord(
+            f"{begin(what)} is a `{name}`, and no class of that name is loaded here. Import it in the module that "
+            f"defines the workflow. Its message was: {message}"
+        )
+    args = record.get("args")
+    try:
+        return _rebuild(cls, tuple(args) if args is not None else (message,), record)
+    except Exception as error:
+        raise UnreadableRecord(f"{begin(what)} is a `{name}`, which cannot be rebuilt ({error}): {message}") from error
+
+
+def describe_error(data: bytes) -> ErrorInfo:
+    """The recorded error in words; needs none of the code that raised it."""
+    record = _read(data)
+    return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
+
+
+def message_of(exc: BaseException) -> str:
+    """What the exception says, in at most ``MESSAGE_CHARACTERS`` and a few words. Never raises."""
+    try:
+        text = str(exc)
+    except BaseException as error:
+        return f"<its message could not be made: {type(error).__name__}>"
+    return _clean(_shortened(text, MESSAGE_CHARACTERS))
+
+
+def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) -> bytes:
+    args = exc.args if _survive(exc.args) else None
+    attributes: dict[str, object] = {}
+    lost: list[str] = []
+    room = DATA_BYTES
+    for name, value in _attributes_of(exc).items():
+        size = _size_of(value)
+        # Attributes of our own errors are data that the run goes on with, such as the arguments of a call to approve.
+        if size is None or (size > room and not type(exc).__module__.startswith("holdfast.")):
+            lost.append(name)
+        else:
+            attributes[name] = value
+            room -= size
+    record = {
+        "type": f"{type(exc).__module__}.{type(exc).__qualname__}",
+        "qualname": type(exc).__qualname__,
+        "message": message,
+        "args": None if args is None else list(args),
+        "attributes": attributes,
+        "lost": lost,
+    }
+    return pack({**record, **common}, "an error")
+
+
+def _survive(args: tuple[object, ...]) -> bool:
+    """Whether these arguments can be recorded as they are; else the message is recorded in their place."""
+    sizes = [_size_of(value) for value in args]
+    return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) <= MESSAGE_CHARACTERS
+
+
+def _size_of(value: object) -> int | None:
+    """How many bytes a value takes in a record, roughly if too many; ``None``: it cannot be recorded."""
+    if isinstance(value, str | bytes) and len(value) > DATA_BYTES:
+        return len(value)
+    try:
+        return len(pack(value, "an error's argument"))
+    except CodecError:
+        return None
+
+
+def _attributes_of(exc: BaseException) -> dict[str, object]:
+    found: dict[str, object] = {key: value for key, value in vars(exc).items() if key.isidentifier()}
+    for base, names in _SLOTS:
+        if isinstance(exc, base):
+            found.update({name: value for name in names if (value := getattr(exc, name, None)) is not None})
+    return found
+
+
+def _rebuild(cls: type[Exception], args: tuple[Any, ...], record: Mapping[str, Any]) -> Exception:
+    try:
+        exc = cls.__new__(cls, *args)
+    except TypeError:
+        exc = cls.__new__(cls)
+    # The built-in base keeps some of its state in C (``UnicodeDecodeError.reason``), set from ``args`` by its own
+    # ``__init__``. That one is Python's, not the user's.
+    base = next(parent for parent in cls.__mro__ if parent.__module__ == "builtins")
+    try:
+        cast(Any, base).__init__(exc, *args)
+    except TypeError:
+        pass
+    exc.args = args
+    slots = {name for parent, names in _SLOTS if issubclass(cls, parent) for name in names}
+    for name, value in record["attributes"].items():
+        if name in slots:
+            setattr(exc, name, value)
+        else:
+            exc.__dict__[name] = value
+    if record.get("lost"):
+        note = f"[holdfast] rebuilt from its record, without {', '.join(record['lost'])}: they could not be recorded"
+        if note not in getattr(exc, "__notes__", ()):
+            exc.add_note(note)
+    return exc
+
+
+def _resolve(module: str, qualname: str, namespaces: Sequence[Mapping[str, object]]) -> type[Exception] | None:
+    """The class of that name, by looking and never by importing: a module's ``__getattr__`` is not asked either."""
+    loaded = builtins if module == "builtins" else errors if module == errors.__name__ else sys.modules.get(module)
+    places = [*([vars(loaded)] if loaded is not None else []), *namespaces]
+    return next((found for place in places if (found := _descend(place, qualname)) is not None), None)
+
+
+def _descend(namespace: Mapping[str, object], qualname: str) -> type[Exception] | None:
+    found: object = None
+    for part in qualname.split("."):
+        found = namespace.get(part)
+        if not isinstance(found, type):
+            return None
+        namespace = vars(found)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    return None
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        record = unpack(data)
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        refuse_sealed(data, "a recorded error")
+        raise UnreadableRecord(f"A recorded error cannot be read: {error}.") from error
+    if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
+        raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
+    return cast("dict[str, Any]", record)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text, with its middle cut out if it is longer."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    cut = len(text) - most
+    return f"{text[: most - tail]}… [{cut:,} of {len(text):,} characters cut] …{text[-tail:]}"
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _traceback_of(exc: BaseException) -> str:
+    try:
+        found = traceback.TracebackException.from_exception(exc, limit=-20)
+        _shorten_messages(found)
+        text = "".join(found.format())
+    except BaseException:
+        return ""  # the exception's own attributes or source lines cannot be read; the message must do
+    return text.encode("utf-8", "backslashreplace")[-_TRACEBACK_BYTES:].decode("utf-8", "ignore")
+
+
+def _shorten_messages(found: traceback.TracebackException | None) -> None:
+    """Cut long messages, which would leave no room for the lines of code."""
+    if found is None:
+        return
+    said: Any = getattr(found, "_str", None)  # Python has no other way to it
+    if isinstance(said, str):
+        setattr(found, "_str", _shortened(said, _TRACEBACK_MESSAGE))  # noqa: B010
+    notes: Any = getattr(found, "__notes__", None)
+    if isinstance(notes, list):
+        setattr(found, "__notes__", [_shortened(str(note), _TRACEBACK_MESSAGE) for note in cast("list[Any]", notes)])  # noqa: B010
+    for other in (found.__cause__, found.__context__, *(getattr(found, "exceptions", None) or ())):
+        _shorten_messages(other)
+
+
+def _cause_of(exc: BaseException) -> str | None:
+    cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    return None if cause is None else f"{type(cause).__qualname__}: {message_of(cause)}"[:_CAUSE_CHARACTERS]

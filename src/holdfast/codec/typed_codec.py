@@ -1,0 +1,294 @@
+"""The codec for values with a declared type: pydantic writes them, pydantic reads them back.
+
+The record is the type's JSON, by field name and without computed fields. Where JSON cannot tell all (bytes that are
+not text inside a model, NaN, a ``datetime`` in a ``str | datetime``), the value is taken apart by its declared type
+and its parts are recorded by what they are, in the tagged form. Whichever way is taken, the value is recorded only if
+it survives (see ``survival``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import NoneType
+from typing import Any, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+
+from holdfast.codec.canonical import sort_key
+from holdfast.codec.encrypted_values import refuse_sealed
+from holdfast.codec.formatting import (
+    at,
+    begin,
+    is_declarable,
+    kind_of,
+    name_of,
+    refuse,
+    unreadable,
+    way_out_for,
+    words_of,
+)
+from holdfast.codec.json_schema import json_schema_of
+from holdfast.codec.recorded_errors import message_of
+from holdfast.codec.round_trip import Difference, difference, fields_of
+from holdfast.codec.tags import BIGGEST_BITS, TAGGED, is_plain, pack, unpack
+from holdfast.codec.value_codec import ValueCodec
+from holdfast.errors import CodecError, DefinitionError, UnreadableRecord, UnrecordableValue
+
+_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="null")
+
+_FAILURES = (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError)
+"""What pydantic, or a validator or serializer of the user's, raises for a value that it cannot handle."""
+
+_TELL_APART = "Where two declared classes look alike, give each a field that differs: `kind: Literal['a'] = 'a'`."
+
+
+class TypedCodec(ValueCodec):
+    """Records values by their declared type."""
+
+    __slots__ = ("_adapter", "_has_sets", "_to_json", "_to_python", "_validate_json", "_validate_python")
+
+    def __init__(self, annotation: object) -> None:
+        self.annotation = annotation
+        self._adapter = _adapter_for(annotation)
+        self._validate_json: Callable[..., Any] | None = None
+
+    def _prepare(self) -> None:
+        """Done at first use, when the classes that an annotation names but that were not yet defined are there."""
+        try:
+            validator, serializer = self._adapter.validator, self._adapter.serializer
+            self._validate_python = validator.validate_python
+            self._to_json = serializer.to_json
+            self._to_python = serializer.to_python
+            self._has_sets = _has_sets(self._adapter.core_schema)
+            self._validate_json = validator.validate_json
+        except PydanticUserError as error:
+            raise _unknown_type(self.annotation, error) from error
+
+    def record(self, value: object, what: str) -> tuple[bytes, object]:
+        """The bytes to record, and the value as it will be read from them."""
+        if self._validate_json is None:
+            self._prepare()
+            assert self._validate_json is not None
+        found: Difference | None = None
+        try:
+            data = self._json(value)
+            decoded = self._validate_json(data, by_alias=True, by_name=True)
+            unsure: list[type] = []
+            found = difference(value, decoded, unsure)
+            if found is None:
+                if not unsure or self._json(decoded) == data:
+                    return data, decoded
+                if float in unsure:
+                    return self.record(decoded, what)  # with the floats in place of the ints that stood for them
+        except _FAILURES:
+            pass  # the tagged form may do; if not, the refusal finds out what is wrong
+        try:
+            return self._record_parts(value, what)
+        except CodecError:
+            raise self._refusal(value, what, found) from None
+
+    def _record_parts(self, value: object, what: str) -> tuple[bytes, object]:
+        """The value taken apart by its declared type, its parts recorded by what they are."""
+        data = self._pack_parts(value, what)
+        decoded = self.decode(data, what)
+        unsure: list[type] = []
+        if difference(value, decoded, unsure):
+            raise UnrecordableValue(what)
+        if unsure and self._pack_parts(decoded, what) != data:
+            if float in unsure:
+                return self._record_parts(decoded, what)
+            raise UnrecordableValue(what)
+        return data, decoded
+
+    def _pack_parts(self, value: object, what: str) -> bytes:
+        try:
+            data = pack(self._parts(value), what, _simplify)
+        except _FAILURES as error:
+            raise UnrecordableValue(what) from error
+        # Even if plain, it is to be read as Python data: a ``str`` in a ``str | UUID`` stays a ``str``.
+        return data if data[:1] == TAGGED else TAGGED + data
+
+    def decode(self, data: bytes, what: str) -> object:
+        """The value in the bytes. Reads both forms, so that an annotation can be added or changed later."""
+        if self._validate_json is None:
+            self._prepare()
+            assert self._validate_json is not None
+        try:
+            if data[:1] != TAGGED:
+                return self._validate_json(data, by_alias=True, by_name=True)
+            value = unpack(data)
+            try:
+                return self._validate_python(value, by_alias=True, by_name=True)
+            except ValidationError:
+                if not is_plain(value, dollars=True):
+                    raise
+                return self._validate_json(to_json(value), by_alias=True, by_name=True)
+        except ValidationError as error:
+            refuse_sealed(data, what)
+            raise unreadable(what, self.annotation, error) from None
+        except Exception as error:  # a validator of the user's may raise anything
+            raise UnreadableRecord(
+                f"{begin(what)} cannot be read: {type(error).__name__}: {message_of(error)}."
+            ) from error
+
+    def json_schema(self, definitions: str) -> dict[str, Any]:
+        """A JSON schema of the values."""
+        return json_schema_of(self._adapter, definitions)
+
+    def _json(self, value: object) -> bytes:
+        data: bytes = self._to_json(value, by_alias=False, round_trip=True, warnings="error")
+        if self._has_sets:
+            data = to_json(_with_sets_sorted(value, from_json(data)))
+        return data
+
+    def _parts(self, value: object) -> object:
+        return self._to_python(value, mode="python", by_alias=False, round_trip=True, warnings=False)
+
+    def _refusal(self, value: object, what: str, found: Difference | None) -> UnrecordableValue:
+        """Find out what is wrong with the value; speed does not matter any more."""
+        declared = f"it is declared as `{name_of(self.annotation)}`"
+        if found is not None:
+            place = f"{at(found.path)}{found.trouble}" if found.path else found.trouble.replace("there is", "it is", 1)
+            mixed_up = (
+                found.type_changed
+                and is_declarable(found.original)
+                and name_of(type(found.original)) in name_of(self.annotation)
+            )
+            way_out = _TELL_APART if mixed_up else self._way_out(found.original)
+            return refuse(what, f"{declared}, but {place}", way_out)
+        try:
+            self._validate_python(value, strict=True, by_alias=True, by_name=True)
+            # An instance of the right class is taken at its word so far; what it holds shows when it is read back.
+            data = self._to_json(value, by_alias=False, round_trip=True, warnings=False)
+            self._adapter.validator.validate_json(data, by_alias=True, by_name=True)
+        except ValidationError as error:
+            return self._misfit(value, what, error)
+        except _FAILURES:
+            pass
+        try:
+            pack(self._parts(value), what, _simplify)
+        except UnrecordableValue as refusal:
+            return refusal  # text with lone surrogates, cycles, too many levels
+        except _FAILURES as error:
+            if "ircular" in str(error):
+                return refuse(what, f"{declared}, but it contains itself", "Return data without cycles.")
+        trouble = f"{declared}, but what is written for this `{name_of(type(value))}` cannot be read back"
+        return refuse(what, trouble, f"Check the validators and serializers of `{name_of(self.annotation)}`.")
+
+    def _misfit(self, value: object, what: str, error: ValidationError) -> UnrecordableValue:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path, culprit = _follow(value, first["loc"])
+        place = f"{at(path)}there is" if path else "it is"
+        got = f"{place} a `{name_of(type(culprit))}` ({words_of(first)})"
+        trouble = f"it is declared as `{name_of(self.annotation)}`, but {got}"
+        return refuse(what, trouble, self._way_out(culprit))
+
+    def _way_out(self, culprit: object) -> str:
+        if type(culprit).__module__ in ("builtins", "datetime", "decimal", "uuid"):
+            return "Make it what the annotation says, or change the annotation to what it is."
+        return way_out_for(culprit, annotated=True)
+
+
+class ScalarCodec(TypedCodec):
+    """The same for ``str``, ``int``, ``bool``, ``float`` and ``None``: immutable, so there is nothing to read back."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, annotation: object) -> None:
+        super().__init__(annotation)
+        self._kind = NoneType if annotation is None else annotation
+
+    def record(self, value: object, what: str) -> tuple[bytes, object]:
+        """The bytes to record, and the value itself."""
+        kind = type(value)
+        if kind is self._kind and (
+            (kind is not float or math.isfinite(cast(float, value)))
+            and (kind is not int or cast(int, value).bit_length() <= BIGGEST_BITS)
+        ):
+            try:
+                return to_json(value), value
+            except PydanticSerializationError:
+                pass  # a lone surrogate: the slow way says so
+        return super().record(value, what)
+
+
+def _adapter_for(annotation: object) -> TypeAdapter[Any]:
+    declared = cast(Any, annotation)
+    try:
+        try:
+            return TypeAdapter[Any](declared, config=_CONFIG)
+        except PydanticUndefinedAnnotation:
+            return TypeAdapter[Any](declared, config=_CONFIG | ConfigDict(defer_build=True))
+        except PydanticUserError as error:
+            if error.code != "type-adapter-config-unused":
+                raise
+            return TypeAdapter[Any](declared)  # models and dataclasses bring a config of their own
+    except PydanticUserError as error:
+        raise _unknown_type(annotation, error) from error
+
+
+def _unknown_type(annotation: object, error: PydanticUserError) -> DefinitionError:
+    reason = str(error.message).splitlines()[0]
+    if isinstance(error, PydanticSchemaGenerationError):
+        reason = "pydantic does not know how to write such a value."
+    way_out = "Use plain data, a dataclass or a pydantic model; keep clients, connections and files inside the step."
+    if getattr(annotation, "__name__", "") in ("Iterator", "AsyncIterator", "Generator", "AsyncGenerator"):
+        way_out = "Return a list."
+    return DefinitionError(f"Values declared as `{name_of(annotation)}` cannot be recorded: {reason} {way_out}")
+
+
+def _simplify(value: object) -> object:
+    """Parts that are not of the closed set, as their type reads them: an Enum member as its value, a Path as text."""
+    if isinstance(value, Enum):
+        return value.value
+    return to_jsonable_python(value, by_alias=False, round_trip=True)
+
+
+def _has_sets(schema: object) -> bool:
+    """Whether a pydantic core schema has a set anywhere; sets have no order, so their records need one."""
+    if isinstance(schema, dict):
+        node = cast("dict[str, object]", schema)
+        return node.get("type") in ("set", "frozenset") or any(map(_has_sets, node.values()))
+    if isinstance(schema, (list, tuple)):
+        return any(map(_has_sets, cast("list[object]", schema)))
+    return False
+
+
+def _with_sets_sorted(value: Any, plain: Any) -> Any:
+    """The JSON data of ``value`` with the elements of its sets in an order that does not depend on the hash seed."""
+    if type(plain) is list:
+        items = cast("list[Any]", plain)
+        if not isinstance(value, (set, frozenset, list, tuple, deque)) or len(cast("list[Any]", value)) != len(items):
+            return items
+        pairs = zip(cast("list[Any]", value), items, strict=True)
+        ordered = [_with_sets_sorted(one, item) for one, item in pairs]
+        return sorted(ordered, key=sort_key) if isinstance(value, (set, frozenset)) else ordered
+    if type(plain) is dict:
+        entries = cast("dict[str, Any]", plain)
+        if fields_of(kind_of(value)) is not None:
+            return {key: _with_sets_sorted(getattr(value, key, None), item) for key, item in entries.items()}
+        if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == len(entries):
+            parts = zip(cast("Mapping[Any, Any]", value).values(), entries.items(), strict=True)
+            return {key: _with_sets_sorted(one, item) for one, (key, item) in parts}
+    return cast(Any, plain)
+
+
+def _follow(value: Any, location: tuple[int | str, ...]) -> tuple[list[str], object]:
+    """Walk down a value along pydantic's error location, leaving out what is not a place (the branches of a union)."""
+    path: list[str] = []
+    for part in location:
+        try:
+            if isinstance(part, str) and fields_of(kind_of(value)) is not None:
+                value = getattr(value, part)
+                path.append(f".{part}")
+            else:
+                value = value[part]
+                path.append(f"[{part!r}]")
+        except (LookupError, TypeError, AttributeError):
+            continue
+    return path, value

@@ -1,0 +1,125 @@
+"""Watching an event loop from another thread: a step that blocks it is named, and the worker gives up after a bound.
+
+An async step that never awaits (an endless loop, a blocking call in place of an async one) keeps the event loop to
+itself. Meanwhile nothing else in the process happens: no other step, no timeout, no commit, no answer to SIGTERM. A
+step cannot be interrupted from outside without breaking whatever library it is in, so:
+
+- after ``WARN_AFTER`` seconds the place is logged, and again after four times as long, and so on;
+- after ``max_blocked_s`` the loop is *stuck*: the worker no longer renews its lease, and others take its runs over as
+  after a death. If the loop runs again after that, the worker finds that it was declared dead, and begins anew.
+
+A loop that does not run at all, as between two calls of ``run_until_complete``, is blocked by nobody, so no place is
+logged. But its runs do not continue either, so others take them over after the same time.
+
+Every look asks the loop to answer. A process that stands still as a whole (SIGSTOP, a machine that sleeps) is not
+blocked by a step, so a look counts as at most ``MAX_LOOK`` seconds, however long ago the last one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from holdfast.core.source_location import user_stack
+from holdfast.engine.attempts import in_time
+from holdfast.engine.step_context import StepContext, current
+
+log = logging.getLogger("holdfast.engine")
+
+WARN_AFTER = 1.0
+MAX_BLOCKED_S = 60.0
+MAX_LOOK = 2.0
+
+
+class LoopWatch:
+    """Watches the running event loop, by which it is made; ``look`` is called in another thread, again and again."""
+
+    def __init__(self, *, max_blocked_s: float = MAX_BLOCKED_S, now: Callable[[], float] = time.monotonic) -> None:
+        self.is_stuck = False
+        """The loop has been blocked for too long."""
+        self._max_blocked_s = max_blocked_s
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._is_asked = False
+        """The loop was asked to answer, and has not."""
+        self._blocked_s = 0.0
+        self._warn_after = WARN_AFTER
+        self._has_warned = False
+        self._looked_at = now()
+
+    def look(self, *, is_workflow: bool = False) -> None:
+        """See whether the loop has answered. ``is_workflow``: it is workflow code that occupies it (see ``pulse``)."""
+        now = self._now()
+        passed, self._looked_at = now - self._looked_at, now
+        if not self._is_asked:
+            self._note_running()
+            self._ask()
+            return
+        self._blocked_s += min(passed, MAX_LOOK)
+        if self._blocked_s >= self._warn_after:
+            self._warn_after = max(self._warn_after, self._blocked_s) * 4
+            if not is_workflow and self._loop.is_running():
+                self._warn()
+        if self._blocked_s >= self._max_blocked_s and not self.is_stuck:
+            self.is_stuck = self._has_warned = True
+            log.warning(
+                "the event loop has not run for %.0f s: this worker no longer renews its lease, so that other "
+                "workers take its runs over",
+                self._blocked_s,
+            )
+
+    def _note_running(self) -> None:
+        if self._has_warned:
+            log.warning("the event loop runs again, after %.0f s", self._blocked_s)
+        self._blocked_s, self._warn_after, self._has_warned, self.is_stuck = 0.0, WARN_AFTER, False, False
+
+    def _ask(self) -> None:
+        self._is_asked = True
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            self._is_asked = False  # the loop has closed: nobody is blocked
+
+    def _answer(self) -> None:
+        self._is_asked = False
+
+    def _warn(self) -> None:
+        self._has_warned = True
+        frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
+        log.warning(
+            "%s has blocked the event loop of this process for %.0f s, and nothing else in it goes on. Blocking code "
+            "belongs in a step that is a plain function (`def`), which runs in a thread. It is here:\n%s",
+            _step_in(frame) or _maker_of(asyncio.current_task(self._loop)),
+            self._blocked_s,
+            user_stack(frame),
+        )
+
+
+def _step_in(frame: FrameType | None) -> str:
+    """The step whose task is running, from the stack of the loop's thread."""
+    while frame is not None:
+        if frame.f_code is in_time.__code__:
+            return _in_words(frame.f_locals["step"].name, frame.f_locals["run_id"])
+        frame = frame.f_back
+    return ""
+
+
+def _maker_of(task: asyncio.Task[Any] | None) -> str:
+    """The step that made the task which is running, or the task itself: Python 3.11 does not tell its context."""
+    if task is None:
+        return "a callback"
+    context = getattr(task, "get_context", contextvars.Context)()
+    made_by: StepContext | None = context.get(current)
+    return f"task {task.get_name()!r}" if made_by is None else _in_words(made_by.name, made_by.run_id)
+
+
+def _in_words(step: str, run_id: str) -> str:
+    return f"step {step!r} of run {run_id!r}"

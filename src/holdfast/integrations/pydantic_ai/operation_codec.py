@@ -1,0 +1,104 @@
+"""What operations of the library leave in the journal.
+
+A model's answer is recorded as ours are (``agents.models.reply``), so that whoever reads a journal needs neither the
+library nor to know which agent wrote it. What a tool returned stands there as it is, in plain JSON. Everything else,
+such as a tool that asks for an approval, or the tools that an MCP server has, is in the library's own form, with the
+version that wrote it::
+
+    {"$pydantic_ai": 1, "library": "2.66.0", "value": {"kind": "model_retry", "message": "..."}}
+
+The library promises to read what its earlier versions have written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_ai import __version__ as LIBRARY
+from pydantic_ai.durable_exec import JSON_CODEC
+from pydantic_ai.messages import ModelResponse
+from pydantic_core import from_json, to_json
+
+from holdfast.codec import ValueCodec
+from holdfast.codec.formatting import begin
+from holdfast.core.execution import current_execution
+from holdfast.errors import UnreadableRecord, UnrecordableValue
+
+FORMAT = 1
+_MARK = "$pydantic_ai"
+_RETURNED = {"kind", "result"}
+"""All that the library's form of a plain result has."""
+
+
+class Plain:
+    """Between the library's values and plain data: its ``DurabilityCodec``. Answers of models stay what they are."""
+
+    def dump(self, tp: Any, value: Any) -> Any:
+        """The value as plain data."""
+        return value if isinstance(value, ModelResponse) else JSON_CODEC.dump(tp, value)
+
+    def load(self, tp: Any, payload: Any) -> Any:
+        """The value in plain data."""
+        if isinstance(payload, ModelResponse):
+            return payload
+        try:
+            return JSON_CODEC.load(tp, payload)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            unreadable = UnreadableRecord(
+                f"What a step of a Pydantic AI agent has recorded cannot be read by version {LIBRARY} of the library, "
+                f"which is installed here: {first['msg']}. If a newer version wrote it, install that one."
+            )
+            execution = current_execution()
+            if execution is not None:  # not something to catch: what is installed does not fit the journal
+                execution.fault = execution.fault or unreadable
+            raise unreadable from error
+
+
+def unrecordable(error: Exception) -> UnrecordableValue:
+    """What the library could not write down."""
+    return UnrecordableValue(
+        f"What a tool of a Pydantic AI agent returned cannot be recorded: {error}. Return plain data, a pydantic "
+        f"model, a dataclass, or what the library takes as a tool's result."
+    )
+
+
+class OperationCodec(ValueCodec):
+    """Plain data of an operation to bytes and back."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.annotation = dict
+
+    def record(self, value: object, what: str) -> tuple[bytes, object]:
+        """The bytes to record, and the data as it is read from them."""
+        data: Any = value
+        if isinstance(value, dict) and value.keys() == _RETURNED and value["kind"] == "tool_return":
+            data = cast("dict[str, Any]", value)["result"]
+            if isinstance(data, dict) and _MARK in data:
+                data = _enveloped(value)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            data = _enveloped(value)
+        try:
+            written = to_json(data, inf_nan_mode="strings")
+        except ValueError as error:
+            raise UnrecordableValue(f"{begin(what)} cannot be recorded: {error}") from None
+        return written, self.decode(written, what)
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The data in the bytes."""
+        envelope: dict[str, Any] = from_json(data)
+        if not isinstance(envelope, dict) or _MARK not in envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
+            return {"kind": "tool_return", "result": envelope}
+        if envelope[_MARK] != FORMAT:
+            raise UnreadableRecord(f"{begin(what)} was recorded by a newer version of Holdfast: upgrade this one.")
+        return envelope["value"]
+
+
+def _enveloped(value: Any) -> dict[str, Any]:
+    return {_MARK: FORMAT, "library": LIBRARY, "value": value}
+
+
+OPERATIONS = OperationCodec()

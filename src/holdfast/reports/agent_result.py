@@ -1,0 +1,138 @@
+"""What an agent's run ends with: the answer, and what it has used.
+
+The recorded form is ``{"$agent": 1, "run_id": ..., "usage": {...}, "output": ...}``, with the output as its own codec
+has written it; ``finish_reason`` and ``refusal`` are there when the answer did not end as usual. A client without the
+agent's code reads the same thing, with the output as plain data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from holdfast.admission.usage import Usage
+from holdfast.codec import ValueCodec, to_plain
+from holdfast.codec.formatting import begin
+from holdfast.errors import UnreadableRecord, UnrecordableValue, UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+T = TypeVar("T")
+
+FINISHED = "stop"
+"""The finish reason of an answer that is whole."""
+
+MARK = b'{"$agent":1,'
+"""How every recorded result begins."""
+_OUTPUT = b',"output":'
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult(Generic[T]):
+    """The result of an agent's run."""
+
+    output: T
+    """The answer, of the agent's ``output_type``."""
+    usage: Usage
+    """What its model calls have used, with those of its sub-agents."""
+    run_id: str
+    finish_reason: str = FINISHED
+    """Why the model stopped: ``stop``; ``length``, if the answer was cut off at the limit of tokens; or
+    ``content_filter``, if the provider's filter, or the model itself, cut it off."""
+    refusal: str = ""
+    """The words in which the model refuses to answer, or to go on, if it does and says so."""
+    said: Sequence[ModelMessage] | None = field(default=None, repr=False, compare=False)
+    earlier: int = field(default=0, repr=False, compare=False)
+    """How many of the messages came before this run."""
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The cost in dollars; ``None`` if the price is not known (``usage.unpriced`` tells of how many calls)."""
+        return self.usage.cost
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """The whole conversation, to be read, or to be handed to another run as ``message_history``."""
+        if self.said is None:
+            raise UsageError(
+                f"the messages of run {self.run_id!r} were not loaded with its result: they are after `await "
+                f"agent.run(...)` and `await handle.result()` outside workflow code"
+            )
+        return list(self.said)
+
+    @property
+    def new_messages(self) -> list[ModelMessage]:
+        """The messages of this run alone."""
+        return self.messages[self.earlier :]
+
+
+class AgentResultCodec(ValueCodec):
+    """Records the result of an agent whose answers have a codec of their own."""
+
+    __slots__ = ("_output",)
+
+    def __init__(self, output: ValueCodec) -> None:
+        self.annotation = AgentResult
+        self._output = output
+
+    def record(self, value: object, what: str) -> tuple[bytes, object]:
+        """The bytes to record, and the result as it will be read from them."""
+        if not isinstance(value, AgentResult):
+            raise UnrecordableValue(f"{begin(what)} is not the result of an agent, but {type(value)}.")
+        result = cast("AgentResult[Any]", value)
+        inner = self._output.encode(result.output, what)
+        used = {name: amount for name, amount in asdict(result.usage).items() if amount}
+        told: dict[str, Any] = {"run_id": result.run_id, "usage": used}
+        if result.finish_reason != FINISHED:
+            told["finish_reason"] = result.finish_reason
+        if result.refusal:
+            told["refusal"] = result.refusal
+        head = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+        data = MARK + head[1:-1].encode() + _OUTPUT
+        try:
+            json.loads(inner)
+        except ValueError:  # not every codec writes JSON
+            inner = json.dumps({"$bytes": inner.decode()}).encode()
+        data += inner + b"}"
+        return data, self.decode(data, what)
+
+    def decode(self, data: bytes, what: str) -> AgentResult[Any]:
+        """The result, with the answer in its declared type."""
+        result = _read(data, lambda inner: self._output.decode(inner, what))
+        if result is None:
+            raise UnreadableRecord(f"{begin(what)} is not the result of an agent.")
+        return result
+
+
+def is_agent_result(payload: bytes) -> bool:
+    """Whether this is the recorded result of an agent."""
+    return payload.startswith(MARK)
+
+
+def plain_result(payload: bytes) -> Any:
+    """The result of any run, for whoever has not its code: plain data, or an ``AgentResult`` with plain data in it."""
+    result = _read(payload, to_plain)
+    return to_plain(payload) if result is None else result
+
+
+def plain_output(payload: bytes) -> Any:
+    """The output of any run as plain data: of an agent, its answer."""
+    result = _read(payload, to_plain)
+    return to_plain(payload) if result is None else result.output
+
+
+def _read(payload: bytes, output: Callable[[bytes], Any]) -> AgentResult[Any] | None:
+    if not is_agent_result(payload):
+        return None
+    # Only numbers and texts come before it, in which a quote is escaped, so this is where it begins.
+    head, _, inner = payload[:-1].partition(_OUTPUT)
+    told: dict[str, Any] = json.loads(head + b"}")
+    if inner.startswith(b'{"$bytes":'):
+        inner = json.loads(inner)["$bytes"].encode()
+    known = {name: amount for name, amount in told["usage"].items() if name in Usage.__dataclass_fields__}
+    ended = told.get("finish_reason", FINISHED), told.get("refusal", "")
+    return AgentResult(output(inner), Usage(**known), told["run_id"], *ended)

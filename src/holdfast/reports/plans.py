@@ -1,0 +1,125 @@
+"""The plan of an agent's run: a list of tasks, as the model has written it last.
+
+A plan is the output of the step by which the model wrote it (see ``agents.planner``). So the newest record of that
+name is the plan, whoever reads it, and neither a crash, a retry nor a fork can part it from the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast, get_args, overload
+
+from holdfast.codec import to_plain
+from holdfast.core.records import Kind, Record
+from holdfast.errors import CodecError
+from holdfast.stores.operations import Run
+
+PLAN = "write_plan"
+"""The tool by which a model writes its plan, and thus the name of the records that hold one."""
+
+Status = Literal["open", "working", "done", "dropped"]
+
+_STATUSES: tuple[str, ...] = get_args(Status)
+_LEFT = ("open", "working")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One task of a plan."""
+
+    task: str
+    status: Status = "open"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Sequence[PlanItem]):
+    """What an agent means to do, and how far it is: a sequence of items, each with a ``task`` and a ``status``.
+
+    A status is ``open``, ``working``, ``done`` or ``dropped``. A run that has written no plan has an empty one.
+    """
+
+    items: tuple[PlanItem, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """How many items are done."""
+        return sum(item.status == "done" for item in self.items)
+
+    @property
+    def open(self) -> int:
+        """How many items are left: open, or being worked on."""
+        return len(self.left)
+
+    @property
+    def working(self) -> PlanItem | None:
+        """The item that is being worked on."""
+        return next((item for item in self.items if item.status == "working"), None)
+
+    @property
+    def left(self) -> list[PlanItem]:
+        """The items that are open, or being worked on."""
+        return [item for item in self.items if item.status in _LEFT]
+
+    @overload
+    def __getitem__(self, index: int) -> PlanItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PlanItem, ...]: ...
+    def __getitem__(self, index: int | slice) -> PlanItem | tuple[PlanItem, ...]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Plan({', '.join(f'{item.status}: {item.task!r}' for item in self.items)})"
+
+
+class Records(Protocol):
+    """Who can look up records of a run."""
+
+    async def read(self, run_id: str) -> Run:
+        """The run's row; ``RunNotFound`` if there is none."""
+        ...
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        """The newest record of this name that is ``ok``."""
+        ...
+
+
+async def read_plan(link: Records, run_id: str) -> Plan:
+    """The plan of a run as it is now, empty if it has none. Raises ``RunNotFound``."""
+    record = await link.last_record(run_id, PLAN)
+    if record is None:
+        await link.read(run_id)
+        return Plan()
+    return plan_in(record) or Plan()
+
+
+def plan_of(records: Sequence[Record]) -> Plan:
+    """The plan that a whole journal tells of: the same as ``read_plan`` finds."""
+    newest = next((one for one in reversed(records) if one.name == PLAN and one.ok), None)
+    return Plan() if newest is None else plan_in(newest) or Plan()
+
+
+def plan_in(record: Record) -> Plan | None:
+    """The plan that a record holds; ``None`` if it holds none: a workflow may have a step of this name, too."""
+    if record.name != PLAN or not record.ok or record.kind is not Kind.STEP:
+        return None
+    try:
+        given: Any = to_plain(record.payload or b"null")
+    except CodecError:
+        return None
+    if not isinstance(given, list) or not given:
+        return None
+    found = [_item(one) for one in cast("list[Any]", given)]
+    items = tuple(item for item in found if item is not None)
+    return Plan(items) if len(items) == len(found) else None
+
+
+def _item(given: Any) -> PlanItem | None:
+    if not isinstance(given, dict):
+        return None
+    task: Any = cast("dict[str, Any]", given).get("task")
+    status: Any = cast("dict[str, Any]", given).get("status")
+    return PlanItem(task, status) if isinstance(task, str) and status in _STATUSES else None

@@ -1,0 +1,1 @@
+from holdfast.server.uvicorn_server import serve as serve

@@ -1,0 +1,5 @@
+"""Operations over a store that the client and the server share.
+
+Starting and changing runs, approvals, schedules, queues and so on: each is a function of a store, or of something that
+has one. Nothing here knows who asks.
+"""

@@ -1,0 +1,262 @@
+"""Addresses: names that work is sent to, and that processes elsewhere take it from.
+
+An address is a workflow without code. What is sent to it is a run like any other, with a journal, a state and a result;
+only that no engine executes it: whoever listens on the address is handed the payload with the steps that are recorded
+so far, and records the next ones (see ``server.deliveries``). So all that can be done with runs can be done with these.
+
+An address is there as soon as somebody sends to it or listens on it. Its settings are a document of the store; its
+webhook is another (see ``services.webhook_settings``), since that has a secret.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from dataclasses import asdict, dataclass, replace
+from types import UnionType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.admission.durations import duration_to_seconds
+from holdfast.codec import LARGEST, bind_by_name
+from holdfast.errors import UsageError
+from holdfast.services.documents import all_documents
+from holdfast.services.run_start import StartOptions, accept, new_run
+from holdfast.services.thread_offload import Work, off_loop
+from holdfast.services.webhook_settings import Webhook, find_webhook, list_webhooks, remove_webhook
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.documents import Document
+from holdfast.stores.operations import MAX_DELIVERIES, Run, Started, StartRun
+from holdfast.stores.served_versions import announced
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import AddressBackend
+    from holdfast.client.sync_methods import InSync
+
+KIND = "address"
+"""The kind of document that holds an address's settings."""
+PAYLOAD = "payload"
+"""The one input of its runs."""
+LONGEST_NAME = 150
+LEASE = 30.0
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
+WEBHOOK_TIMEOUT = 30.0
+LONGEST_WEBHOOK_TIMEOUT = 300.0
+_SETTINGS = ("max_deliveries", "deadline", "lease", "webhook_timeout")
+_LENGTHS = frozenset({"deadline", "lease", "webhook_timeout"})
+"""Those of them that are lengths of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressInfo:
+    """An address and its settings."""
+
+    name: str
+    max_deliveries: int = MAX_DELIVERIES
+    """Deliveries that may fail, or whose listener may die while it holds nothing else, without a new step. Then the run
+    is dead."""
+    deadline: float | None = None
+    """Seconds that a run has from its beginning until it must have ended, unless its sender says otherwise."""
+    lease: float = LEASE
+    """Seconds of silence after which a listener counts as dead."""
+    webhook: str | None = None
+    """Where deliveries are sent to, so that nobody needs to fetch them."""
+    webhook_off: str | None = None
+    """Why nothing is sent there any more, until the webhook is set again."""
+    webhook_timeout: float = WEBHOOK_TIMEOUT
+    """Seconds until a request to the webhook must be answered. A receiver that needs longer answers 202."""
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """The workflow that it is."""
+        return WorkflowSpec(
+            self.name,
+            (PAYLOAD,),
+            timeout=self.deadline,
+            max_deliveries=self.max_deliveries,
+            by_delivery=True,
+        )
+
+
+def checked_address(name: object) -> str:
+    """A name that an address may have."""
+    is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable() and "@" not in name
+    if not isinstance(name, str) or not is_proper or len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"an address is a text of 1 to {LONGEST_NAME} printable characters without '@', not {repr(name)[:60]}"
+        )
+    return name
+
+
+def checked(address: AddressInfo) -> AddressInfo:
+    """The same, if its settings make sense. Raises ``UsageError``."""
+    where = f"address {checked_address(address.name)!r}"
+    most, deadline, lease = address.max_deliveries, address.deadline, address.lease
+    if not _is_number(most, int) or most < 1:
+        raise UsageError(f"{where}: max_deliveries={most!r} must be a whole number, 1 or more")
+    if deadline is not None and not (_is_number(deadline) and 0 < deadline < float("inf")):
+        raise UsageError(f"{where}: deadline={deadline!r} must be a number of seconds above 0")
+    if not (_is_number(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
+        raise UsageError(f"{where}: lease={lease!r} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
+    timeout, longest = address.webhook_timeout, LONGEST_WEBHOOK_TIMEOUT
+    if not (_is_number(timeout) and 1 <= timeout <= longest):
+        raise UsageError(f"{where}: webhook_timeout={timeout!r} must be from 1 to {longest:g} seconds")
+    return address
+
+
+def _is_number(given: object, kind: type | UnionType = int | float) -> bool:
+    return isinstance(given, kind) and not isinstance(given, bool)
+
+
+async def find_address(store: Store, name: str) -> AddressInfo | None:
+    """An address that was declared."""
+    found = await store.documents(KIND, [name])
+    return _with_webhook(_address(found[0]), await find_webhook(store, name)) if found else None
+
+
+async def list_addresses(store: Store) -> list[AddressInfo]:
+    """All of them, in the order of their names."""
+    found, hooks = await all_documents(store, KIND), await list_webhooks(store)
+    return [_with_webhook(_address(one), hooks.get(one.name)) for one in found]
+
+
+async def declare_address(store: Store, name: str) -> AddressInfo:
+    """The address of this name, which is declared if nobody has done so. Raises ``UsageError`` if it cannot be one.
+
+    Its webhook is not looked for: whoever sends or listens does not need to know of it.
+    """
+    found = await store.documents(KIND, [checked_address(name)])
+    if found:
+        return _address(found[0])
+    new = AddressInfo(name)
+    await _refuse_code(store, name)
+    if await store.put_document(KIND, name, _packed(new), if_version=0) is None:
+        return await declare_address(store, name)  # somebody else was quicker
+    await store.publish([new.spec])
+    return new
+
+
+async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
+    """Change settings of an address, or declare it with them; what is not named stays. Raises ``UsageError``.
+
+    Its webhook is not among them: ``services.webhook_settings`` sets it.
+    """
+    checked_address(name)
+    while True:
+        found = await store.documents(KIND, [name])
+        if not found:
+            await _refuse_code(store, name)
+        address = checked(replace(_address(found[0]) if found else AddressInfo(name), **settings))
+        version = found[0].version if found else 0
+        if await store.put_document(KIND, name, _packed(address), if_version=version) is not None:
+            await store.publish([address.spec])
+            return _with_webhook(address, await find_webhook(store, name))
+
+
+async def send_to(
+    store: Store,
+    name: str,
+    payload: Any,
+    options: StartOptions,
+    *,
+    deadline: float | None = None,
+    max_value: int = LARGEST,
+    unsuccessful_too: bool = False,
+    work: Work = off_loop,
+) -> tuple[Run, bool]:
+    """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
+
+    Args:
+        store: where.
+        name: the address, which is declared if nobody has done so.
+        payload: what is sent.
+        options: of the run, as for a workflow.
+        deadline: seconds that it has; what the address says unless given.
+        max_value: the largest payload, in bytes.
+        unsuccessful_too: a run that is there is joined also if it has ended without a result.
+        work: does what takes long for a large payload.
+    """
+    if options.version is not None:
+        raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
+    address = await declare_address(store, name)
+    spec = address.spec if deadline is None else replace(address.spec, timeout=deadline)
+    inputs = bind_by_name(name, spec.parameters, (payload,), {})
+    new = await work(len(inputs), lambda: new_run(spec, inputs, options, now=store.now(), max_value=max_value))
+    [answer] = await store.commit([StartRun(new)])
+    run = accept(answer, new, unsuccessful_too=unsuccessful_too)
+    return run, isinstance(answer, Started) and answer.created
+
+
+async def delete_address(store: Store, name: str) -> bool:
+    """Forget the settings of an address, and its webhook. Its runs stay, and it is back as soon as somebody uses it."""
+    await remove_webhook(store, name)
+    return await store.delete_document(KIND, name)
+
+
+async def _refuse_code(store: Store, name: str) -> None:
+    if any(not spec.by_delivery for spec in announced(name, await store.specs())):
+        raise UsageError(
+            f"{name!r} is the name of a workflow with code, which workers execute: start it, or choose another name "
+            f"for the address"
+        )
+
+
+def _packed(address: AddressInfo) -> bytes:
+    settings = asdict(address)
+    for other in ("name", "webhook", "webhook_off"):
+        del settings[other]
+    return json.dumps(settings).encode()
+
+
+def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
+    return address if hook is None else replace(address, webhook=hook.url, webhook_off=hook.off)
+
+
+def _address(document: Document) -> AddressInfo:
+    kept: dict[str, Any] = document.content()
+    known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
+    return AddressInfo(document.name, **known)
+
+
+class ClientAddresses:
+    """Addresses as a client sees them: where work is sent to, and taken from by processes elsewhere."""
+
+    def __init__(self, backend: AddressBackend, in_sync: InSync) -> None:
+        self._backend = backend
+        self._sync = in_sync
+
+    async def list(self) -> builtins.list[AddressInfo]:
+        """All of them, with their settings, in the order of their names."""
+        return await self._backend.list()
+
+    async def set(self, name: str, **settings: Any) -> AddressInfo:
+        """Change settings of an address, or declare it with them; what is not given stays as it is.
+
+        Args:
+            name: the address.
+            settings: ``max_deliveries``, ``deadline`` (a length of time, as for ``send``, or ``None``), ``lease`` and
+                ``webhook_timeout`` (lengths of time): see ``AddressInfo``.
+        """
+        if unknown := settings.keys() - _SETTINGS:
+            raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
+        for word in _LENGTHS & settings.keys():
+            if settings[word] is not None:
+                settings[word] = duration_to_seconds(settings[word], f"address {name!r}: {word}")
+        return await self._backend.set(checked_address(name), settings)
+
+    async def delete(self, name: str) -> bool:
+        """Forget its settings and its webhook; its runs stay, and it is back as soon as somebody uses it."""
+        return await self._backend.delete(name)
+
+    # The same, for code without an event loop
+
+    def list_sync(self) -> builtins.list[AddressInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self.list())
+
+    def set_sync(self, name: str, **settings: Any) -> AddressInfo:
+        """``set`` without an event loop."""
+        return self._sync(self.set(name, **settings))
+
+    def delete_sync(self, name: str) -> bool:
+        """``delete`` without an event loop."""
+        return self._sync(self.delete(name))

@@ -1,0 +1,88 @@
+"""Starting runs by the thousand: a commit for each thousand of them, and not one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.services.input_validation import bind_inputs
+from holdfast.services.run_start import StartOptions, accept, new_run
+from holdfast.services.thread_offload import Work, off_loop
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.operations import NewRun, StartRun
+
+AT_ONCE = 1000
+
+Call = Sequence[Any] | Mapping[str, Any]
+"""The arguments of one run: by position, or by name."""
+
+
+async def start_many(
+    store: Store, spec: WorkflowSpec, calls: Iterable[Call], options: StartOptions, max_value: int
+) -> list[str]:
+    """Start a run for each call, and return their ids in order.
+
+    A call that cannot be started raises what ``start`` would raise. Those of the same thousand that can be are started
+    all the same, and so are all before them.
+    """
+    check_options(spec.name, options)
+    return await start_all(store, spec, ((_bound(spec, call), options) for call in calls), max_value)
+
+
+def check_options(workflow: str, options: StartOptions) -> None:
+    """Refuse options that only one run can have. Raises ``UsageError``."""
+    if options.id is not None:
+        raise UsageError(
+            f"start_many starts many runs, and id={options.id!r} can only be the id of one: give the workflow an id "
+            f"template, as in @workflow(id='{workflow}-{{customer}}')"
+        )
+    if options.dedup is not None:
+        raise UsageError(
+            f"start_many starts many runs, and with dedup={options.dedup!r} all of them would be one: start that one "
+            f"with `start`"
+        )
+
+
+async def start_all(
+    store: Store,
+    spec: WorkflowSpec,
+    runs: Iterable[tuple[bytes, StartOptions]],
+    max_value: int,
+    *,
+    unsuccessful_too: bool = False,
+    work: Work = off_loop,
+) -> list[str]:
+    """Start a run of a workflow for each of these inputs, each with options of its own: see ``accept``."""
+    ids: list[str] = []
+    left = iter(runs)
+    while some := list(islice(left, AT_ONCE)):
+        news = await work(sum(len(inputs) for inputs, _ in some), partial(_new_runs, store, spec, some, max_value))
+        answers = await store.commit([StartRun(new) for new in news])
+        ids += [
+            accept(answer, new, unsuccessful_too=unsuccessful_too).id for answer, new in zip(answers, news, strict=True)
+        ]
+    return ids
+
+
+def _new_runs(
+    store: Store, spec: WorkflowSpec, some: Sequence[tuple[bytes, StartOptions]], max_value: int
+) -> list[NewRun]:
+    return [new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in some]
+
+
+def _bound(spec: WorkflowSpec, call: Call) -> bytes:
+    return bind_inputs(spec, *split_call(call))
+
+
+def split_call(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, by position and by name. Raises ``UsageError``."""
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    if isinstance(call, str | bytes):
+        raise UsageError(
+            f"start_many takes a tuple or a mapping of arguments for each run, not {call!r:.60}: write ({call!r:.60},)"
+        )
+    return tuple(call), {}

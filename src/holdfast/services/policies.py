@@ -1,0 +1,221 @@
+"""Policies: how many runs an agent, a workflow or an address may have in a day, and what they may cost.
+
+A day is one of UTC. What counts as cost is what the model calls of its own runs have cost on that day, whenever the
+runs were started; those of sub-agents count for the sub-agents. A policy is kept by servers: each looks about once a
+second, and does what the policy says when a limit is reached:
+
+``notify``
+    nothing is stopped: the breach is told, in the log, in the audit log, and by ``read_policy``.
+``refuse``
+    servers start no more runs of it until the day is over; those under way go on.
+``pause``
+    it is switched off until the day is over: its runs stop at the next recorded point, and go on by themselves then.
+``kill``
+    it is switched off until somebody lifts that.
+
+What was in flight when a limit was reached is paid for as well, so that a day may end a little above its limit. For a
+limit that holds to the cent, give the runs budgets. A person's word counts more than a policy: what somebody has
+switched on again stays on for the rest of the day.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from holdfast.admission.usage import NANO
+from holdfast.errors import UsageError
+from holdfast.services.documents import all_documents
+from holdfast.services.timestamps import moment
+from holdfast.stores.contract import Store
+from holdfast.stores.daily_usage import day_of
+from holdfast.stores.documents import Document
+
+if TYPE_CHECKING:
+    from holdfast.client.backend import PolicyBackend
+    from holdfast.client.sync_methods import InSync
+
+KIND = "policy"
+"""The kind of document that a policy is."""
+BREACH = "policy-breach"
+"""The kind of document that tells what was done about a breach, and on which day."""
+
+OnBreach = Literal["notify", "refuse", "pause", "kill"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What one of them may use up in a day; what is ``None`` is not limited."""
+
+    runs_per_day: int | None = None
+    usd_per_day: float | None = None
+    on_breach: OnBreach = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit that was reached."""
+
+    day: str
+    limit: Literal["runs", "usd"]
+    on_breach: OnBreach
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """A policy, and how the day is."""
+
+    name: str
+    policy: Policy
+    day: str
+    runs: int
+    """Started on this day."""
+    usd: float
+    """Spent on this day."""
+    breach: Breach | None
+    """The limit that was reached on this day."""
+
+    @property
+    def reached(self) -> Literal["runs", "usd"] | None:
+        """The limit that is reached."""
+        if self.policy.runs_per_day is not None and self.runs >= self.policy.runs_per_day:
+            return "runs"
+        if self.policy.usd_per_day is not None and self.usd >= self.policy.usd_per_day:
+            return "usd"
+        return None
+
+
+def checked_policy(name: str, policy: Policy) -> Policy:
+    """The same, if it makes sense. Raises ``UsageError``."""
+    where = f"the policy of {name!r}"
+    if policy.runs_per_day is None and policy.usd_per_day is None:
+        raise UsageError(f"{where} limits nothing: give runs_per_day or usd_per_day")
+    limits: dict[str, object] = {"runs_per_day": policy.runs_per_day, "usd_per_day": policy.usd_per_day}
+    for word, given in limits.items():
+        if given is None:
+            continue
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
+            raise UsageError(f"{where}: {word}={given!r} must be a number, not below 0")
+    if policy.on_breach not in get_args(OnBreach):
+        raise UsageError(f"{where}: on_breach={policy.on_breach!r} is not one of {', '.join(get_args(OnBreach))}")
+    return policy
+
+
+async def put_policy(store: Store, name: str, policy: Policy) -> None:
+    """Give an agent, a workflow or an address a policy, in place of the one that it has. Raises ``UsageError``."""
+    data = json.dumps(asdict(checked_policy(name, policy))).encode()
+    await store.put_document(KIND, name, data)
+
+
+async def delete_policy(store: Store, name: str) -> bool:
+    """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
+    is_gone = await store.delete_document(KIND, name)
+    if is_gone:
+        await lift(store, name)
+    return is_gone
+
+
+async def read_policies(store: Store) -> list[PolicyInfo]:
+    """All policies in the order of their names, and how the day is for each."""
+    found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
+    return [info for info in found if info is not None]
+
+
+async def list_policies(store: Store) -> dict[str, Policy]:
+    """All policies by name."""
+    return {one.name: _policy(one) for one in await all_documents(store, KIND)}
+
+
+async def read_policy(store: Store, name: str) -> PolicyInfo | None:
+    """A policy, and how the day is."""
+    found = await store.documents(KIND, [name])
+    if not found:
+        return None
+    day = day_of(store.now())
+    spent = await store.usage_by_day(day, day, workflow=name)
+    runs = await store.runs_by_day(day, day, workflow=name)
+    breach = await read_breach(store, name)
+    return PolicyInfo(
+        name=name,
+        policy=_policy(found[0]),
+        day=day,
+        runs=sum(one.runs for one in runs),
+        usd=float(Decimal(sum(one.used.nano_usd for one in spent)) / NANO),
+        breach=breach[0] if breach is not None and breach[0].day == day else None,
+    )
+
+
+# Breaches
+
+
+async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
+    """The last breach, and the version of the document that tells of it."""
+    found = await store.documents(BREACH, [name])
+    if not found:
+        return None
+    told: Mapping[str, Any] = found[0].content()
+    at = moment(float(told["at"]))
+    return Breach(told["day"], told["limit"], told["on_breach"], at), found[0].version
+
+
+async def note_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
+    """Note a breach; false when somebody else was quicker."""
+    told = {**asdict(breach), "at": breach.at.timestamp()}
+    return await store.put_document(BREACH, name, json.dumps(told).encode(), if_version=version) is not None
+
+
+async def lift(store: Store, name: str) -> None:
+    """Switch on what a policy has switched off for a day, unless a person has switched it off since."""
+    breach = await read_breach(store, name)
+    if breach is not None and await store.delete_document(BREACH, name) and breach[0].on_breach == "pause":
+        await store.switch_on(name, only_temporary=True)
+
+
+def end_of_day(day: str) -> datetime:
+    """When a day is over."""
+    return datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)
+
+
+def _policy(document: Document) -> Policy:
+    kept: dict[str, Any] = document.content()
+    return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})
+
+
+class ClientPolicies:
+    """Policies as a client sees them: what agents, workflows and addresses may use up in a day of UTC."""
+
+    def __init__(self, backend: PolicyBackend, in_sync: InSync) -> None:
+        self._backend = backend
+        self._sync = in_sync
+
+    async def list(self) -> builtins.list[PolicyInfo]:
+        """All of them in the order of their names, and how the day is for each."""
+        return await self._backend.list()
+
+    async def set(self, name: str, policy: Policy) -> None:
+        """Give an agent, a workflow or an address a policy, in place of the one that it has."""
+        await self._backend.set(name, checked_policy(name, policy))
+
+    async def delete(self, name: str) -> bool:
+        """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
+        return await self._backend.delete(name)
+
+    # The same, for code without an event loop
+
+    def list_sync(self) -> builtins.list[PolicyInfo]:
+        """``list`` without an event loop."""
+        return self._sync(self.list())
+
+    def set_sync(self, name: str, policy: Policy) -> None:
+        """``set`` without an event loop."""
+        self._sync(self.set(name, policy))
+
+    def delete_sync(self, name: str) -> bool:
+        """``delete`` without an event loop."""
+        return self._sync(self.delete(name))

@@ -1,0 +1,112 @@
+"""Deleting ended runs, piece by piece: each piece is a short transaction, and workers get their turn in between.
+
+Whoever stops in the middle has lost nothing: what is decided is done, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.core.states import TERMINAL, RunState
+from holdfast.errors import UsageError
+from holdfast.stores.contract import Store
+from holdfast.stores.retention import START, USUALLY, Place, Pruning
+
+PIECE = 100
+"""Runs in a piece, and their families."""
+
+
+@dataclass(slots=True)
+class PruneReport:
+    """What was deleted, or would be."""
+
+    runs: int = 0
+    records: int = 0
+    blobs: int = 0
+    """Large values that were kept apart."""
+    size: int = 0
+    """Bytes of recorded values, as they were kept. In a dry run, without large values."""
+    kept: Counter[str] = field(default_factory=Counter[str])
+    """How many of those that were to be deleted are kept, by the reason."""
+    kept_ids: dict[str, str] = field(default_factory=dict[str, str])
+    """The same by id, for some of them."""
+    dry_run: bool = False
+
+
+def pruning(
+    now: float,
+    older_than: Duration,
+    states: Collection[RunState] = (),
+    *,
+    workflow: str | None = None,
+    keep: int = 0,
+    unclaimed: bool = False,
+    run_ids: Collection[str] | None = None,
+    dry_run: bool = False,
+) -> Pruning:
+    """What is to be deleted, checked. Raises ``UsageError``."""
+    seconds = age_in_seconds(older_than)
+    if keep < 0:
+        raise UsageError(f"keep={keep} must be a whole number, not below 0")
+    wanted = frozenset(states) or USUALLY
+    if unfinished := sorted(wanted - TERMINAL):
+        raise UsageError(f"only ended runs are deleted, and runs that are {' or '.join(unfinished)} have not ended")
+    ids = None if run_ids is None else tuple(run_ids)
+    # Whoever ended a run may have a clock that is ahead of ours: "whenever they ended" is no question of clocks.
+    before = now - seconds if seconds else math.inf
+    return Pruning(before, wanted, workflow, keep, unclaimed, ids, dry_run)
+
+
+def age_in_seconds(older_than: Duration) -> float:
+    """How long ago a run must have ended at least, which may be no time at all. Raises ``UsageError``."""
+    if isinstance(older_than, str):
+        return duration_to_seconds(older_than, "older_than")
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"older_than={older_than!r} must be seconds, not below 0, or a timedelta, or words such as '30 days'"
+        )
+    return float(seconds)
+
+
+async def prune_runs(store: Store, what: Pruning, told: PruneReport) -> PruneReport:
+    """Delete them. The report is brought up to date after every piece."""
+    told.dry_run = what.dry_run
+    place: Place | None = START
+    if not what.dry_run:
+        await _sweep(store, told)
+    while place is not None:
+        began = time.monotonic()
+        done = await store.prune(what, place, PIECE)
+        told.runs += len(done.runs)
+        told.records += done.records
+        told.size += done.size
+        for run_id, why in done.kept.items():
+            told.kept[str(why)] += 1
+            if len(told.kept_ids) < PIECE:
+                told.kept_ids[run_id] = str(why)
+        place = done.place
+        if not what.dry_run:
+            await asyncio.sleep(time.monotonic() - began)
+            if done.runs:
+                await _sweep(store, told)
+    return told
+
+
+async def _sweep(store: Store, told: PruneReport) -> None:
+    while True:
+        began = time.monotonic()
+        swept = await store.sweep()
+        told.records += swept.records
+        told.blobs += swept.blobs
+        told.size += swept.size
+        if swept.is_done:
+            return
+        await asyncio.sleep(time.monotonic() - began)  # half of the time is for others

@@ -1,0 +1,203 @@
+"""Settling an unknown outcome: a person says what came of a ``once`` step whose worker died in it.
+
+Such a step is never run again, so the run fails with ``StepOutcomeUnknown``, unless its code catches that. Who has
+looked outside knows more: that it happened, and what it returned, or that it did not. The run is then reopened as by a
+retry, and in the same transaction the step is given that outcome: at no moment could the run go on without it.
+
+What can be settled is what ended the run. If its code has caught the error and gone on, then what it did since rests on
+that; and if it has run other ``once`` steps since, these would be taken back, and run a second time. Both are refused:
+a fork, a new run with the same beginning, is where that can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.codec import LARGEST, check_size, codec_for
+from holdfast.core.records import Kind, Record, Rewind
+from holdfast.errors import SettleRefused, StepOutcomeUnknown, UsageError
+from holdfast.services.approvals import user
+from holdfast.services.forks import NOT_GIVEN
+from holdfast.services.lookup import find_run
+from holdfast.stores.contract import History, Store
+from holdfast.stores.operations import ReopenRun, Run, Settlement, Verdict
+from holdfast.stores.rules import REOPENABLE, error_words
+
+_UNKNOWN = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
+_MOST_SHOWN = 400
+"""So many characters of the arguments are kept with what somebody has settled."""
+
+
+def is_unknown(record: Record) -> bool:
+    """Whether it tells of a step that it may or may not have happened."""
+    is_step = record.kind in (Kind.STEP, Kind.COMPENSATION)
+    return is_step and not record.ok and error_words(record.payload).startswith(_UNKNOWN)
+
+
+def to_be_settled(run: Run, records: Sequence[Record]) -> list[Record]:
+    """The steps of unknown outcome that have ended the run: ``settle_run`` takes these, unless it says why not.
+
+    One that was settled with a value that it cannot have returned is among them.
+    """
+    if run.state not in REOPENABLE or run.rewind is None or run.rewind.undone:
+        return []
+    failed = {*run.rewind.failed}
+    return [record for record in records if record.seq in failed and (is_unknown(record) or record.is_settled)]
+
+
+def check_what_is_said(output: Any, happened: bool) -> None:
+    """Raises ``UsageError`` unless it is one of the two things that can be said of a step."""
+    if happened and output is NOT_GIVEN:
+        raise UsageError(
+            "settle: say what the step returned, with `output` (None, if it returns nothing); or, with "
+            "happened=False, that it did not happen"
+        )
+    if not happened and output is not NOT_GIVEN:
+        raise UsageError("settle: a step that did not happen has no `output`: it runs again")
+
+
+async def settle_run(
+    store: Store,
+    run_id: str,
+    step: int | str,
+    *,
+    output: Any = NOT_GIVEN,
+    happened: bool = True,
+    by: str | None = None,
+    max_value: int = LARGEST,
+) -> None:
+    """Say what came of a step, and let its run go on; ``by`` is the user of the operating system, unless given."""
+    check_what_is_said(output, happened)
+    run = await find_run(store, run_id)
+    [history] = await store.histories([run.key])
+    old = _found(run, history, step)
+    record = None
+    if happened:
+        what = f"the output of step {old.name!r}"
+        payload = check_size(codec_for(Any).encode(output, what), what, max_value)
+        shown = _signed(old.preview, user() if by is None else by)
+        record = Record(
+            0, old.kind, old.position, old.name, True, payload, max(store.now(), old.at), old.started_at, attempts=0,
+            epoch=run.epoch, preview=shown,
+        )  # fmt: skip
+    settles = Settlement(run.epoch, _narrowed(run, history.records, old), record)
+    [verdict] = await store.commit([ReopenRun(run_id, store.now(), settles=settles)])
+    if verdict is Verdict.REFUSED:
+        raise SettleRefused(
+            f"run {run_id!r} cannot go on: a run that it had started has failed as well, and would run a `once` step a "
+            f"second time. `holdfast show {run_id}` tells which; settle that one's first.",
+            run_id,
+        )
+    if verdict is Verdict.UNDONE:
+        raise _undone(run_id)
+    if verdict is not Verdict.DONE:
+        raise SettleRefused(f"run {run_id!r} has gone on meanwhile: `holdfast show {run_id}` tells how", run_id)
+
+
+def _signed(preview: str, by: str) -> str:
+    """What is shown of the arguments, and who has settled it."""
+    settled = f"settled by {by[:80]}" if by else "settled"
+    return f"{preview[:_MOST_SHOWN]}; {settled}" if preview else settled
+
+
+# What can be settled, and why not
+
+
+def _found(run: Run, history: History, step: int | str) -> Record:
+    open_ones = to_be_settled(run, history.records)
+    matching = [record for record in open_ones if _is_meant(record, step)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise SettleRefused(
+            f"run {run.id!r} has {len(matching)} steps named {step!r} of unknown outcome: say which by its number, one "
+            f"of {', '.join(str(record.position + 1) for record in matching)}",
+            run.id,
+        )
+    meant = next((record for record in reversed(history.records) if _is_meant(record, step)), None)
+    raise SettleRefused(_why_not(run, history, step, meant) + _instead(run, open_ones), run.id)
+
+
+def _is_meant(record: Record, step: int | str) -> bool:
+    if record.kind not in (Kind.STEP, Kind.COMPENSATION, Kind.CHILD):
+        return False
+    return record.name == step if isinstance(step, str) else record.position + 1 == step
+
+
+def _why_not(run: Run, history: History, step: int | str, meant: Record | None) -> str:
+    if meant is None:
+        intended = [one for one in history.attempts.values() if one.intent and step in (one.position + 1, one.name)]
+        if intended and run.by_delivery:
+            return (
+                f"what came of step {step!r} of run {run.id!r} is for a listener to say, with "
+                f"delivery.record({intended[0].name!r}, outcome); `holdfast retry {run.id}` delivers a failed run again"
+            )
+        if intended and run.state in REOPENABLE:
+            return (
+                f"that step {step!r} of run {run.id!r} may have happened has not been recorded: `holdfast retry "
+                f"{run.id}` has it found out, and does not run it again; then it can be settled"
+            )
+        return f"run {run.id!r} has no recorded step {step!r}"
+    which = f"step {meant.position + 1} ({meant.name!r}) of run {run.id!r}"
+    if meant.kind is Kind.CHILD and not meant.ok:
+        return (
+            f"{which} is run {meant.preview!r}: settle the step there that is of unknown outcome, then let this one go "
+            f"on with `holdfast retry {run.id}`"
+        )
+    if meant.is_settled:
+        return f"{which} was settled before, and the run is {run.state}"
+    if not is_unknown(meant):
+        return f"the outcome of {which} is known: it {'was recorded' if meant.ok else 'has failed'}"
+    if run.state not in REOPENABLE:
+        return (
+            f"{which} is of unknown outcome, but its code, or the model of its agent, was told, and has gone on from "
+            f"that: the run is {run.state}"
+        )
+    if run.rewind is not None and run.rewind.undone:
+        return str(_undone(run.id))
+    return (
+        f"{which} is of unknown outcome, but that is not what ended the run: its code, or the model of its agent, was "
+        f"told, and has gone on. `holdfast fork {run.id} --at {meant.position + 1} --output JSON` makes a new run "
+        f"that goes on from there with what you say"
+    )
+
+
+def _instead(run: Run, open_ones: Sequence[Record]) -> str:
+    if not open_ones:
+        return ""
+    names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in open_ones)
+    return f". What can be settled in run {run.id!r}: step {names}"
+
+
+def _narrowed(run: Run, records: Sequence[Record], settled: Record) -> Rewind:
+    """What is taken back so that this step gets another outcome: nothing that is of another ``once`` step.
+
+    If such a one has failed as well, that stays, and will end the run again: it is for a person to say what came of it.
+    """
+    assert run.rewind is not None
+    others = {*run.rewind.once} - {settled.seq}
+    failed = tuple(seq for seq in run.rewind.failed if seq not in others)
+    rewind = run.rewind._replace(failed=failed, once=())
+    # Of what an older version has recorded it is not known which they are.
+    maybe = {record.seq for record in records if record.kind is Kind.STEP} - {settled.seq} if -1 in others else others
+    again = [record for record in records if record.seq in maybe and rewind.takes(record)]
+    if again:
+        names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in again)
+        raise SettleRefused(
+            f"step {settled.position + 1} ({settled.name!r}) of run {run.id!r} cannot be settled in this run: its code "
+            f"has gone on from the unknown outcome to `once` steps (step {names}), which would be taken back and run a "
+            f"second time. `holdfast fork {run.id} --at {settled.position + 1} --output JSON` makes a new run that "
+            f"goes on from there with what you say; `holdfast retry {run.id} --run-again` runs all of them again.",
+            run.id,
+        )
+    return rewind
+
+
+def _undone(run_id: str) -> SettleRefused:
+    return SettleRefused(
+        f"run {run_id!r} cannot go on: compensations have undone what it, or a run that it had started, had done. "
+        f"Start it anew under another id; `holdfast fork {run_id} --at STEP --output JSON` keeps what was recorded "
+        f"before a step, and takes it to have returned what you say",
+        run_id,
+    )

@@ -1,0 +1,47 @@
+"""The audit log: who asked a server for what. Entries are only ever added, and go when they are old.
+
+They belong to the server and to no run: they go into no archive, and stay when a run is pruned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.stores.utf8 import is_proper, proper
+
+
+@dataclass(frozen=True, slots=True)
+class NewAudit:
+    """Something that somebody asked for.
+
+    Halves of characters in its texts, which anybody may send, become question marks: nothing is left out of the log
+    because of how it was spelt.
+    """
+
+    at: float
+    who: str
+    """The id of the API key; ``""``: nobody was asked for one."""
+    name: str
+    """What that key is called."""
+    action: str
+    """The operation, as the OpenAPI document calls it."""
+    target: str
+    """What it is about: a run, a schedule, an address."""
+    outcome: str
+    """``allowed`` or ``denied``."""
+    remote: str
+    """The network address that it came from."""
+
+    def __post_init__(self) -> None:
+        for field in ("who", "name", "action", "target", "outcome", "remote"):
+            if not is_proper(text := getattr(self, field)):
+                object.__setattr__(self, field, proper(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The same, with its place in the log."""
+
+    id: int
+    """Rises with every entry."""
+    what: NewAudit

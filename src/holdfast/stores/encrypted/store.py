@@ -1,0 +1,346 @@
+# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+"""``SealedStore``: any store, with an ``Encryption`` between it and whoever uses it.
+
+**What is sealed** is what users' code handed in or got out: inputs, outputs and errors of runs; payloads and previews
+of records; progress, outcome and error of attempts; payloads of signals; what is asked, and what is answered; what
+notices tell; the values of memories; the inputs of schedules; what a run waits for, in words; and the documents of
+servers, among which are the secrets that sign webhooks. ``fields`` is the list.
+
+**What stays readable** is what a database must look at: ids, names (of workflows, versions, steps, signals, tools,
+tags, queues, sessions, people), keys (of queues, of deduplication, of memories), times, counts, usage, and the digest
+of a run's inputs, which is equal for equal inputs; and what stores write themselves, such as the error of a run that is
+dead. The audit log stays as it is, too.
+
+**Where stores look into what is sealed:**
+
+- The notice that a step has begun names the step, for the error of a run that took its worker down: only the
+  arguments in it are sealed.
+- Lists of runs can be searched for a text in their errors. There is none to be found in one that is sealed.
+- Memories are found by their words, which are left out: ``search_memories`` is refused.
+- Large payloads are kept apart, compressed, and once for equal content. Sealed bytes cannot be compressed, so that is
+  done before; and no two are equal, so that nothing is shared. (A commit that is repeated hands in the same bytes
+  again: else each repetition would leave a payload that nothing refers to.)
+- The end of a run is put into mailboxes, a removed signal back into its own, and a fork shares payloads: these are
+  copied as they are, sealed.
+
+Budgets, rewinds, sessions, links and queues are told by fields of their own, and plans are outputs of steps like any
+other: no store looks into values for them.
+
+**What cannot be opened**, because the key is not at hand or it was changed, is the affair of the run that it belongs
+to. It is handed out as it is, so that lists, claims and waits go on, and archives lose nothing; why it could not be
+opened is told in the log. Whoever decodes it gets ``UndecryptableValue`` from the codec, and no engine takes up a run
+with such a journal. A store without encryption hands out what is sealed in the same way.
+
+**An encryption that does not work now** (a key service that cannot be reached) is like a database that cannot be
+reached: whatever ``encrypt`` or ``decrypt`` raises that says nothing about the value becomes a ``StoreUnavailable``.
+Runs keep their place, and go on when it works again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+from holdfast.codec.encrypted_values import Sealer, is_sealed
+from holdfast.codec.encryption import Encryption
+from holdfast.core.records import Attempt, Record, Signal
+from holdfast.errors import CodecError, HoldfastError, StoreUnavailable, UndecryptableValue, UsageError
+from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.archives import Archived
+from holdfast.stores.contract import INLINE, Found, History, NewSignals, RunFilter, Store
+from holdfast.stores.documents import Document
+from holdfast.stores.encrypted import encrypted_fields
+from holdfast.stores.encrypted.delegating_store import PassingStore
+from holdfast.stores.encrypted.encrypted_fields import Way
+from holdfast.stores.journal_pages import Outline
+from holdfast.stores.live_events import Feed
+from holdfast.stores.memories import Memory
+from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Verdict
+from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.step_transactions import StepTransaction
+
+log = logging.getLogger("holdfast.stores")
+
+T = TypeVar("T")
+
+_MOST_COMPLAINTS = 100
+_MOST_UNSURE = 10_000
+
+
+class SealedStore(PassingStore):
+    """``inner``, with everything sealed that users' code hands in or gets out.
+
+    Args:
+        inner: any store, not opened.
+        encryption: what seals.
+    """
+
+    is_encrypted = True
+
+    def __init__(self, inner: Store, encryption: Encryption) -> None:
+        super().__init__(inner)
+        self.encryption = encryption
+        sealer = Sealer(encryption)
+        self._seal = Way(_or_unavailable(sealer.seal), _or_unavailable(sealer.seal_text))
+        self._open = Way(self._or_sealed(sealer.open), self._or_sealed(sealer.open_text))
+        self._complained: set[str] = set()
+        self._unsure: dict[int, tuple[Op, Op]] = {}
+        """By identity, what was handed in and not answered, and how it was sealed: it may be handed in again."""
+
+    # Writing
+
+    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+        if any(map(_is_large, ops)):
+            sealed = await asyncio.to_thread(self._sealed, ops)
+        else:
+            sealed = self._sealed(ops)
+        try:
+            answers = [encrypted_fields.of_answer(answer, self._open) for answer in await self.inner.commit(sealed)]
+        except StoreUnavailable:
+            if len(self._unsure) > _MOST_UNSURE:  # not all of it is handed in again: clients give up
+                self._unsure.clear()
+            self._unsure.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
+            raise
+        self._unsure.clear()
+        return answers
+
+    def _sealed(self, ops: Sequence[Op]) -> list[Op]:
+        if not self._unsure:
+            return [encrypted_fields.of_op(op, self._seal) for op in ops]
+        return [self._as_before(op) or encrypted_fields.of_op(op, self._seal) for op in ops]
+
+    def _as_before(self, op: Op) -> Op | None:
+        known = self._unsure.get(id(op))
+        return known[1] if known is not None and known[0] is op else None
+
+    async def begin_step(
+        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    ) -> StepTransaction | None:
+        sealed = encrypted_fields.of_attempt(attempt, self._seal)
+        begun = await self.inner.begin_step(run, sealed, plain=plain, limit=limit)
+        return None if begun is None else SealedStep(begun, self._seal)
+
+    async def put_schedules(
+        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        sealed = [encrypted_fields.of_new_schedule(one, self._seal) for one in schedules]
+        kept = await self.inner.put_schedules(sealed, worker=worker, replace=replace)
+        return [encrypted_fields.of_schedule(one, self._open) for one in kept]
+
+    async def put_document(
+        self, kind: str, name: str, data: bytes, *, if_version: int | None = None
+    ) -> Document | None:
+        kept = await self.inner.put_document(kind, name, self._seal.data(data), if_version=if_version)
+        return None if kept is None else encrypted_fields.of_document(kept, self._open)
+
+    async def restore(self, archived: Archived) -> bool:
+        return await self.inner.restore(await asyncio.to_thread(encrypted_fields.of_archived, archived, self._seal))
+
+    # Reading: rows
+
+    async def claim(
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspects_after: float | None = 0.0,
+    ) -> list[Run]:
+        runs = await self.inner.claim(
+            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        )
+        return await self._runs(runs)
+
+    async def get(self, run_id: str) -> Run | None:
+        run = await self.inner.get(run_id)
+        return None if run is None else (await self._runs([run]))[0]
+
+    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
+        return await self._runs(await self.inner.get_many(run_ids))
+
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
+        return await self._runs(await self.inner.list_runs(where, limit=limit, before=before))
+
+    async def search_runs(
+        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
+    ) -> Found:
+        found = await self.inner.search_runs(where, limit=limit, before=before, most=most)
+        return found._replace(runs=await self._runs(found.runs))
+
+    async def _runs(self, runs: Sequence[Run]) -> list[Run]:
+        def opened() -> list[Run]:
+            return [encrypted_fields.of_run(run, self._open) for run in runs]
+
+        values = (value for run in runs for value in (run.inputs, run.output, run.error))
+        return await _apart_if_large(values, opened)
+
+    async def new_signals(self, worker: int, after: int) -> NewSignals:
+        found = await self.inner.new_signals(worker, after)
+        opened = [(key, self._signal(key, signal)) for key, signal in found.signals]
+        return found._replace(signals=[(key, signal) for key, signal in opened if signal is not None])
+
+    def _signal(self, key: int, signal: Signal) -> Signal | None:
+        """A signal for a held run; one that cannot be opened is left out, as the contract has it."""
+        opened = encrypted_fields.of_signal(signal, self._open)
+        if is_sealed(opened.payload):
+            log.warning("signal %d (%r) to the run with key %d cannot be opened", signal.id, signal.name, key)
+            return None
+        return opened
+
+    async def get_memory(self, namespace: str, key: str) -> Memory | None:
+        memory = await self.inner.get_memory(namespace, key)
+        return None if memory is None else encrypted_fields.of_memory(memory, self._open)
+
+    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        found = await self.inner.list_memories(namespace, after=after, limit=limit)
+        return [encrypted_fields.of_memory(memory, self._open) for memory in found]
+
+    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        raise UsageError(
+            f"memories in {self.url} cannot be searched: they are encrypted, and a database that could find their "
+            f"words would have to know them. Read them by their keys (`memory.get`), or go through them "
+            f"(`memory.list`)."
+        )
+
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        return [encrypted_fields.of_schedule(one, self._open) for one in await self.inner.schedules(names)]
+
+    async def documents(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        found = await self.inner.documents(kind, names, after=after, limit=limit)
+        return [encrypted_fields.of_document(one, self._open) for one in found]
+
+    # Reading: what belongs to one run
+
+    async def histories(self, keys: Sequence[int]) -> list[History]:
+        found = await self.inner.histories(keys)
+
+        def opened() -> list[History]:
+            return [encrypted_fields.of_history(history, self._open) for history in found]
+
+        values = (one.payload for history in found for one in (*history.records, *history.signals))
+        return await _apart_if_large(values, opened)
+
+    async def last_record(self, run_id: str, name: str) -> Record | None:
+        record = await self.inner.last_record(run_id, name)
+        return None if record is None else encrypted_fields.of_record(record, self._open)
+
+    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+        found = await self.inner.feed(run_id, after_seq, after_notice, limit)
+        if found is None:
+            return None
+
+        def opened() -> Feed:
+            return encrypted_fields.of_feed(found, self._open)
+
+        run = found.run
+        values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
+        return await _apart_if_large(values, opened)
+
+    async def outline(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
+    ) -> Outline | None:
+        found = await self.inner.outline(run_id, after_seq, limit, whole=whole)
+        if found is None:
+            return None
+
+        def opened() -> Outline:
+            return encrypted_fields.of_outline(found, self._open)
+
+        run = found.run
+        payloads = (one.payload for one in (*found.records, *found.signals))
+        return await _apart_if_large((run.inputs, run.output, run.error, *payloads), opened)
+
+    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return [
+            encrypted_fields.of_approval(approval, self._open) for approval in await self.inner.approvals(where, limit)
+        ]
+
+    def _or_sealed(self, opens: Callable[[T], T]) -> Callable[[T], T]:
+        """The same, but what cannot be opened stays sealed."""
+        opens = _or_unavailable(opens)
+
+        def peek(value: T) -> T:
+            try:
+                return opens(value)
+            except UndecryptableValue as problem:
+                self._complain(str(problem))
+                return value
+
+        return peek
+
+    def _complain(self, problem: str) -> None:
+        """Say once what is wrong: a list may have thousands of such values."""
+        if problem not in self._complained and len(self._complained) < _MOST_COMPLAINTS:
+            self._complained.add(problem)
+            log.warning("%s: %s", self.url, problem)
+
+
+class SealedStep(StepTransaction):
+    """The transaction of an attempt, whose outcome is sealed."""
+
+    def __init__(self, inner: StepTransaction, seal: Way) -> None:
+        self._inner = inner
+        self._seal = seal
+        self.connection = inner.connection
+
+    @property
+    def is_lost(self) -> bool:
+        return self._inner.is_lost
+
+    async def commit(self, outcome: bytes) -> Verdict:
+        try:
+            sealed = self._seal.data(outcome)
+        except CodecError:  # it can never be sealed: nothing is committed
+            await self._inner.roll_back()
+            raise
+        return await self._inner.commit(sealed)
+
+    async def roll_back(self) -> None:
+        await self._inner.roll_back()
+
+    async def abandon(self) -> None:
+        await self._inner.abandon()
+
+
+def beneath(store: Store) -> Store:
+    """The store that hands out what it keeps as it is kept: the one that is wrapped, or the store itself."""
+    return store.inner if isinstance(store, SealedStore) else store
+
+
+def _or_unavailable(work: Callable[[T], T]) -> Callable[[T], T]:
+    """The same, but what an encryption raises that is no error of Holdfast's is a ``StoreUnavailable``."""
+
+    def try_it(value: T) -> T:
+        try:
+            return work(value)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise StoreUnavailable(f"the encryption does not work: {type(error).__name__}: {error}") from error
+
+    return try_it
+
+
+def _is_large(op: Op) -> bool:
+    """Whether there is something in an operation that should not be encrypted on the event loop."""
+    if isinstance(op, AppendRecord):
+        return op.record.payload is not None and len(op.record.payload) > INLINE
+    sizes: list[int] = []
+
+    def measure(data: bytes) -> bytes:
+        sizes.append(len(data))
+        return data
+
+    encrypted_fields.of_op(op, Way(measure, str))
+    return max(sizes, default=0) > INLINE
+
+
+async def _apart_if_large(values: Iterable[bytes | None], work: Callable[[], Any]) -> Any:
+    """Do this in a thread if there is much to be opened, else at once."""
+    size = sum(len(value) for value in values if value is not None)
+    return await asyncio.to_thread(work) if size > INLINE else work()

@@ -1,0 +1,63 @@
+"""What is told of steps in flight, so that somebody can follow a run live.
+
+A *notice* says that a step has begun, or hands on a piece of a model's answer. It is written in the background, never
+waited for, and goes when the outcome of its step is recorded: the record says it all. Steps without an outcome (they
+were withdrawn, or in flight when the run was cancelled or its worker died for the last time) leave theirs until the run
+ends, in the same transaction. So a run that has ended has none of them. What is not tied to a step in flight (that a
+question was asked, that a run was reopened) stays, also when the run has ended. A fork begins with none.
+
+Records and notices are two streams, each with numbers that rise: whoever follows a run remembers how far it has come in
+each (see ``Store.feed``), and so misses nothing and sees nothing twice. Numbers of notices have gaps, and whoever comes
+late does not find those of steps that are over. A notice may be late itself (a commit was repeated): one of a position
+whose record was seen, in this or an earlier feed, tells nothing new and is to be passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.core.records import Record
+from holdfast.stores.operations import Notice, Run
+
+BEGUN = "begun"
+"""The kind of the event that an attempt of a step has begun, or a run that is waited for."""
+TEXT = "text"
+"""The kind of the notice that hands on a piece of a model's answer: its data is the text, its ``number`` how many
+characters of the part came before it."""
+
+ASKED = "asked"
+"""The kind of the notice that ``AskApproval`` leaves, at the position of the command that waits; its data is the id."""
+REMINDED = "reminded"
+"""The same for ``RemindApproval``; its data is ``{"id", "asked_of", "reminders"}``."""
+WITHDRAWN = "withdrawn"
+"""The same for ``WithdrawApproval``; its data is the id."""
+REOPENED = "reopened"
+"""The kind of the notice that ``ReopenRun`` leaves, at position -1: its data is the ``seq`` of the last record that was
+kept, or -1. The numbers of records behind it will be used again."""
+
+DELIVERED = "delivered"
+"""The kind of the notice that a run by delivery was handed to somebody, at position -1; its part is ``delivery``, its
+number the epoch; its data is JSON that servers make and read."""
+RETURNED = "returned"
+"""The same for one that its holder has given back."""
+
+SKIPPED = "skipped"
+"""The kind of the notice that a class workflow has ended without running a step, at position -1. Its part is the epoch
+(a retry may run the step after all), its number the step's; its data is ``{"name", "position"}``, the position of the
+next command."""
+
+STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED, DELIVERED, RETURNED, SKIPPED})
+"""The kinds of notices that stay. Those that stores leave themselves have the part ``""``, in which nobody else tells
+anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What is new of a run, all read at one moment."""
+
+    run: Run
+    records: Sequence[Record]
+    """Those behind the given ``seq``, oldest first."""
+    notices: Sequence[tuple[int, Notice]]
+    """Those behind the given id, oldest first, with their ids."""

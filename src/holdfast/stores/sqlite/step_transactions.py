@@ -1,0 +1,243 @@
+# ruff: noqa: D102 - what the methods are for is said once, in the base class
+"""Transactional steps on SQLite: a connection of its own for each attempt, on the store's own file.
+
+The transaction begins with the file's only write lock, and keeps it: nobody else can write until it ends, and so
+nobody can take the run away. The fence is looked at once, at the beginning. Steps of one process take turns.
+
+**Guards.** ``BEGIN``, ``COMMIT`` and ``ROLLBACK`` are refused by SQLite itself, which asks an *authorizer* before it
+prepares a statement: whichever way the step finds to say them, including Python's own implicit commits. Savepoints are
+the step's own affair.
+
+A step that was given up may still be running in its thread. What it executes just then is interrupted, and whatever it
+wants to execute after that is refused: outside of a transaction, SQLite would commit it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from holdfast.core.records import Attempt
+from holdfast.errors import StepFailed, StoreUnavailable
+from holdfast.stores import rules
+from holdfast.stores.operations import Run, Verdict
+from holdfast.stores.sqlite import statements as sql
+from holdfast.stores.sqlite.connections import PATIENCE, check_version, open_for_step, patiently
+from holdfast.stores.sqlite.errors import store_error
+from holdfast.stores.step_transactions import StepTransaction, ended_by_itself, refused
+
+_NAP = 0.001
+_NESTED = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
+
+
+class StepCursor(sqlite3.Cursor):
+    """Says in words what SQLite has not authorized."""
+
+    def execute(self, *args: Any) -> StepCursor:
+        """As always."""
+        with cast(StepConnection, self.connection).explained():
+            return super().execute(*args)
+
+    def executemany(self, *args: Any) -> StepCursor:
+        """As always."""
+        with cast(StepConnection, self.connection).explained():
+            return super().executemany(*args)
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        """Refused: it begins with a commit."""
+        raise refused("executescript()", "Execute the statements one by one.")
+
+
+class StepConnection(sqlite3.Connection):
+    """What a step is handed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.in_use = threading.Lock()
+        """Held while a statement is executed."""
+
+    is_over = False
+    """Its attempt was given up."""
+    denied = ""
+    """The last word that was not authorized."""
+
+    def cursor(self, factory: Any = StepCursor) -> Any:
+        """As always."""
+        return super().cursor(factory)
+
+    def execute(self, *args: Any) -> Any:
+        """As always."""
+        return self.cursor().execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        """As always."""
+        return self.cursor().executemany(*args)
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        """Refused: it begins with a commit."""
+        raise refused("connection.executescript()", "Execute the statements one by one.")
+
+    @contextlib.contextmanager
+    def explained(self) -> Generator[None]:
+        """Statements are executed here, one at a time."""
+        with self.in_use:
+            if self.is_over:
+                raise StepFailed("this attempt of the step is over, and so is its transaction", "")
+            self.denied = ""
+            yield from self._explained()
+
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if self.denied:
+                raise refused(self.denied, _NESTED) from error
+            raise
+
+    def authorize(self, action: int, what: str | None, *_: Any) -> int:
+        """What SQLite asks before it prepares a statement."""
+        if action != sqlite3.SQLITE_TRANSACTION:
+            return sqlite3.SQLITE_OK
+        self.denied = what or ""
+        return sqlite3.SQLITE_DENY
+
+    def commit(self) -> NoReturn:
+        """Refused."""
+        raise refused("connection.commit()")
+
+    def rollback(self) -> NoReturn:
+        """Refused."""
+        raise refused("connection.rollback()", _NESTED)
+
+    def close(self) -> NoReturn:
+        """Refused."""
+        raise refused("connection.close()")
+
+    def __enter__(self) -> NoReturn:
+        """Refused."""
+        raise refused("`with connection:`", _NESTED)
+
+    def __del__(self) -> None:
+        """Whoever was given up in a thread may be the last to have it."""
+        self.really_close()
+
+    def really_close(self) -> None:
+        """Close it."""
+        super().close()
+
+
+class SqliteStepTransaction(StepTransaction):
+    """The transaction of one attempt."""
+
+    connection: StepConnection
+
+    def __init__(
+        self,
+        connection: StepConnection,
+        path: Path,
+        run: Run,
+        attempt: Attempt,
+        over: Callable[[], None],
+        find_out: Callable[[], Awaitable[Verdict]],
+    ) -> None:
+        self.connection = connection
+        self._path = path
+        self._run = run
+        self._attempt = attempt
+        self._over = over
+        self._find_out = find_out
+        self._was_tried = False
+
+    @property
+    def is_lost(self) -> bool:
+        # Errors such as a full disk make SQLite roll back by itself.
+        return not self.connection.in_transaction
+
+    async def commit(self, outcome: bytes) -> Verdict:
+        if self._was_tried:
+            return await self._find_out()
+        self._was_tried = True
+        if self.is_lost:
+            await self.roll_back()
+            raise ended_by_itself(self._attempt.name)
+        try:
+            await asyncio.to_thread(self._commit, outcome)
+        except asyncio.CancelledError:
+            self._end()  # the thread goes on
+            raise
+        except sqlite3.DatabaseError as error:
+            await self.roll_back()
+            if isinstance(error, sqlite3.IntegrityError):
+                raise  # a constraint that is looked at only now
+            raise StoreUnavailable(str(store_error(error, self._path))) from error
+        await self.roll_back()
+        return Verdict.DONE
+
+    def _commit(self, outcome: bytes) -> None:
+        connection, attempt = self.connection, self._attempt
+        connection.set_authorizer(None)
+        row = (self._run.key, attempt.position, attempt.attempt, attempt.at, attempt.name, outcome)
+        connection.execute(sql.KEEP_OUTCOME, row)
+        connection.execute("COMMIT")
+
+    async def roll_back(self) -> None:
+        self._roll_back()
+        self.connection.really_close()
+        self._end()
+
+    async def abandon(self) -> None:
+        try:
+            await asyncio.to_thread(self._abandon)
+        finally:
+            self._end()
+
+    def _abandon(self) -> None:
+        connection = self.connection
+        connection.is_over = True
+        deadline = time.monotonic() + PATIENCE
+        while not connection.in_use.acquire(timeout=_NAP):
+            connection.interrupt()
+            if time.monotonic() > deadline:
+                return  # it is closed when the thread lets go of it
+        try:
+            self._roll_back()
+        finally:
+            connection.in_use.release()
+
+    def _roll_back(self) -> None:
+        connection = self.connection
+        with contextlib.suppress(sqlite3.Error):  # to close it does the same
+            connection.set_authorizer(None)
+            if connection.in_transaction:
+                sqlite3.Cursor(connection).execute("ROLLBACK")
+
+    def _end(self) -> None:
+        over, self._over = self._over, _nothing
+        over()
+
+
+def begin(path: Path, run: Run) -> StepConnection | None:
+    """A connection with an open transaction that lets nobody else write, if the run is still held. Blocking."""
+    connection = open_for_step(path, StepConnection)
+    try:
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        check_version(connection, path)
+        rows = connection.execute(sql.FENCE, (run.key,)).fetchall()
+        if any(rules.holds(row[3], row[2], run.epoch) for row in rows):
+            connection.set_authorizer(connection.authorize)
+            return connection
+    except BaseException:
+        connection.really_close()
+        raise
+    connection.really_close()
+    return None
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,132 @@
+"""The way to a Temporal server, for clients and workers alike: both must write and read payloads in the same way.
+
+**Encryption.** With it, whatever a run records is unreadable to Temporal and its Web UI: arguments, results, errors,
+signals, questions. What is not: the names of workflows, steps and signals, ids, tags, and times.
+
+**Warnings.** The SDK prints those of its core, between whatever a program prints. Here they go to Python's logging,
+unless somebody has set the SDK's default runtime before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.converter import (
+    DataConverter,
+    DefaultFailureConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    PayloadCodec,
+)
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+from temporalio.service import TLSConfig
+
+from holdfast.codec import AesEncryption, Encryption
+from holdfast.errors import UsageError
+from holdfast.stores.temporal.errors import translating, unreachable
+from holdfast.stores.temporal.history import ENCRYPTED
+from holdfast.stores.temporal.payload_storage import external, storage_at
+from holdfast.stores.temporal.targets import Target
+
+_ENCODING = "encoding"
+_PATIENCE = timedelta(seconds=10)
+
+
+class EncryptionCodec(PayloadCodec):
+    """Encrypts whole payloads, with what is noted on them."""
+
+    def __init__(self, encryption: Encryption) -> None:
+        self._encryption = encryption
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """What Temporal gets."""
+        return [
+            Payload(
+                metadata={_ENCODING: ENCRYPTED},
+                data=self._encryption.encrypt(payload.SerializeToString(deterministic=True)),
+            )
+            for payload in payloads
+        ]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """What it was made of; what was not encrypted (by other means, or before) stays as it is."""
+        return [
+            Payload.FromString(self._encryption.decrypt(payload.data))
+            if payload.metadata.get(_ENCODING) == ENCRYPTED
+            else payload
+            for payload in payloads
+        ]
+
+
+def converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
+    """How values become payloads on the way to this server."""
+    return DataConverter(
+        payload_codec=None if encryption is None else EncryptionCodec(encryption),
+        failure_converter_class=(
+            # Messages of exceptions tell about values: they are to be as unreadable as these.
+            DefaultFailureConverter if encryption is None else DefaultFailureConverterWithEncodedAttributes
+        ),
+        external_storage=external(storage_at(target.payloads)) if target.payloads else None,
+    )
+
+
+async def connect(target: Target, *, encryption: Encryption | None = None, identity: str | None = None) -> Client:
+    """A client of the SDK's, for this namespace, once it is known that the namespace is there.
+
+    What is recorded is encrypted by ``encryption``, else with the keys in the environment, if there are any. Raises
+    ``StoreUnavailable`` when the server cannot be reached, and ``StoreError`` when it does not let us in, or has
+    no such namespace. ``identity`` is how others see us there.
+    """
+    tls = await asyncio.to_thread(_tls, target)
+    _warn_by_logging()
+    try:
+        client = await Client.connect(
+            target.address,
+            namespace=target.namespace,
+            api_key=target.api_key or None,
+            tls=tls,
+            data_converter=converter(target, encryption or AesEncryption.from_environment()),
+            identity=identity,
+            connect_timeout=_PATIENCE,
+        )
+    except RuntimeError as error:
+        raise unreachable(error, target) from error
+    with translating(target):
+        asked = DescribeNamespaceRequest(namespace=target.namespace)
+        await client.workflow_service.describe_namespace(asked, retry=False, timeout=_PATIENCE)
+    return client
+
+
+@cache
+def _warn_by_logging() -> None:
+    warnings = LoggingConfig(LoggingConfig.default.filter, LogForwardingConfig(logging.getLogger("temporalio")))
+    with suppress(RuntimeError):  # there is one already
+        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=warnings)))
+
+
+def _tls(target: Target) -> TLSConfig | bool:
+    if not target.tls:
+        return False
+    return TLSConfig(
+        server_root_ca_cert=_file(target.tls_ca, "tls_ca"),
+        domain=target.server_name or None,
+        client_cert=_file(target.tls_cert, "tls_cert"),
+        client_private_key=_file(target.tls_key, "tls_key"),
+    )
+
+
+def _file(path: str, option: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"{option}={path}: the file cannot be read ({error.strerror})") from None

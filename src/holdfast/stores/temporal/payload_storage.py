@@ -1,0 +1,182 @@
+"""Where payloads are kept that are too large for a history.
+
+Temporal refuses payloads of more than 2 MB, and histories of more than 50 MB. So those over ``LARGE`` bytes can be kept
+elsewhere, and the history holds a reference: ``?payloads=`` in the URL says where. That may be a folder which all
+workers and clients share. Or a URL, ``s3://bucket/runs`` say, for whose scheme a package that is installed offers a
+storage, under the entry point group ``holdfast.payload_storages``: a function from the URL to a ``PayloadStorage``.
+
+What is kept has the hash of its content as its key: it is written once, never changed, and checked when it is read.
+Nothing is ever removed here, since only Temporal knows when a history goes; whoever runs the storage lets things expire
+that are older than the namespace's retention and the longest run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import cast
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import (
+    ExternalStorage,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+
+from holdfast.errors import StoreCorrupt, StoreError, UsageError
+
+LARGE = 256 * 1024
+"""Payloads of so many bytes are kept apart."""
+GROUP = "holdfast.payload_storages"
+"""The entry points of packages that offer a storage: their names are schemes of URLs."""
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class PayloadStorage(ABC):
+    """Keeps bytes under keys. Keys are 64 hexadecimal digits; what is under one never changes."""
+
+    @abstractmethod
+    async def put(self, key: str, data: bytes) -> None:
+        """Keep this, durably. What is there already under the key is the same."""
+
+    @abstractmethod
+    async def get(self, key: str) -> bytes | None:
+        """What is kept under a key; ``None`` if there is nothing."""
+
+
+class FolderStorage(PayloadStorage):
+    """A folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder).expanduser().absolute()
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write a file under another name, and give it its own when it is whole."""
+        await asyncio.to_thread(self._write, key, data)
+
+    async def get(self, key: str) -> bytes | None:
+        """Read the file."""
+        return await asyncio.to_thread(self._read, key)
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise StoreCorrupt(
+                f"{key[:80]!r} is no key of a payload in {self._folder}: somebody has changed the reference"
+            )
+        return self._folder / key[:2] / key[2:]
+
+    def _write(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        try:
+            if path.exists():
+                return
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(draft, path)
+            except BaseException:
+                Path(draft).unlink(missing_ok=True)
+                raise
+            _settle(path.parent)
+            _settle(self._folder)
+        except OSError as error:
+            raise StoreError(
+                f"a payload of {len(data):,} bytes cannot be kept in {self._folder} ({error}): check that the folder "
+                f"of `?payloads=` is there, may be written to, and has room"
+            ) from error
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def _settle(folder: Path) -> None:
+    """Make sure that the names in a folder outlive a power cut, where the system knows how."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _Driver(StorageDriver):
+    """A storage, as the SDK wants it."""
+
+    def __init__(self, storage: PayloadStorage) -> None:
+        self._storage = storage
+
+    def name(self) -> str:
+        return "holdfast"
+
+    def type(self) -> str:
+        return "holdfast.content-addressed"
+
+    async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
+        return list(await asyncio.gather(*(self._put(payload) for payload in payloads)))
+
+    async def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
+    ) -> list[Payload]:
+        return list(await asyncio.gather(*(self._get(claim) for claim in claims)))
+
+    async def _put(self, payload: Payload) -> StorageDriverClaim:
+        data = payload.SerializeToString(deterministic=True)
+        key = hashlib.sha256(data).hexdigest()
+        await self._storage.put(key, data)
+        return StorageDriverClaim({"key": key})
+
+    async def _get(self, claim: StorageDriverClaim) -> Payload:
+        key = claim.claim_data.get("key", "")
+        if not _KEY.fullmatch(key):
+            raise StoreCorrupt(f"a history refers to a payload that is kept apart under no proper key ({key[:80]!r})")
+        data = await self._storage.get(key)
+        if data is None:
+            raise StoreCorrupt(
+                f"a payload that a history refers to is not where large payloads are kept (key {key}): it was removed, "
+                f"or `?payloads=` names another place than when it was written"
+            )
+        if hashlib.sha256(data).hexdigest() != key:
+            raise StoreCorrupt(f"a payload that is kept apart was changed since it was written (key {key})")
+        return Payload.FromString(data)
+
+
+def storage_at(place: str) -> PayloadStorage:
+    """The storage that ``?payloads=`` names. Raises ``UsageError``."""
+    scheme, separator, rest = place.partition("://")
+    if not separator or scheme == "file":
+        return FolderStorage(rest if separator else place)
+    offered = entry_points(group=GROUP, name=scheme)
+    if not offered:
+        raise UsageError(
+            f"payloads={scheme}://…: no package that is installed offers a storage for {scheme}:// (entry point group "
+            f"{GROUP!r}). Name a folder, or write a holdfast.stores.temporal.payload_storage.PayloadStorage: see "
+            f"docs/temporal.md"
+        )
+    make = cast("Callable[[str], object]", next(iter(offered)).load())
+    storage = make(place)
+    if not isinstance(storage, PayloadStorage):
+        raise UsageError(f"payloads={scheme}://…: {make!r} gave a {type(storage).__name__}, which is no PayloadStorage")
+    return storage
+
+
+def external(storage: PayloadStorage) -> ExternalStorage:
+    """The same, for the SDK's data converter."""
+    return ExternalStorage(drivers=[_Driver(storage)], payload_size_threshold=LARGE)

@@ -1,0 +1,112 @@
+"""What the runs and the steps of one engine share in its process: the code, the settings, and who is at work on what.
+
+Workflow code runs in threads of Temporal's workers, steps on the event loop of the program. Here they meet: a run puts
+down the command that it has begun, and the activity that is to carry it out, if it comes to the same process, picks it
+up, arguments and all. Whatever is put down here can be made again from the history (see ``recalling``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.codec import LARGEST
+from holdfast.core.commands import Command
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.errors import UsageError
+from holdfast.run_log import RunLog
+from holdfast.stores.operations import Run
+from holdfast.stores.served_versions import served_name
+from holdfast.stores.temporal.run_memo import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the engine uses Temporal."""
+
+    heartbeat: float = 5.0
+    """Seconds without a heartbeat after which an activity is taken to be lost with its worker."""
+    max_value: int = LARGEST
+    continue_after: int | None = None
+    """Events in its history after which a run continues as new, if Temporal does not suggest it before."""
+
+
+class Open(NamedTuple):
+    """A command that has been begun."""
+
+    command: Command
+    run: Run
+    budgets: tuple[Owner, ...] = ()
+    """Those that the run is under, the nearest first."""
+
+
+@dataclass
+class Site:
+    """Shared by all runs and steps of an engine."""
+
+    definitions: Mapping[str, WorkflowDefinition]
+    settings: Settings
+    serve_too: Callable[[str], None] = lambda _: None
+    """A run was started in this task queue; called from any thread."""
+    refuse_limits: Callable[[str, str], None] = lambda _, __: None
+    """Raises ``UsageError`` if a queue has limits, which nobody would keep; the second text says what is in it."""
+    run_log: RunLog = field(default_factory=lambda: RunLog(is_encrypted=True))
+    _open: dict[str, dict[int, Open]] = field(default_factory=dict[str, dict[int, Open]])
+    _at_work: dict[tuple[str, int], Callable[[], None]] = field(
+        default_factory=dict[tuple[str, int], Callable[[], None]]
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def definition(self, workflow: str, version: str) -> WorkflowDefinition:
+        """The code of a workflow."""
+        found = self.definitions.get(served_name(workflow, version))
+        if found is None:
+            known = ", ".join(self.definitions) or "none"
+            raise UsageError(
+                f"a run of workflow {served_name(workflow, version)!r} has come to a worker that has no such workflow "
+                f"(known: {known}). It goes on when a worker that has it polls its task queue."
+            )
+        return found
+
+    # Commands, by Temporal's run id of their execution
+
+    def put_down(self, execution: str, begun: Open) -> None:
+        """A run has begun this command."""
+        with self._lock:
+            self._open.setdefault(execution, {})[begun.command.position] = begun
+
+    def find(self, execution: str, position: int) -> Open | None:
+        """The command at this position, if its run is in memory here."""
+        with self._lock:
+            return self._open.get(execution, {}).get(position)
+
+    def take_away(self, execution: str, position: int | None = None) -> None:
+        """A command (or, without a position, a whole run) is over, or leaves memory."""
+        with self._lock:
+            if position is None:
+                self._open.pop(execution, None)
+            elif (known := self._open.get(execution)) is not None:
+                known.pop(position, None)
+                if not known:
+                    del self._open[execution]
+
+    # Steps at work
+
+    def begin(self, execution: str, position: int, stop: Callable[[], None]) -> None:
+        """A step is at work here; ``stop`` tells it that nobody wants its outcome, from any thread."""
+        with self._lock:
+            self._at_work[execution, position] = stop
+
+    def end(self, execution: str, position: int) -> None:
+        """It is not any more."""
+        with self._lock:
+            self._at_work.pop((execution, position), None)
+
+    def stop(self, execution: str, position: int) -> None:
+        """Nobody wants the outcome of a step: tell it at once, if it is at work here. Else Temporal does, in time."""
+        with self._lock:
+            stop = self._at_work.get((execution, position))
+        if stop is not None:
+            stop()

@@ -1,0 +1,86 @@
+"""The one class that Temporal's workers know, whatever the workflow: it hands everything to the run that it holds.
+
+It runs outside the SDK's sandbox. The user's code runs on a loop that refuses what cannot be replayed (``core.loop``),
+and Holdfast's own code between the two does nothing else than what ``holding`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.worker import Interceptor, WorkflowInboundInterceptor, WorkflowInterceptorClassInput
+
+from holdfast.stores.temporal import identifiers
+from holdfast.temporal.engine_context import Site
+from holdfast.temporal.live_run import HeldRun
+
+_SITE = "holdfast_site"
+
+
+class SiteInterceptor(Interceptor):
+    """Lets the workflows of a worker find what they share with the rest of its engine."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        """Hand the site in; nothing is intercepted."""
+        cast(Any, input).unsafe_extern_functions[_SITE] = lambda: self._site
+        return None
+
+
+@workflow.defn(dynamic=True, sandboxed=False)
+class RunWorkflow:
+    """A run of any workflow."""
+
+    def __init__(self) -> None:
+        self._held: HeldRun | None = None
+        self._early: list[tuple[str, Sequence[RawValue]]] = []
+        """Signals that came before the run was there to hear them."""
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> RawValue:
+        """From the beginning of an execution to its end."""
+        site: Site = cast(Any, workflow).extern_functions()[_SITE]()
+        self._held = HeldRun(site, args)
+        early, self._early = self._early, []
+        for name, values in early:
+            self._held.signalled(name, values)
+        return await self._held.execute()
+
+    @workflow.signal(dynamic=True)
+    def signalled(self, name: str, args: Sequence[RawValue]) -> None:
+        """A signal has come."""
+        if self._held is None:
+            self._early.append((name, args))
+        else:
+            self._held.signalled(name, args)
+
+    @workflow.update(dynamic=True)
+    async def updated(self, name: str, args: Sequence[RawValue]) -> bool:
+        """A step of the run asks for a change of it."""
+        info = workflow.current_update_info()
+        await workflow.wait_condition(lambda: self._held is not None)
+        assert self._held is not None
+        assert info is not None
+        return await self._held.update(info.id, name, args)
+
+    @workflow.query(name=identifiers.STATUS, description="What the run is doing")
+    def status(self) -> dict[str, Any]:
+        """What the run is doing."""
+        return {"state": "pending"} if self._held is None else self._held.status()
+
+    @workflow.query(name=identifiers.PLAN, description="The agent's plan, if it has one")
+    def plan(self) -> list[Any]:
+        """The agent's plan."""
+        return [] if self._held is None else self._held.plan()
+
+    @workflow.query(name=identifiers.JOURNAL, description="The records that the code has seen, in short")
+    def journal(self) -> dict[str, Any]:
+        """The records that the code has seen."""
+        return {} if self._held is None else self._held.journal()

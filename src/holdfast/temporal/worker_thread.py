@@ -1,0 +1,213 @@
+"""The thread in which Temporal's workers live.
+
+A worker that does not answer is taken to be dead. So the workers have an event loop and a thread of their own: a step
+that blocks the program's loop for a while costs the program time, and nobody his work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from holdfast.stores.temporal import identifiers
+from holdfast.temporal.activities import Activities
+from holdfast.temporal.engine_context import Site
+from holdfast.temporal.entity_workflows import KEEPERS
+from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
+
+log = logging.getLogger("holdfast.engine")
+
+T = TypeVar("T")
+
+AGAIN_AFTER = 5.0
+"""Seconds after which there is another worker in the place of one that has failed."""
+
+STICKY = timedelta(seconds=2)
+"""How long a workflow task waits for the worker that had the last one, before anybody may have it."""
+
+POLLERS = 20
+"""Requests for work of each kind that are open at a time, over all task queues; each has 2 to 5."""
+
+LONGEST = timedelta(hours=1)
+"""How long the SDK lets activities end by themselves; it is told long before (see ``stop``)."""
+
+
+class WorkerThread:
+    """Workers for any number of task queues, in a thread.
+
+    Args:
+        site: what their runs and steps share.
+        connect: the way to Temporal, to be gone in the thread.
+        activities: makes the activities, once there is a connection.
+        concurrency: how many runs may be in memory, and how many steps at work, for each task queue.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        connect: Callable[[], Coroutine[Any, Any, Client]],
+        activities: Callable[[Client], Activities],
+        concurrency: int,
+    ) -> None:
+        self._site = site
+        self._connect = connect
+        self._make_activities = activities
+        self._concurrency = concurrency
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Client | None = None
+        self._activities: Activities | None = None
+        self._workers: dict[str, Worker] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Begin the thread, and connect. Raises what keeps it from connecting."""
+        begun: Future[None] = Future()
+        self._thread = threading.Thread(target=self._live, args=(begun,), name="holdfast-temporal", daemon=True)
+        self._thread.start()
+        await asyncio.wrap_future(begun)
+
+    def _live(self, begun: Future[None]) -> None:
+        with asyncio.Runner() as runner:  # which cancels what is left in the end, such as waits for other runs
+            self._loop = runner.get_loop()
+            runner.run(self._begin(begun))
+            if begun.exception() is None:
+                self._loop.run_forever()
+
+    async def _begin(self, begun: Future[None]) -> None:
+        try:
+            self._client = await self._connect()
+            self._activities = self._make_activities(self._client)
+        except BaseException as error:
+            begun.set_exception(error)
+        else:
+            begun.set_result(None)
+
+    async def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Await something in the thread."""
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, self._loop))
+
+    async def serve(self, task_queues: Iterable[str]) -> None:
+        """Poll these task queues, too."""
+        new = [name for name in task_queues if name not in self._workers]
+        if new:
+            await self.run(self._serve(new))
+
+    async def serve_keepers(self) -> None:
+        """Poll the task queue of what is kept for many runs, too."""
+        if identifiers.KEEPERS not in self._workers:
+            await self.run(self._serve([identifiers.KEEPERS], KEEPERS))
+
+    @property
+    def task_queues(self) -> list[str]:
+        """Those that are polled."""
+        return list(self._workers)
+
+    def serve_soon(self, task_queue: str) -> None:
+        """The same, without waiting for it; called from any thread."""
+        if task_queue not in self._workers and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._serve_again, task_queue, (RunWorkflow,))
+
+    async def _serve(self, task_queues: list[str], workflows: Sequence[type] = (RunWorkflow,)) -> None:
+        assert self._client is not None
+        assert self._activities is not None
+        heartbeat = timedelta(seconds=self._site.settings.heartbeat)
+        pollers = max(2, min(5, POLLERS // (len(self._workers) + len(task_queues))))
+        for name in task_queues:
+            if name in self._workers or self._is_stopping:
+                continue
+            worker = self._workers[name] = Worker(
+                self._client,
+                task_queue=name,
+                workflows=workflows,
+                activities=[self._activities.carry_out],
+                workflow_runner=UnsandboxedWorkflowRunner(),
+                interceptors=[SiteInterceptor(self._site)],
+                max_cached_workflows=self._concurrency,
+                max_concurrent_activities=self._concurrency,
+                max_concurrent_workflow_task_polls=pollers,
+                max_concurrent_activity_task_polls=pollers,
+                sticky_queue_schedule_to_start_timeout=STICKY,
+                max_heartbeat_throttle_interval=heartbeat / 5,
+                default_heartbeat_throttle_interval=heartbeat / 5,
+                graceful_shutdown_timeout=LONGEST,
+            )
+            _let_turns_take_their_time(worker)
+            task = asyncio.create_task(worker.run(), name=f"holdfast-temporal {name}")
+            self._running.add(task)
+            task.add_done_callback(partial(self._ended, name, workflows))
+
+    def _ended(self, name: str, workflows: Sequence[type], task: asyncio.Task[None]) -> None:
+        """A worker has stopped. If that was not our doing, there is another one after a while."""
+        self._running.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("Temporal's worker for task queue %r has stopped; a new one follows: %s", name, error, exc_info=error)
+        self._workers.pop(name, None)
+        if self._loop is not None and not self._is_stopping:
+            self._loop.call_later(AGAIN_AFTER, self._serve_again, name, workflows)
+
+    def _serve_again(self, name: str, workflows: Sequence[type]) -> None:
+        serving = asyncio.get_running_loop().create_task(self._serve([name], workflows))
+        self._running.add(serving)
+        serving.add_done_callback(partial(self._ended, name, workflows))
+
+    @property
+    def at_work(self) -> int:
+        """How many steps are at work here."""
+        return 0 if self._activities is None else self._activities.at_work
+
+    async def stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
+        """Take nothing more. Steps at work get ``grace`` seconds to end; then they are handed over."""
+        if self._loop is None or self._loop.is_closed() or self._client is None:
+            return
+        await self.run(self._stop(grace, is_hurried))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        assert self._thread is not None
+        await asyncio.to_thread(self._thread.join)
+
+    async def _stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
+        self._is_stopping = True
+        keepers = self._workers.pop(identifiers.KEEPERS, None)  # the last to go: steps may ask them until their end
+        stopping = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
+        until = asyncio.get_running_loop().time() + grace
+        while asyncio.get_running_loop().time() < until:
+            if not self.at_work or is_hurried():
+                break
+            await asyncio.sleep(0.02)
+        if self._activities is not None:
+            self._activities.hand_over()
+        if stopping:
+            await asyncio.wait(stopping)
+        if keepers is not None:
+            await keepers.shutdown()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def abandon(self) -> None:
+        """Let go without waiting: the process ends, or the program's loop is gone."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._stop(0.0, lambda: True), loop)
+
+
+def _let_turns_take_their_time(worker: Worker) -> None:
+    """Do without the SDK's limit of 2 s for a turn: to replay what a long run brings along may take longer.
+
+    Its ``debug_mode`` would do that, too, but also have workflow code run in the thread that heartbeats come from: one
+    slow run would take all steps at work here away from their worker.
+    """
+    inner: Any = getattr(worker, "_workflow_worker", None)
+    if inner is not None:
+        inner._deadlock_timeout_seconds = None

@@ -1,0 +1,84 @@
+"""What is written in workflow code that does not replay, found in the source of its functions.
+
+``holdfast check`` reads files in the same way; here there are function objects, which know what their names mean.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType
+from typing import NamedTuple
+
+from holdfast.checking.scopes import Scope, Scopes
+from holdfast.checking.syntax_checks import OrderReader
+
+
+class Finding(NamedTuple):
+    """Something that is written in a function."""
+
+    kind: str
+    what: str
+    place: str
+
+
+def read_source(function: FunctionType) -> list[Finding]:
+    """The findings in a function's source; none where there is no source."""
+    try:
+        tree, first = _lambda_tree(function) if function.__name__ == "<lambda>" else _tree(function)
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return []
+    scopes = Scopes(tree)
+    file, name = function.__code__.co_filename, function.__name__
+    return [
+        Finding(found.kind, found.what, f"{file}:{first + found.node.lineno - 1} in {name}")
+        for found in OrderReader(_Function(function), scopes.parents).read(_walk(tree, scopes.module, scopes))
+    ]
+
+
+def _tree(function: FunctionType) -> tuple[ast.Module, int]:
+    """A function's syntax tree, and the line in its file that is line 1 of the tree."""
+    lines, first = inspect.getsourcelines(function)
+    return ast.parse(textwrap.dedent("".join(lines))), first
+
+
+def _lambda_tree(function: FunctionType) -> tuple[ast.Module, int]:
+    """The same for a ``lambda``, whose lines alone are seldom whole: as a rule it is an argument of a decorator."""
+    lines, _ = inspect.findsource(function)
+    line = function.__code__.co_firstlineno
+    found = [
+        node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda) and node.lineno == line
+    ]
+    return ast.Module([ast.Expr(one) for one in found], []), 1
+
+
+def _walk(node: ast.AST, scope: Scope, scopes: Scopes) -> Iterator[tuple[ast.AST, Scope]]:
+    """All nodes, each with its scope; the functions inside the function, too, since nothing else reads them."""
+    yield node, scope
+    inside = scopes.by_node.get(node, scope)
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, inside, scopes)
+
+
+class _Function:
+    """What a function object tells of the names that its code does not bind."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._function = function
+
+    def outlives(self, name: str, scope: Scope) -> bool:
+        """Whether a name belongs to its module, or to a function around it."""
+        owner = scope.owner(name)
+        if owner is not None and owner.parent is not None:
+            return False
+        return name in self._function.__globals__ or name in self._function.__code__.co_freevars
+
+    def is_container(self, name: str, scope: Scope) -> bool:
+        """Something has gone wrong already: whatever may be one is a suspect."""
+        return True
+
+    def is_set(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether a variable of its module is a set."""
+        return isinstance(node, ast.Name) and isinstance(self._function.__globals__.get(node.id), set | frozenset)

@@ -1,0 +1,180 @@
+"""What workflow code asked for, kept while it asks.
+
+The engine does not keep the arguments of a step (the journal grows by outcomes alone), so a step that is called with
+other arguments on replay than it was recorded with goes unnoticed in production. ``TracedExecution`` keeps them, as
+bytes, at the moment of the call: the argument may be changed afterwards. Of a child it keeps the inputs, and its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple
+
+from holdfast.authoring.introspection import hints_of
+from holdfast.codec import InputsCodec, codec_for
+from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.execution import Execution
+from holdfast.core.records import Kind, Record
+from holdfast.core.source_location import user_frame, waiting_at
+from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
+from holdfast.engine.run_approvals import ApprovalCall
+from holdfast.errors import CodecError, DefinitionError, InputError, RunParked
+
+
+class Issued(NamedTuple):
+    """A command that workflow code issued."""
+
+    kind: Kind
+    position: int
+    name: str
+    arguments: bytes | None
+    """The encoded arguments of the call of a step or of a workflow, or the question that is asked; ``None`` for
+    anything else."""
+    run_id: str = ""
+    """The run that the command starts, or waits for."""
+
+
+class Swallowed(NamedTuple):
+    """Code that caught ``RunParked`` when its run left memory, and did not let it pass."""
+
+    waited_at: str = ""
+    """Where it stood, if it then returned."""
+    went_on_at: str = ""
+    """Where it asked for something more, if it did."""
+
+
+class TracedExecution(Execution):
+    """A run in memory that keeps every command it issues, and every record it is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        main = self._main
+        self._main = lambda: self._watch(main())
+        self.issued: list[Issued] = []
+        self.issued_after: list[int] = []
+        """How many records had been delivered when each command was issued."""
+        self.swallowed: list[Swallowed] = []
+        self.calls: dict[int, StepDefinition] = {}
+        """The steps that were called, by position; compensations are steps."""
+        self.undoes: dict[int, int] = {}
+        """The position of the step that each compensation undoes, by its own."""
+        self._undoing = 0
+        self._undo.pop = partial(self._note_undone, self._undo.pop)
+        self.delivered: list[Record] = []
+        self.replayed = 0
+        """How many of the delivered records came from the journal."""
+
+    def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
+        """Keep the command, and issue it."""
+        if not self.loop.closing:
+            arguments, run_id, position = None, "", self.next_position
+            if isinstance(call, StepCall):
+                arguments = encode_arguments(call)
+                self.calls[position] = call.step
+            elif isinstance(call, ChildCall):
+                arguments, run_id = None if call.make is None else call.make(0.0).inputs, call.run_id
+            elif isinstance(call, ApprovalCall):
+                arguments = repr((call.id, call.question, call.time)).encode()
+            if kind is Kind.COMPENSATION:
+                self.undoes[position] = self._undoing
+            self.issued_after.append(len(self.delivered))
+            self.issued.append(Issued(kind, position, name, arguments, run_id))
+        return super().issue(kind, name, call)
+
+    def _note_undone(self, pop: Callable[[], tuple[Record, Any]]) -> tuple[Record, Any]:
+        record, call = pop()
+        self._undoing = record.position
+        return record, call
+
+    def deliver(self, record: Record, value: Any = UNREAD) -> None:
+        """Keep the record, and deliver it."""
+        self.delivered.append(record)
+        self.replayed += self.loop.replaying
+        super().deliver(record, value)
+
+    def leave(self) -> None:
+        """Leave memory, and notice who does not let that happen."""
+        places = {number: waiting_at(task.get_coro()) for number, task in self.loop.live_tasks.items()}
+        self._main_place = places.get(next(iter(places), 0), "")
+        self._notice_who_goes_on()
+        with warnings.catch_warnings():
+            # A task that goes on for ever is told of as a fault of the workflow, not in passing.
+            warnings.simplefilter("ignore", ResourceWarning)
+            super().leave()
+        self.swallowed += [Swallowed(place) for number in self.loop.swallowed if (place := places.get(number))]
+        self.swallowed = list(dict.fromkeys(self.swallowed))
+
+    async def _watch(self, main: Coroutine[Any, Any, Any]) -> Any:
+        value = await main
+        if self.loop.closing:
+            self.swallowed.append(Swallowed(self._main_place))
+        return value
+
+    def _notice_who_goes_on(self) -> None:
+        """From now on, whoever asks for something new has caught ``RunParked``, unless it is still being handled.
+
+        It is in a ``finally`` block, and in the ``__aexit__`` of a task group, which may ask for what they like. Once
+        the workflow's own code has ended (another exception took the place of ours), only the core asks.
+        """
+        for name in ("refused_command", "create_future", "create_task"):
+            method = getattr(self.loop, name)
+            setattr(self.loop, name, partial(self._asked_while_leaving, method))
+
+    def _asked_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.loop.closing and not self._settled and not _is_leaving(sys.exception()):
+            place = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            self.swallowed.append(Swallowed(went_on_at=place))
+        return method(*args, **kwargs)
+
+
+def _is_leaving(error: BaseException | None) -> bool:
+    """Whether ``RunParked`` is being handled, or was when this error came in its place."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, RunParked):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
+
+
+_codecs: dict[Callable[..., Any], InputsCodec | None] = {}
+
+
+def encode_arguments(call: StepCall) -> bytes:
+    """The arguments of a step's call as bytes that can be compared.
+
+    An argument that cannot be encoded (a step may be handed a live client: nothing of it is recorded) stands as its
+    type alone.
+    """
+    step, args, kwargs = call
+    if isinstance(step.function, partial):  # made for this one call, with arguments that a model has sent
+        return _encode_each(step, args, kwargs)
+    if step.function not in _codecs:
+        signature = inspect.signature(step.function)
+        try:
+            _codecs[step.function] = InputsCodec(step.name, signature, hints_of(step.function))
+        except DefinitionError:  # a parameter that is declared as a live client
+            _codecs[step.function] = None
+    codec = _codecs[step.function]
+    try:
+        return _encode_each(step, args, kwargs) if codec is None else codec.encode(args, kwargs)
+    except InputError:
+        return _encode_each(step, args, kwargs)
+
+
+def _encode_each(step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    anything = codec_for(Any)
+    parts: list[bytes] = []
+    for name, value in [*((str(at), value) for at, value in enumerate(args)), *sorted(kwargs.items())]:
+        try:
+            encoded = anything.encode(value, f"argument {name} of step {step.name!r}")
+        except CodecError:
+            encoded = f"<{type(value).__qualname__}>".encode()
+        parts.append(name.encode() + b"=" + encoded)
+    return b", ".join(parts)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.admission.rates import FINE, Rate, RateState, Taken, Unit
 from holdfast.admission.durations import duration_to_seconds, format_duration
+from holdfast.admission.rates import FINE, Rate, RateState, Taken, Unit
 from holdfast.errors import UsageError
 
 START = 1_763_000_000.0
@@ -62,15 +62,15 @@ def test_every_rate_can_be_read_back_from_its_text(most: int, window: float, uni
         ("", "say how many"),
         ("/min", "say how many"),
         ("100/", "say how many"),
-        ("100/ ", "how long?"),
+        ("100/ ", "is empty: give a duration"),
         ("-5/min", "say how many"),
         ("1.5/min", "How many is a whole number"),
         ("fast", "say how many"),
         ("5 apples/min", "'apples' cannot be counted. Give 'calls' or 'tokens'"),
-        ("5/fortnight", "'fortnight' is no unit. The units are s, min, hour, day and week"),
+        ("5/fortnight", "'fortnight' is not a unit. The units are s, min, hour, day and week"),
         ("5/month", "months differ in length"),
         ("5/15", "'15' lacks a number and a unit"),
-        ("5/0 s", "it must be longer than no time"),
+        ("5/0 s", "a duration is longer than zero"),
         ("0/min", "at least 1 must be allowed"),
     ],
 )

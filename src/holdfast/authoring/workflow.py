@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
-from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.durations import Duration, declared_seconds, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.authoring.children import call_child, start_child
@@ -128,7 +128,7 @@ class Workflow(Generic[P, R]):
             debounce: with ``dedup``, how long to wait whether another start comes: until the run begins, each start
                 puts its own inputs into it, and begins to wait anew. Seconds, a ``timedelta``, or words: ``5 s``.
             debounce_most: how long the run may be put off in all; without end unless given.
-            delay: seconds before it may begin.
+            delay: how long before it may begin: seconds, a ``timedelta``, or text such as ``15 min``.
             priority: higher goes first among the runs that are due.
             tags: words to find it by, in addition to the workflow's own.
             new: never join an orphaned run with equal inputs, but start another.
@@ -144,7 +144,7 @@ class Workflow(Generic[P, R]):
             dedup=dedup,
             debounce=debounce,
             debounce_most=debounce_most,
-            delay=declared_seconds(delay, "delay") or 0.0,
+            delay=0.0 if delay is None else duration_to_seconds(delay, "delay"),
             priority=priority,
             tags=tags,
             new=new,

@@ -110,7 +110,7 @@ class Client(WithoutLoop):
         dedup: str | int | None = None,
         debounce: Duration | None = None,
         debounce_most: Duration | None = None,
-        delay: float = 0.0,
+        delay: Duration = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
         budget: Budget | None = None,

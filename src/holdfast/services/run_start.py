@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.admission.durations import MAX_DURATION_S, Duration
+from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
@@ -66,7 +66,7 @@ def start_options(
     id: str | None = None,
     queue: str | Queue | None = None,
     key: str | int | None = None,
-    delay: float = 0.0,
+    delay: Duration = 0.0,
     priority: int = 0,
     tags: Collection[str] = (),
     new: bool = False,
@@ -90,12 +90,13 @@ def start_options(
         )
     if joins is not None and new:
         raise UsageError(f"{where}new=True starts another run, and dedup={dedup!r} joins the one that is there: choose")
-    puts_off, most = checked_debounce(debounce, debounce_most, dedup=joins, delay=delay, where=where)
+    delay_s = duration_to_seconds(delay, f"{where}delay", may_be_zero=True)
+    puts_off, most = checked_debounce(debounce, debounce_most, dedup=joins, delay=delay_s, where=where)
     return StartOptions(
         id=id,
         queue=queue,
         key=checked_text(key, "key", where),
-        delay=_checked_delay(delay, where),
+        delay=delay_s,
         priority=checked_priority(priority, where),
         tags=tuple(tags),
         new=new,
@@ -204,13 +205,6 @@ def checked_priority(given: int, where: str) -> int:
             f"{where}priority={given!r} must be a whole number, from {-HIGHEST_PRIORITY:,} to {HIGHEST_PRIORITY:,}: "
             f"the higher goes first"
         )
-    return given
-
-
-def _checked_delay(given: float, where: str) -> float:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not is_number or not 0 <= given <= MAX_DURATION_S:  # also false for NaN
-        raise UsageError(f"{where}delay={given!r} must be a number of seconds, 0 or more, and below a thousand years")
     return given
 
 

@@ -23,8 +23,9 @@ TWO_VALUES = {Ints: [1, 2], Floats: [1.0, 2.0], Texts: ["1", "2"], Blobs: [b"1",
 
 def all_statements() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in vars(SQL).items():
-        if isinstance(value, str) and name.isupper():
+    for name in filter(str.isupper, dir(SQL)):
+        value = getattr(SQL, name)
+        if isinstance(value, str):
             found[name] = value
         elif name in ("LIST_BY", "HOW_MANY"):
             found.update({f"{name}.{part}": text for part, text in value.items()})

@@ -3,7 +3,7 @@
 A run begins with what is recorded before the first model call: which run came before it in its session, if it is in one
 (and the wait for that one's end), the instructions, if a function makes them, and what its toolsets have. Then each
 turn is a model call, and a command for every call that the answer asks for, all issued at once, each recorded as it
-finishes (``calling``). The cost of a turn does not grow with the conversation: nothing here walks through it.
+finishes (``tool_calls``). The cost of a turn does not grow with the conversation: nothing here walks through it.
 
 When the context is full, the model call says so, the conversation is compacted, and the call is made again.
 """

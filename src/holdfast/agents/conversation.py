@@ -2,7 +2,7 @@
 
 The agent's loop adds to it as the run goes on; ``rebuild`` makes the same thing from a run's inputs and journal,
 without the agent's code. That works because every answer of a model is one record, and the records of every call that
-it asks for are found by one rule: see ``calling``.
+it asks for are found by one rule: see ``tool_calls``.
 
 There are two views of it: ``messages``, all that was said, and ``context``, what the model is sent. They are the same
 until the conversation is compacted.

@@ -1,10 +1,10 @@
 """``@llm_step``: one question to a model as a step of a workflow.
 
 The function returns the prompt, and whoever calls the step gets the model's answer. In a run, the step's own function
-is the user's function followed by one model call; what is recorded is the answer (see ``answers``). An answer that does
-not fit is recorded like any other, and the workflow then issues the step again, under the same name, with the prompt
-from the record and what was wrong with the answer; the user's function is not called again for that. So every call that
-was paid for is in the journal, and a crash between two of them repeats neither.
+is the user's function followed by one model call; what is recorded is the answer (see ``llm_answers``). An answer that
+does not fit is recorded like any other, and the workflow then issues the step again, under the same name, with the
+prompt from the record and what was wrong with the answer; the user's function is not called again for that. So every
+call that was paid for is in the journal, and a crash between two of them repeats neither.
 
 What the user's function raises is retried as its ``@step`` says; what befalls a model call, as ``models.faults`` says.
 """

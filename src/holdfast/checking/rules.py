@@ -1,6 +1,6 @@
 """The table: what workflow code must not call, why, and the way out.
 
-A pattern is a path as ``values`` tells it, with ``()`` for a call: ``httpx.Client().get`` is a method of a client.
+A pattern is a path as ``resolver`` tells it, with ``()`` for a call: ``httpx.Client().get`` is a method of a client.
 ``*`` stands for one name, ``**`` for any number of them, ``{a,b}`` for either; a space separates patterns.
 """
 

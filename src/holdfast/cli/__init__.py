@@ -9,39 +9,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.commands import (
-    addresses as _addresses,
-)
-from holdfast.cli.commands import (
-    human_input as _human_input,
-)
-from holdfast.cli.commands import (
-    inspection as _inspection,
-)
-from holdfast.cli.commands import (
-    journals as _journals,
-)
-from holdfast.cli.commands import (
-    queues as _queues,
-)
-from holdfast.cli.commands import (
-    retention as _retention,
-)
-from holdfast.cli.commands import (
-    run_control as _run_control,
-)
-from holdfast.cli.commands import (
-    schedules as _schedules,
-)
-from holdfast.cli.commands import (
-    server as _server,
-)
-from holdfast.cli.commands import (
-    start as _start,
-)
-from holdfast.cli.commands import (
-    worker as _worker,
-)
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.options import Main
 from holdfast.installation import __version__
 
@@ -58,44 +26,5 @@ def main() -> None:
     """
 
 
-for _command in (  # in the order in which one meets them
-    _worker.demo,
-    _worker.worker,
-    _start.start,
-    _inspection.runs,
-    _inspection.show,
-    _inspection.events,
-    _inspection.tail,
-    _human_input.signal,
-    _human_input.approvals,
-    _human_input.approve,
-    _human_input.deny,
-    _run_control.cancel,
-    _run_control.pause,
-    _run_control.resume,
-    _run_control.budget,
-    _inspection.costs,
-    _run_control.retry,
-    _run_control.settle,
-    _run_control.fork,
-    _retention.dead,
-    _retention.prune,
-    _inspection.agents,
-    _run_control.kill,
-    _schedules.schedules,
-    _queues.queues,
-    _addresses.send,
-    _addresses.addresses,
-    _addresses.policies,
-    _server.serve,
-    _server.keys,
-    _server.encryption_key,
-    _server.audit,
-    _journals.export,
-    _journals.import_,
-    _journals.replay,
-    _journals.check,
-    _journals.namespaces,
-    _journals.doctor,
-):
+for _command in COMMANDS:
     main.add_command(_command)

@@ -1,5 +1,6 @@
 """Starting and following runs by name, without the code that executes them.
 
-``client.Client`` is the public face; ``handle`` and ``outcome`` (what a run's end means to a caller) and ``starting``
-(what starting a run means, also when one is there already) serve the runtime of the authoring room as well.
+``Client`` is the public class. It works over a store (``store_backend``) or over a server (``http``), and uses the
+operations in ``services`` and ``reports``. ``delivery`` and ``listener`` are for processes that take work from an
+address.
 """

@@ -1,10 +1,11 @@
 """Values to bytes and back, by declared type.
 
-``values`` is the contract; ``choose`` picks the codec for an annotation: ``typed`` (pydantic, by declared type) or
-``tagged`` (a closed set of types, by what the value is). ``survival`` decides whether a value may be recorded at all.
-``inputs``, ``ids`` and ``keys`` do the same for a run's arguments, its id and its key in a queue, ``faults`` for
-exceptions; ``size`` bounds, ``canonical`` compares, ``preview`` shows. ``tags`` is the form of values by what they are,
-and ``wording`` how errors speak. ``encryption`` and ``sealing`` deal with bytes, whatever they mean.
+``value_codec`` is the contract; ``codec_lookup`` picks the codec for an annotation: ``typed_codec`` (pydantic, by
+declared type) or ``tagged_codec`` (a closed set of types, by what the value is). ``round_trip`` decides whether a value
+may be recorded at all. ``inputs``, ``run_ids`` and ``queue_keys`` do the same for a run's arguments, its id and its key
+in a queue, ``recorded_errors`` for exceptions; ``size_limit`` bounds, ``canonical`` compares, ``argument_preview``
+shows. ``tags`` is the form of values by what they are, and ``formatting`` how errors speak. ``encryption`` and
+``encrypted_values`` deal with bytes, whatever they mean.
 
 There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
 """

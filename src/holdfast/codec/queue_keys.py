@@ -1,9 +1,9 @@
 """The key that a run has in its queue, from a template over its inputs: ``{customer}``.
 
-Keys are like ids (see ``ids``): whoever starts a run gives it the same one, with the code of its workflow or not. But
-an input may be ``None``, or left out: then it is nobody's in particular, and has no key. So that a client knows what is
-meant by an input that was left out, a template is announced with the defaults of its workflow in it, where a format has
-its place: ``{customer:acme}``.
+Keys are like ids (see ``run_ids``): whoever starts a run gives it the same one, with the code of its workflow or not.
+But an input may be ``None``, or left out: then it is nobody's in particular, and has no key. So that a client knows
+what is meant by an input that was left out, a template is announced with the defaults of its workflow in it, where a
+format has its place: ``{customer:acme}``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The record is the type's JSON, by field name and without computed fields. Where JSON cannot tell all (bytes that are
 not text inside a model, NaN, a ``datetime`` in a ``str | datetime``), the value is taken apart by its declared type
 and its parts are recorded by what they are, in the tagged form. Whichever way is taken, the value is recorded only if
-it survives (see ``survival``).
+it survives (see ``round_trip``).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Engine(StepEngine, Protocol):
     worker: int
     """The number under which it is registered as a worker, where there are such numbers."""
     on_stuck: Callable[[], None]
-    """Called in another thread when the event loop has been blocked for too long: see ``loop_watch``."""
+    """Called in another thread when the event loop has been blocked for too long: see ``loop_watchdog``."""
 
     @property
     def news(self) -> News:

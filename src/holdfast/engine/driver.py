@@ -6,20 +6,21 @@ into the inbox; ``_pump`` takes one record from the inbox at a time, lets the wo
 ``_act``s on what the workflow asked for meanwhile. A replayed record differs only in that it is in the inbox from the
 start.
 
-Steps are begun by ``in_flight`` and carried out by ``steps``, timers kept by ``timing``, other runs started and awaited
-by ``children``, people asked by ``asking``. What was sent to the run, answers, and the ends of runs that it waits for,
-lie in its ``mailbox``. Being asked to cancel, the driver records that, and the workflow's code is interrupted by the
-record. Being asked to pause, it starts nothing more, and parks when what is in flight has been recorded.
+Steps are begun by ``in_flight`` and carried out by ``step_run``, timers kept by ``timers``, other runs started and
+awaited by ``child_runs``, people asked by ``run_approvals``. What was sent to the run, answers, and the ends of runs
+that it waits for, lie in its ``mailbox``. Being asked to cancel, the driver records that, and the workflow's code is
+interrupted by the record. Being asked to pause, it starts nothing more, and parks when what is in flight has been
+recorded.
 
 The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
 *finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
 (this worker stops, the workflow was switched off, or the run's end could not be recorded) and *lost* (a write was
 fenced: somebody else holds the run).
 
-A write that is answered with an exception and not with a verdict was handed in several times (see ``writer``). For a
-record that means that it cannot be recorded, and the run fails. For the end of the run it means that nobody knows what
-the store has: the run is given back, and whoever claims it goes on from what is recorded. Dropping it from memory alone
-would leave it ``running`` under a worker that lives and does not work on it.
+A write that is answered with an exception and not with a verdict was handed in several times (see ``journal_writer``).
+For a record that means that it cannot be recorded, and the run fails. For the end of the run it means that nobody knows
+what the store has: the run is given back, and whoever claims it goes on from what is recorded. Dropping it from memory
+alone would leave it ``running`` under a worker that lives and does not work on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The heartbeat: a thread that prolongs the worker's lease, and notices workflow code that blocks the process.
 
 It is a thread of its own because a tool that blocks the event loop for a while must not cost the worker its lease. It
-does two things. Every third of the lease it renews it, unless the loop is stuck for good (``loop_watch``). Every half
-second it looks whether the loop answers, and whether one and the same turn of workflow code has occupied it since the
-last look.
+does two things. Every third of the lease it renews it, unless the loop is stuck for good (``loop_watchdog``). Every
+half second it looks whether the loop answers, and whether one and the same turn of workflow code has occupied it since
+the last look.
 
 **Blocked workflow code.** A turn of a run takes microseconds; one that takes seconds is `time.sleep` or an endless
 loop in workflow code, and everything else in the process stands still. After ``WARN_AFTER`` seconds the place is

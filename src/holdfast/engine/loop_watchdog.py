@@ -56,7 +56,10 @@ class LoopWatch:
         self._looked_at = now()
 
     def look(self, *, is_workflow: bool = False) -> None:
-        """See whether the loop has answered. ``is_workflow``: it is workflow code that occupies it (see ``pulse``)."""
+        """See whether the loop has answered.
+
+        ``is_workflow``: it is workflow code that occupies it (see ``heartbeat``).
+        """
         now = self._now()
         passed, self._looked_at = now - self._looked_at, now
         if not self._is_asked:

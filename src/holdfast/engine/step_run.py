@@ -2,7 +2,7 @@
 
 The way of a step is a pipe of verbs: ``carry_out`` makes attempts until one of them settles it; ``_attempt`` runs the
 function once; ``_report`` encodes the outcome and hands it to the run's driver, which records it. That of a
-transactional step is committed before, with what the step did: see ``transacting``.
+transactional step is committed before, with what the step did: see ``step_transactions``.
 
 A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
 code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread
@@ -319,7 +319,10 @@ class StepRun:
                 return
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for the next attempt. A run that waits for nothing else leaves memory meanwhile: see ``in_flight``."""
+        """Wait for the next attempt.
+
+        A run that waits for nothing else leaves memory meanwhile: see ``steps_in_flight``.
+        """
         await self._sleep(max(0.0, seconds))
         self.retry_at = None
         self._attempt_number += 1

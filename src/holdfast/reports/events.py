@@ -2,8 +2,8 @@
 
 Events are made from two streams of the store: the run's records, which are durable and tell every outcome, and its
 notices, which tell what is in flight (see ``stores.live_events``). A reader's cursor is a place in both, and says how
-much of each answer in flight it has seen (``offsets``). So nothing about readers is kept anywhere: one that is gone
-costs nothing, and one that comes back with its last offset goes on without loss and without repeats.
+much of each answer in flight it has seen (``event_offsets``). So nothing about readers is kept anywhere: one that is
+gone costs nothing, and one that comes back with its last offset goes on without loss and without repeats.
 
 **Texts.** For every model call, what the "text" events since the last "retracted" say, put together, is the recorded
 text by the time the call's "answered" comes. A reader that was there has it piece by piece; one that came too late has

@@ -1,7 +1,7 @@
 """A run's story as data. The names of the fields are those of ``holdfast show --json``: programs rely on them.
 
 Fields that hold values of users' code are marked: how they are written as JSON depends on who asks, see
-``wiring``.
+``serialization``.
 """
 
 from __future__ import annotations

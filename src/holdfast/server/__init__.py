@@ -3,14 +3,14 @@
 A server keeps nothing of its own. Whatever it says is in the store, so that several may stand side by side, and one
 that is killed takes nothing with it.
 
-The way of a request is that of ``app``: ``guard`` (is it small enough, does it come from where it may), ``api`` (which
-endpoint is it), ``admission`` with ``keys``, ``rates`` and ``scopes`` (whose is it, how often and what may they ask),
-``bodies`` and ``json_scanner`` (is there room for it), ``api`` again (are its values what the endpoint wants),
-``auditing``, the endpoint itself, and ``problems`` for whatever goes wrong on the way. Endpoints are declared once, in
-``endpoints``: routes, the OpenAPI document and the tests of who may do what are all made from the declarations.
+A request passes through these modules, in this order (see ``app``): ``http.request_guard`` (size and origin),
+``http.router`` (the endpoint), ``auth`` (the API key, rate limits, and scopes), ``http.body_budget`` and
+``http.json_scanner`` (limits of the body), the validation of its values, ``auth.audit_log``, and the endpoint.
+``http.problems`` turns errors into responses. Endpoints are declared once, in ``endpoints``: routes, the OpenAPI
+document, and the tests of scopes are made from the declarations.
 
-``beside`` is what runs beside the requests: ``delivering`` finds listeners that are dead, ``policing`` keeps policies,
-and ``webhooks`` sends. The pages for people are in ``dashboard``.
+``background`` holds what runs beside the requests: it finds dead listeners and enforces policies. ``webhooks`` sends
+deliveries. ``caches`` holds what a request need not read again. The web pages are in ``dashboard``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How runs, records and the like are written as JSON, and read again: exactly, with errors that name the place.
 
-``journals`` tells how the files look.
+``journal_files`` tells how the files look.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ cancel is accepted never finds the run completed.
 
 **The switch.** Runs of a workflow that is switched off are neither started nor claimed.
 
-**Versions.** See ``serving``: a run has the version of the code that it was started with, and is claimed only by
-workers that serve this version. Long backlogs of others do not slow a claim.
+**Versions.** See ``served_versions``: a run has the version of the code that it was started with, and is claimed only
+by workers that serve this version. Long backlogs of others do not slow a claim.
 
 **Queues.** See ``queues``: those with limits let runs be taken or not; and starts that join a run by a key.
 
@@ -65,19 +65,19 @@ the newest one that is there in the transaction that creates it.
 position of the command that waits, in the transaction that takes it, and wakes the run. A question is answered once,
 however many answer it at the same time.
 
-**Notices.** See ``notices``: what is told of steps in flight. They are fenced like everything that a holder writes, and
-go with the record of their step, at the latest with the end of their run.
+**Notices.** See ``live_events``: what is told of steps in flight. They are fenced like everything that a holder writes,
+and go with the record of their step, at the latest with the end of their run.
 
 **Documents, the audit log, spending.** See the modules of these names: what servers keep and tell.
 
 **Memories.** See ``memories``: they belong to no run. One that a step changes is changed with the step's record.
 
-**Transactional steps.** See ``transactions``: what a step does in the store's own database is committed together with
-its outcome, which is kept with its attempt until its record is appended.
+**Transactional steps.** See ``step_transactions``: what a step does in the store's own database is committed together
+with its outcome, which is kept with its attempt until its record is appended.
 
 **Schedules.** See ``schedules``: what they start and when, and how far they have come. Others start the runs.
 
-**Pruning.** See ``pruning``: runs that have ended are deleted with all that belongs to them, and their keys are never
+**Pruning.** See ``retention``: runs that have ended are deleted with all that belongs to them, and their keys are never
 used again. Whatever is asked of a run that was deleted is answered as if it had never been there; a start under its id
 starts a new run.
 
@@ -378,7 +378,7 @@ class Store(ABC):
     ) -> list[Run]:
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
-        ``workflows`` are served names: only runs of the versions that they name are taken (see ``serving``).
+        ``workflows`` are served names: only runs of the versions that they name are taken (see ``served_versions``).
         Isolated runs (see ``rules``) come first if they have been due for ``suspects_after`` seconds: if there is one,
         the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them.
         Runs that are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of
@@ -527,10 +527,11 @@ class Store(ABC):
     async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
         """Memories of a namespace that have at least one of these words in their key or text, the best match first.
 
-        Words are those of the module ``words``: they are compared without regard to case and accents, as a whole, and
-        of a long text only the first ``words.MOST`` different ones are looked for. Whatever stands in ``words`` is text
-        to be found, no query language; without a word in it, nothing is found. The best match is the one with more of
-        the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the smaller key comes first.
+        Words are those of the module ``text_search``: they are compared without regard to case and accents, as a whole,
+        and of a long text only the first ``text_search.MOST`` different ones are looked for. Whatever stands in
+        ``text_search`` is text to be found, no query language; without a word in it, nothing is found. The best match
+        is the one with more of the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the
+        smaller key comes first.
         """
 
     # Workflows
@@ -660,7 +661,7 @@ class Store(ABC):
 
     @abstractmethod
     async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
-        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``pruning``.
+        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
 
         A short piece of work, in a transaction of its own; go on behind the ``place`` that is told. What they leave is
         to be swept away after that.

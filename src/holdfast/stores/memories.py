@@ -25,7 +25,7 @@ class Memory:
     value: bytes
     """Encoded."""
     text: str
-    """The words that it is found by, with those of its key: see ``words``."""
+    """The words that it is found by, with those of its key: see ``text_search``."""
     created_at: float
     updated_at: float
 

@@ -154,7 +154,7 @@ class Run:
     has_budget: bool = False
     """It, or a run above it, was started with a budget: its model calls must be reserved."""
     version: str = ""
-    """Only workers that serve this version of its workflow take it up: see ``serving``."""
+    """Only workers that serve this version of its workflow take it up: see ``served_versions``."""
     queue_key: str = ""
     limited: bool = False
     """Its queue has limits, and lets it be taken or not: see ``queues``."""
@@ -237,7 +237,7 @@ class AppendRecord(NamedTuple):
     clear_notices: bool = False
     """There may be notices of this position, also of an earlier holder; delete those that do not stay."""
     model: str = ""
-    """The model that ``used`` is of: see ``spending``."""
+    """The model that ``used`` is of: see ``daily_usage``."""
 
 
 class Notice(NamedTuple):
@@ -267,7 +267,7 @@ class TellNotices(NamedTuple):
 class NoteAttempt(NamedTuple):
     """Keep what is known of a step in flight (one row per position, the last one wins).
 
-    An ``outcome`` is not written by this, and one that is there stays: see ``transactions``.
+    An ``outcome`` is not written by this, and one that is there stays: see ``step_transactions``.
     """
 
     key: int

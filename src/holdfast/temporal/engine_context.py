@@ -2,7 +2,7 @@
 
 Workflow code runs in threads of Temporal's workers, steps on the event loop of the program. Here they meet: a run puts
 down the command that it has begun, and the activity that is to carry it out, if it comes to the same process, picks it
-up, arguments and all. Whatever is put down here can be made again from the history (see ``recalling``).
+up, arguments and all. Whatever is put down here can be made again from the history (see ``rebuilt_runs``).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 An activity is told no more than the position of its command: what a model is asked is all that was said before, and to
 send that along with each call would make the history grow with the square of the conversation. Where the run itself is
-in memory, as a rule, the command is found there (``site``). Where it is not, because the worker was started anew, the
-run was pushed out of its memory, or another worker was handed the activity, the run's code is taken through its history
-up to where it is now, without anything being done; then its open commands are what they were. The run is kept for a
-while, so that the next activity only needs what is new.
+in memory, as a rule, the command is found there (``engine_context``). Where it is not, because the worker was started
+anew, the run was pushed out of its memory, or another worker was handed the activity, the run's code is taken through
+its history up to where it is now, without anything being done; then its open commands are what they were. The run is
+kept for a while, so that the next activity only needs what is new.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one class that Temporal's workers know, whatever the workflow: it hands everything to the run that it holds.
 
 It runs outside the SDK's sandbox. The user's code runs on a loop that refuses what cannot be replayed (``core.loop``),
-and Holdfast's own code between the two does nothing else than what ``holding`` says.
+and Holdfast's own code between the two does nothing else than what ``live_run`` says.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 First it runs without a crash: this *reference* tells which events there are, and what the result should be. Then it
 runs once for each *schedule* (one crash at each point, then pairs of them), each time on a store of its own, until it
 has ended. The runs that it starts belong to it: their events are points, too, and they must keep the same rules. Every
-such *trial* must keep these (see ``rules``):
+such *trial* must keep these (see ``crash_rules``):
 
 - a recorded step never ran again, and a ``once`` step ran at most once; the same goes for compensations;
 - each process asked for the same commands, with the same encoded arguments, as long as it had seen the same records,

@@ -1,7 +1,7 @@
 """Searching the text files of a folder, line by line, within limits.
 
-This process walks and reads (``agents/confined``); another one is handed what was read, matches it (``matching``), and
-is killed when the time is up. What was not searched is told.
+This process walks and reads (``agents/sandboxed_files``); another one is handed what was read, matches it
+(``line_matcher``), and is killed when the time is up. What was not searched is told.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that matches lines for ``searching``: a program of its own, which imports nothing of Holdfast.
+"""The process that matches lines for ``file_search``: a program of its own, which imports nothing of Holdfast.
 
 It reads a regular expression and says whether it is one. Then it reads files, each behind its length, and says for each
 which lines match. All that it says is lines of JSON. A regular expression can take for ever, and nothing stops one in a

@@ -3,7 +3,7 @@
 This is no sandbox. What an allowed program can do, the model can do: ``git`` runs any command with
 ``-c core.pager=...``, ``python`` runs anything, and all of them read whatever this user may read. What is kept here is
 which programs they are, what they are told of this process (a few variables), how long they run, and how much they say
-(``running``).
+(``program_runner``).
 
 A program is looked for once, when the tool is made, in the folders of ``PATH`` that are absolute and not below the
 working folder, so that nothing that the model writes there is ever run in its place.

@@ -1,1 +1,2 @@
-"""A process that executes runs: ``loading`` finds the workflows that it is to serve, ``serve`` serves them."""
+"""A process that executes runs: ``workflow_loader`` finds the workflows that it is to serve, ``worker_process`` serves
+them."""

@@ -9,9 +9,9 @@ is about::
     {"result": "search", "tool_call_id": ..., "content": ...}
 
 The further keys are the model library's own field names; what has its default value is left out. Parts that every
-provider has are written field by field (see ``forms``). Whatever else there is, is kept in the library's own form, as
-``{"other": {...}, "library": "2.66.0"}``, and read back by it. A key that is not known, written by a newer version, is
-passed over.
+provider has are written field by field (see ``message_layouts``). Whatever else there is, is kept in the library's own
+form, as ``{"other": {...}, "library": "2.66.0"}``, and read back by it. A key that is not known, written by a newer
+version, is passed over.
 
 Nothing here imports the library before a message is dumped or loaded.
 """

@@ -2,7 +2,7 @@
 
 In workflow code, ``call_model`` issues the step ``model call`` and returns its ``Reply``. When a budget does not allow
 the call, that is recorded as the step's failure; the run then waits, parked, for somebody to raise the budget, and the
-call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context``).
+call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context_limit``).
 
 In the step, ``ask`` reserves what the call may use, asks the first model of the chain that has not failed for good, and
 returns the reply. A fault that may pass makes the engine repeat the step after a while: what is known of the models so

@@ -1,1 +1,59 @@
-"""The commands, with their options and help; what they do is in the modules beside this folder."""
+"""The commands, with their options and help. The modules of ``cli`` carry them out."""
+
+from __future__ import annotations
+
+from holdfast.cli.commands import (
+    addresses,
+    human_input,
+    inspection,
+    journals,
+    queues,
+    retention,
+    run_control,
+    schedules,
+    server,
+    start,
+    worker,
+)
+
+COMMANDS = (
+    worker.demo,
+    worker.worker,
+    start.start,
+    inspection.runs,
+    inspection.show,
+    inspection.events,
+    inspection.tail,
+    human_input.signal,
+    human_input.approvals,
+    human_input.approve,
+    human_input.deny,
+    run_control.cancel,
+    run_control.pause,
+    run_control.resume,
+    run_control.budget,
+    inspection.costs,
+    run_control.retry,
+    run_control.settle,
+    run_control.fork,
+    retention.dead,
+    retention.prune,
+    inspection.agents,
+    run_control.kill,
+    schedules.schedules,
+    queues.queues,
+    addresses.send,
+    addresses.addresses,
+    addresses.policies,
+    server.serve,
+    server.keys,
+    server.encryption_key,
+    server.audit,
+    journals.export,
+    journals.import_,
+    journals.replay,
+    journals.check,
+    journals.namespaces,
+    journals.doctor,
+)
+"""In the order in which ``--help`` lists them."""

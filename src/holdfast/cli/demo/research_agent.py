@@ -1,7 +1,7 @@
 """The demo's agent: it looks things up, charges for it, and sends a report.
 
 Worker processes import this module (``holdfast worker holdfast.cli.demo.research_agent:research``). The model and every
-tool leave a trace in a file when they begin and when they end; see ``effects``.
+tool leave a trace in a file when they begin and when they end; see ``effect_log``.
 """
 
 from __future__ import annotations

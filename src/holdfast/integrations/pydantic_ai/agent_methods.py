@@ -2,7 +2,7 @@
 
 The library tells a capability neither what a caller has given nor in which way the agent is run. So these methods of a
 durable agent are replaced by ones that know. In workflow code they are the library's. Elsewhere, ``run`` starts a run
-and waits for it, and the others follow it: see ``follower``. ``run_sync`` and ``run_stream_sync`` call these.
+and waits for it, and the others follow it: see ``followed_run``. ``run_sync`` and ``run_stream_sync`` call these.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Admission of requests: who the caller is, whether they exceed a rate or a limit, and whether they have the scope.
 
 **Invalid keys.** The server looks up the key of every request, however many invalid keys came from the same network
-address. Lookups are cheap, concurrent ones share a read of the store (see ``keys``), and keys cannot be guessed. Only
-the responses to invalid keys are limited, so that they do not fill the log. So nobody can lock out others behind the
-same address by sending invalid keys.
+address. Lookups are cheap, concurrent ones share a read of the store (see ``authenticator``), and keys cannot be
+guessed. Only the responses to invalid keys are limited, so that they do not fill the log. So nobody can lock out others
+behind the same address by sending invalid keys.
 
 **Denied requests** are in the audit log, within bounds: see ``auditing.Denials``.
 """

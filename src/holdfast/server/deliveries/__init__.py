@@ -6,8 +6,9 @@ epoch as the fence. The listener is handed the payload and all that is recorded,
 run, gives it back, or lets it wait for a person, a signal or a time. Whatever it does under an epoch that is over is
 refused (``409 delivery-lost``), so that a listener that was taken for dead can do no harm.
 
-``listeners`` registers them and hears whether they live; ``desk`` hands runs to those that wait; ``deliveries`` is what
-a listener is told; ``holding`` and ``waiting`` are what it can do; ``sweeping`` finds the dead, and deadlines.
+``listener_registry`` registers them and hears whether they live; ``dispatcher`` hands runs to those that wait;
+``delivery`` is what a listener is told; ``delivery_operations`` and ``waits`` are what it can do; ``sweeping`` finds
+the dead, and deadlines.
 
 A server keeps nothing of this. What it holds in memory is who is connected to it and waits.
 """

@@ -1,6 +1,6 @@
 """Runs: starting, finding and following them, and sending them signals.
 
-What else changes them is in ``control``, and what happens in them in ``events``.
+What else changes them is in ``run_control``, and what happens in them in ``events``.
 
 **Sending a start again.** With an ``Idempotency-Key``, the id of the run follows from the key, so that the same request
 finds the run that the first one has started, also on another server and after a restart: nothing is kept but the run

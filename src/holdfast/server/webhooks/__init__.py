@@ -5,7 +5,7 @@ else, as a worker by lease, sends each in a signed request, and does with the de
 nothing new about claims, fences, counts and waiting: a server that dies over a request leaves a delivery whose lease
 runs out, and several servers may send at the same time.
 
-``targets`` says where requests may go, ``posting`` sends one to that very place, ``answers`` says what an answer means,
-and ``sending`` takes the deliveries, and settles them. What is kept of a webhook is in ``services.webhook_settings``,
-and what its receiver needs is in ``holdfast.webhooks``.
+``target_policy`` says where requests may go, ``http_client`` sends one to that very place, ``response_outcomes`` says
+what an answer means, and ``sender`` takes the deliveries, and settles them. What is kept of a webhook is in
+``services.webhook_settings``, and what its receiver needs is in ``holdfast.webhooks``.
 """

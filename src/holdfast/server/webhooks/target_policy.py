@@ -2,8 +2,8 @@
 
 Whoever may set a webhook makes this server send requests, from inside the network that it runs in. So a webhook goes to
 public addresses only, over TLS, unless whoever runs the server has named its host. What a name leads to is looked up
-here, all that it leads to must be public, and the connection is then made to what was looked up (``posting``): a second
-lookup could tell something else. That holds when a webhook is set, and again for each request and each redirect.
+here, all that it leads to must be public, and the connection is then made to what was looked up (``http_client``): a
+second lookup could tell something else. That holds when a webhook is set, and again for each request and each redirect.
 
 Hosts are read by the very parser that makes the request, so that no two disagree about what a URL says. Numbers that
 old resolvers take for addresses (``2130706433``, ``0x7f.1``) are refused by their form. What is told of a host that is

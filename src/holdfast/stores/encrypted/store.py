@@ -4,7 +4,7 @@
 **What is sealed** is what users' code handed in or got out: inputs, outputs and errors of runs; payloads and previews
 of records; progress, outcome and error of attempts; payloads of signals; what is asked, and what is answered; what
 notices tell; the values of memories; the inputs of schedules; what a run waits for, in words; and the documents of
-servers, among which are the secrets that sign webhooks. ``fields`` is the list.
+servers, among which are the secrets that sign webhooks. ``encrypted_fields`` is the list.
 
 **What stays readable** is what a database must look at: ids, names (of workflows, versions, steps, signals, tools,
 tags, queues, sessions, people), keys (of queues, of deduplication, of memories), times, counts, usage, and the digest

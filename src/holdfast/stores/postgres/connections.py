@@ -15,8 +15,8 @@ of every transaction instead. A pooler that hands out whole sessions is treated 
 told apart.
 
 A pooler that passes on the server's own process number is not recognized when one connects, but by what its other
-clients leave behind in a session (see ``trips``). From then on this process treats all connections with that URL in the
-same way.
+clients leave behind in a session (see ``pipeline``). From then on this process treats all connections with that URL in
+the same way.
 """
 
 from __future__ import annotations

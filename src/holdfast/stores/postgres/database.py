@@ -1,10 +1,10 @@
 # ruff: noqa: D102 - what the methods are for is said once, in the base class
 """A PostgreSQL connection, as the code that all SQL stores share uses it: in as few round trips as possible.
 
-Nothing is sent before somebody needs an answer. Then all that has come together goes out at once (see ``trips``), and
-all answers come back together: what was to be written, the question itself, and everything that was foreseen.
-So a usual batch takes two trips: ``BEGIN``, the fences and what was foreseen; then all changes and ``COMMIT``. If one
-of them fails, the server passes over the rest, up to the ``COMMIT``, and the transaction can only be rolled back.
+Nothing is sent before somebody needs an answer. Then all that has come together goes out at once (see ``pipeline``),
+and all answers come back together: what was to be written, the question itself, and everything that was foreseen. So a
+usual batch takes two trips: ``BEGIN``, the fences and what was foreseen; then all changes and ``COMMIT``. If one of
+them fails, the server passes over the rest, up to the ``COMMIT``, and the transaction can only be rolled back.
 
 Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
 rarely wait for each other in a circle. New keys are taken behind them, or those of a session would not rise; then comes

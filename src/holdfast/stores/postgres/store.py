@@ -4,7 +4,7 @@
 A process has three connections: one that writes, one that reads, and the *keeper*, which lives as long as the store and
 does what depends on a session. A fourth one is opened for the lists that people ask for.
 
-**News.** After a commit that may concern others, they are notified (see ``notifying``). Notifying is never part of a
+**News.** After a commit that may concern others, they are notified (see ``notifier``). Notifying is never part of a
 commit, and goes through the keeper. What a process that dies in between has not told is found all the same: by those
 that look for dead workers, and by the look that every worker takes now and then (see ``workers``).
 

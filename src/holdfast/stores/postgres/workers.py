@@ -1,8 +1,8 @@
 """Workers on a PostgreSQL database: registering, and finding out which of them are gone.
 
-A worker holds a session lock (see ``keeper``), and its row tells when the server had begun on which it took that. The
-lock is free as soon as the process or its connection is gone: then the worker is a suspect. It may be that only the
-connection was cut; a worker that lives takes its lock again in a moment. So a suspect is looked at twice.
+A worker holds a session lock (see ``worker_session``), and its row tells when the server had begun on which it took
+that. The lock is free as soon as the process or its connection is gone: then the worker is a suspect. It may be that
+only the connection was cut; a worker that lives takes its lock again in a moment. So a suspect is looked at twice.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
 database's clock, and as far as the caller's window reaches (see ``leases``). A worker by lease never has one, and is

@@ -136,9 +136,7 @@ def _pieces(db: Database, statement: str, references: Collection[bytes]) -> Iter
             yield from db.lookup(statement, name)
 
 
-def _unpack(name: bytes, data: Any) -> bytes | Damage:
-    if type(data) is not bytes:
-        return Damage("its large payload is damaged (it is not made of bytes)")
+def _unpack(name: bytes, data: bytes) -> bytes | Damage:
     try:
         payload = zlib.decompress(data[1:]) if data.startswith(_ZLIB) else data[1:]
     except zlib.error as error:

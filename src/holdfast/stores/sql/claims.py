@@ -3,7 +3,7 @@
 Due runs stand in claiming order in an index, one stretch for each version of a workflow: those that nobody serves are
 in nobody's way. A run whose time has come is first moved there from the timers (at most ``PROMOTE`` at a time: after a
 long pause, a million timers may be due). Both are the business of ``Database.due``. Queues with limits are the business
-of ``queueing``, runs that are isolated that of ``suspects``.
+of ``limited_queues``, runs that are isolated that of ``suspects``.
 """
 
 from __future__ import annotations

@@ -68,9 +68,6 @@ def fill_records(db: Database, reader: Reader, records: list[Record], run_id: Ca
         payload: Any = record.payload
         if payload is None:
             continue
-        if type(payload) is not bytes:
-            name = record_name(run_id(), record.seq, record.name, record.position)
-            raise reader.unreadable(name, "its payload is not made of bytes")
         if is_reference(payload):
             wanted.append(payload)
     if not wanted:

@@ -1,4 +1,4 @@
-"""Reading: histories, rows and counts, each a function of a db (lists are in ``listing``)."""
+"""Reading: histories, rows and counts, each a function of a db (lists are in ``run_lists``)."""
 
 from __future__ import annotations
 

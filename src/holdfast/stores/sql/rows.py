@@ -223,8 +223,6 @@ class Reader:
         kind = _KINDS.get(r[1])
         if kind is None:
             raise self.unreadable(record_name(run_id, r[0], r[3], r[2]), f"unknown kind {r[1]!r}")
-        if not (r[5] is None or isinstance(r[5], bytes)):
-            raise self.unreadable(record_name(run_id, r[0], r[3], r[2]), "its payload is not made of bytes")
         return Record(r[0], kind, r[2], r[3], r[4] == 1, *r[5:])
 
     def records(self, rows: Iterable[Row]) -> list[Record] | None:

@@ -5,8 +5,8 @@ The text is SQL with these additions, which ``render`` turns into what a databas
 them has.
 
 ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready`` exists for claims
-(see ``ready``): with it, the due runs of a version of a workflow stand in claiming order in a partial index of their
-own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
+(see ``ready_states``): with it, the due runs of a version of a workflow stand in claiming order in a partial index of
+their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
 
 ``inputs`` and ``output`` come late in a row, because SQLite reads a row only as far as it must; what comes behind them
 is empty or 0 for most runs, and such values stand in the row's header. Columns that hold a payload (``inputs``,
@@ -282,7 +282,7 @@ CREATE TABLE @pruned (                   -- runs that are deleted, until what th
     error  bytes
 )[sqlite:  STRICT];
 
--- Where large payloads are referred to (and others that are as long as a reference): see ``pruning``.
+-- Where large payloads are referred to (and others that are as long as a reference): see ``retention``.
 CREATE INDEX runs_large_inputs ON @runs (inputs) WHERE octet_length(inputs) = 33;
 CREATE INDEX runs_large_output ON @runs (output) WHERE octet_length(output) = 33;
 CREATE INDEX runs_large_error ON @runs (error) WHERE octet_length(error) = 33;

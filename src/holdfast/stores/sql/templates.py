@@ -1,8 +1,8 @@
 # ruff: noqa: D102 - what `render` is for is said once, in the base class
 """SQL statements that are written once, for every database.
 
-A statement is a template. ``Statements`` holds all of them, and an instance of it holds their texts for one database,
-as its ``Dialect`` renders them. In a template:
+A statement is a template. ``Statements`` has all of them as attributes, and on an instance of it they are texts, as the
+``Dialect`` of its database renders them. In a template:
 
 - ``:name`` is a value that goes in. The values are declared beside the text, in the order in which they are bound, each
   with a letter for its type: ``"run:i name:t at:f data:b"``. ``ids:t[]`` is a list; ``id IN :ids`` is true of its
@@ -22,7 +22,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple, Self, overload
+from typing import Generic, NamedTuple, Self, TypeVar, overload
+
+T = TypeVar("T")
 
 
 class Value(NamedTuple):
@@ -59,7 +61,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def lookup(self, values: tuple[Value, ...], text: str, lock: str) -> str:
-        """A question that is asked many times in a transaction."""
+        """A query that is made many times in a transaction."""
 
     @abstractmethod
     def write(self, values: tuple[Value, ...], text: str) -> str:
@@ -86,19 +88,34 @@ class Dialect(ABC):
         """The deletion of what matches, for each of many rows."""
 
 
-class Template(ABC):
-    """A statement. On an instance of ``Statements`` it is its text."""
+class Rendered(ABC, Generic[T]):
+    """Something that has a form of its own for each database: an instance of a ``Catalog`` has that as its attribute.
+
+    It is rendered when it is first used, so that a process pays only for the statements that it sends.
+    """
+
+    _name: str
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> str: ...
-    def __get__(self, instance: object, owner: type) -> Self | str:
-        return self
+    def __get__(self, instance: Catalog, owner: type) -> T: ...
+    def __get__(self, instance: Catalog | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        rendered = vars(instance)[self._name] = self.render(instance.dialect)
+        return rendered
 
     @abstractmethod
-    def render(self, dialect: Dialect) -> str:
-        """Its text."""
+    def render(self, dialect: Dialect) -> T:
+        """Its form for one database."""
+
+
+class Template(Rendered[str]):
+    """A statement."""
 
     def __format__(self, format_spec: str) -> str:
         raise TypeError("a statement has a text only for one database, and is no part of another")
@@ -116,7 +133,7 @@ class _Text:
 
 
 class Query(Template):
-    """A question, or a change of which somebody has to know what it did."""
+    """A query, or a change whose effect is needed."""
 
     def __init__(self, values: str, text: str = "", *, sqlite: str = "", postgres: str = "", lock: str = "") -> None:
         self._values = parse_values(values)
@@ -136,7 +153,7 @@ class NamedQuery(Query):
 
 
 class Lookup(Query):
-    """A question that a transaction asks many times, and that may be prefetched."""
+    """A query that a transaction makes many times, and that may be prefetched."""
 
     def render(self, dialect: Dialect) -> str:
         return dialect.lookup(self._values, self._text.choose(dialect), self._lock)
@@ -216,32 +233,21 @@ class Delete(Template):
         return dialect.delete(self._table, self._values, self._condition)
 
 
-class Group:
+class Group(Rendered[Mapping[str, str]]):
     """Statements, or parts of them, by name."""
 
     def __init__(self, templates: Mapping[str, Template]) -> None:
         self._templates = templates
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Mapping[str, str]: ...
-    def __get__(self, instance: object, owner: type) -> Self | Mapping[str, str]:
-        return self
-
-    def render(self, dialect: Dialect) -> dict[str, str]:
-        """Their texts."""
+    def render(self, dialect: Dialect) -> Mapping[str, str]:
         return {name: template.render(dialect) for name, template in self._templates.items()}
 
 
 class Catalog:
-    """Templates as attributes of the class, and their texts for one database as those of an instance."""
+    """Statements as attributes: templates of the class, and texts of an instance, which belongs to one database."""
 
     def __init__(self, dialect: Dialect) -> None:
-        for owner in type(self).__mro__:
-            for name, template in vars(owner).items():
-                if isinstance(template, Template | Group) and name not in vars(self):
-                    setattr(self, name, template.render(dialect))
+        self.dialect = dialect
 
 
 def flag(condition: str) -> str:

@@ -6,24 +6,24 @@ happened to it is its history. What many runs share has a workflow of its own.
 
 The way there:
 
-- ``targets``: what a ``temporal://`` URL says; ``connecting``: the connection, and how payloads travel over it;
-- ``storing``: where large payloads are kept; ``faults``: what goes wrong, in words.
+- ``targets``: what a ``temporal://`` URL says; ``connection``: the connection, and how payloads travel over it;
+- ``payload_storage``: where large payloads are kept; ``errors``: what goes wrong, in words.
 
 What is written down, which workers and clients share:
 
-- ``naming``: task queues, ids and the names of messages;
+- ``identifiers``: task queues, ids and the names of messages;
 - ``payloads``: recorded bytes as Temporal's payloads, and back;
-- ``heads``: what the memo says of a run; ``carrying``: what an execution brings along from those before it;
-- ``happenings``: what a history tells a run, workflow task by workflow task;
-- ``keepers``: what many runs share, and who keeps it: ``budgets`` and ``sessions``.
+- ``run_memo``: what the memo says of a run; ``carried_records``: what an execution brings along from those before it;
+- ``run_events``: what a history tells a run, workflow task by workflow task;
+- ``entity_workflows``: what many runs share, and who keeps it: ``budgets`` and ``sessions``.
 
 What clients do, all of it behind ``store``:
 
-- ``rows``: a run's row; ``listing``: lists of them; ``histories`` and ``following``: the events of executions;
-- ``outcomes`` and ``journals``: records, made from events; ``reading``: what else there is to read of a run;
-- ``starting``, ``requests`` and ``reopening``: what changes a run; ``waiting``: until it has ended;
-- ``pointing``: small facts under a name, and ``announcing``: workflows;
-- ``polling``: who serves what; ``lacking``: what there is not on Temporal.
+- ``rows``: a run's row; ``visibility``: lists of them; ``history`` and ``history_cache``: the events of executions;
+- ``outcomes`` and ``journals``: records, made from events; ``run_details``: what else there is to read of a run;
+- ``run_start``, ``requests`` and ``retry_and_fork``: what changes a run; ``end_watcher``: until it has ended;
+- ``pointers``: small facts under a name, and ``announcements``: workflows;
+- ``pollers``: who serves what; ``unsupported``: what there is not on Temporal.
 
 The room ``holdfast.temporal`` has the other half: what workers do.
 """

@@ -1,6 +1,6 @@
 """What workers announce of their workflows, so that a client can start them without their code.
 
-Each served name has a pointer (see ``pointing``) with what was announced last. The list of them all comes from
+Each served name has a pointer (see ``pointers``) with what was announced last. The list of them all comes from
 Temporal's visibility store, which learns of it a moment later: so whoever announces waits until it is listed.
 """
 

@@ -4,7 +4,7 @@ Temporal limits how long the history of one execution may get, and never reopens
 through several executions under one id: a long one *continues as new*, and one that failed is retried by another. The
 new one gets the records of those before it as arguments behind the run's inputs, in *chunks*: what was carried once is
 handed on as it is, and each execution adds its own. Chunks are made large enough to go where large payloads go (see
-``storing``), so that they do not add up to more than Temporal takes.
+``payload_storage``), so that they do not add up to more than Temporal takes.
 """
 
 from __future__ import annotations

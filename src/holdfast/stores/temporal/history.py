@@ -1,6 +1,6 @@
 """The events of an execution, as they are written down: with payloads that can be read.
 
-The SDK hands out histories as the server has them. Payloads may be encrypted there, or be kept apart (``connecting``),
+The SDK hands out histories as the server has them. Payloads may be encrypted there, or be kept apart (``connection``),
 so all that are in an event are found, whatever the event, and decoded together, a page at a time.
 """
 
@@ -30,7 +30,7 @@ _FEW = 30
 _NEWEST = 50
 
 ENCRYPTED = b"binary/encrypted"
-"""The encoding of a payload that was encrypted: see ``connecting``."""
+"""The encoding of a payload that was encrypted: see ``connection``."""
 
 _APART = b"json/external-storage-reference"
 _REFERENCE = b"temporal.api.sdk.v1.ExternalStorageReference"

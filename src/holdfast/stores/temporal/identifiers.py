@@ -43,7 +43,7 @@ ANNOUNCED_AS = "holdfast/workflows/"
 """What their ids begin with."""
 
 KEEPERS = "holdfast/keepers"
-"""The task queue of the workflows that keep something for many runs (see ``keepers``): every worker polls it."""
+"""The task queue of entity workflows (see ``entity_workflows``): every worker polls it."""
 ACCOUNT = PREFIX + "account"
 """The type of those that keep the account of a budget."""
 RESERVE = PREFIX + "reserve"

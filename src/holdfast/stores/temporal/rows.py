@@ -1,10 +1,10 @@
 """A run's row, made from what Temporal tells of its execution.
 
-Temporal has no row like ours. What a run *is* stands in the memo (``heads``); its inputs are in the first event, its
+Temporal has no row like ours. What a run *is* stands in the memo (``run_memo``); its inputs are in the first event, its
 output or its error in the last one; whether it is at work follows from what is pending. So a row costs two or three
 questions to the server, and large payloads only if they are asked for.
 
-A run may have several executions under its id (see ``carrying``): the row is that of the newest one.
+A run may have several executions under its id (see ``carried_records``): the row is that of the newest one.
 """
 
 from __future__ import annotations

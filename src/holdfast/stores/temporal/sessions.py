@@ -1,8 +1,8 @@
 """Sessions of runs that Temporal keeps: which run came before another one.
 
-The runs of a session have an order, and that has a keeper (``keepers``). It hears of a run when a client has started
-it; and each run asks, in its first step, which one came before it. A run that nobody has told of comes last when it
-asks. What it was answered is recorded, and shown in its memo (``Run.previous``).
+The runs of a session have an order, and that has a keeper (``entity_workflows``). It hears of a run when a client has
+started it; and each run asks, in its first step, which one came before it. A run that nobody has told of comes last
+when it asks. What it was answered is recorded, and shown in its memo (``Run.previous``).
 """
 
 from __future__ import annotations

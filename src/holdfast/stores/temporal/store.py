@@ -5,7 +5,7 @@ the work (``holdfast.temporal``). Operations from outside become messages to wor
 transaction: each operation is carried out by itself, one after the other. Lists and counts come from Temporal's
 visibility store, which is a moment behind; what is asked about one run, by its id, is answered by the server itself.
 
-Large parts of the contract are about what Temporal does by other means, or not at all: see ``lacking``.
+Large parts of the contract are about what Temporal does by other means, or not at all: see ``unsupported``.
 """
 
 from __future__ import annotations

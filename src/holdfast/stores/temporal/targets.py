@@ -8,7 +8,7 @@
 - ``api_key``: who we are, to Temporal Cloud. Better kept in the environment than in a URL;
 - ``memory``: the URL of a store that keeps memories, which Temporal has no place for;
 - ``payloads``: where payloads are kept that are too large for a history: a folder that all processes share, or a URL
-  that somebody has made a storage for (see ``storing``).
+  that somebody has made a storage for (see ``payload_storage``).
 
 What a URL does not say of secrets is looked for in the environment: ``HOLDFAST_TEMPORAL_API_KEY`` (else
 ``TEMPORAL_API_KEY``), ``HOLDFAST_TEMPORAL_TLS_CA``, ``…_TLS_CERT`` and ``…_TLS_KEY``; unless it says ``tls=false``.

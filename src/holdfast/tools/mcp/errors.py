@@ -1,8 +1,8 @@
 """What an error of an MCP connection means: whether it may pass, and whether the server may have done what was asked.
 
 The library tells of everything with one exception, ``MCPError``: of what the server has answered, of a connection that
-broke, and of an HTTP status that is no answer. What we see of HTTP ourselves (``http``) we put into it as a ``Fault``,
-under a key that no server can guess.
+broke, and of an HTTP status that is no answer. What we see of HTTP ourselves (``http_transport``) we put into it as a
+``Fault``, under a key that no server can guess.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deleting runs that have ended: see ``stores.retention``, and ``sql.pruning`` for how it is used.
+"""Deleting runs that have ended: see ``stores.retention``, and ``sql.retention`` for how it is used.
 
 Whether a large value is still needed is found by indexes that have only the rows with a reference in them, or with a
 payload that happens to be as long as one. On PostgreSQL, whoever is about to refer to a large value holds its row until

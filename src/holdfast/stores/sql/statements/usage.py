@@ -9,7 +9,7 @@ locked, so that nobody waits for another in a circle.
 
 from __future__ import annotations
 
-from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, USED
+from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, USED
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, Query, Upsert, Write
 
 SLOTS = 32
@@ -68,7 +68,7 @@ class UsageStatements(Catalog):
 class ValueStatements(Catalog):
     """Large values, memories, and what servers keep."""
 
-    # One that is there is locked: nobody deletes it before the commit (see ``pruning``).
+    # One that is there is locked: nobody deletes it before the commit (see ``retention``).
     KEEP_BLOB = Insert(
         "blobs",
         "hash:b size:i data:b",
@@ -81,12 +81,11 @@ class ValueStatements(Catalog):
 
     GET_MEMORY = Query(
         "namespace:t key:t",
-        "SELECT namespace, key, value, text, created_at, updated_at FROM @memories "
-        "WHERE namespace = :namespace AND key = :key",
+        f"SELECT {MEMORY_COLUMNS} FROM @memories WHERE namespace = :namespace AND key = :key",
     )
     LIST_MEMORIES = Query(
         "namespace:t key:t max_rows:i",
-        "SELECT namespace, key, value, text, created_at, updated_at FROM @memories "
+        f"SELECT {MEMORY_COLUMNS} FROM @memories "
         "WHERE namespace = :namespace AND key > :key ORDER BY key LIMIT :max_rows",
     )
 

@@ -6,8 +6,7 @@ that the agent is called in. The agent's own loop is workflow code, and runs on 
 
 - **In workflow code**, ``await agent.run(...)`` adds its steps to the calling run.
 - **Anywhere else** it becomes a run of its own, of a workflow with the agent's name: see ``agent_workflow``. What the
-  call was
-  given and cannot be recorded is in ``bindings``, and how it is streamed and iterated in ``followed_run``.
+  call was given and cannot be recorded is in ``bindings``, and how it is streamed and iterated in ``followed_run``.
 """
 
 from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow

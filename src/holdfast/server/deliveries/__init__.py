@@ -7,8 +7,8 @@ run, gives it back, or lets it wait for a person, a signal or a time. Whatever i
 refused (``409 delivery-lost``), so that a listener that was taken for dead can do no harm.
 
 ``listener_registry`` registers them and hears whether they live; ``dispatcher`` hands runs to those that wait;
-``delivery`` is what a listener is told; ``delivery_operations`` and ``waits`` are what it can do; ``sweeping`` finds
-the dead, and deadlines.
+``delivery`` is what a listener is told; ``delivery_operations`` and ``waits`` are what it can do; ``history``
+lists earlier deliveries. ``background.sweeper`` finds dead listeners and passed deadlines.
 
 A server keeps nothing of this. What it holds in memory is who is connected to it and waits.
 """

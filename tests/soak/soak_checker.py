@@ -291,8 +291,10 @@ class Checker:
         maker = self._maker(line)
         strikes = self._crew.process_of(maker.pid, maker.started_at).strikes
         just_went_on = any(s.kind == "stop" and 0 <= line.at - s.end < LATE for s in strikes)
-        others = [other.at for other in starts if self._maker(other).id != maker.id]
-        again = any(line.at < s.at <= min(others, default=record.at) for s in strikes)
+        taken_over_at = min(
+            (o.at for o in starts if o.at > line.at and self._maker(o).id != maker.id), default=record.at
+        )
+        again = any(line.at < s.at <= taken_over_at for s in strikes)
         return just_went_on and not again and maker.id != record.worker
 
     def _check_death(self, journal: Journal) -> None:

@@ -15,17 +15,19 @@ from soak_crew import Strike
 from soak_expected import check_result, check_signals
 from soak_reading import WorkerRow
 
-KILLED, ALIVE, STOPPED, LEFT = 1, 2, 3, 4
+KILLED, ALIVE, STOPPED, LEFT, STOPPED_AND_KILLED = 1, 2, 3, 4, 5
 WORKERS = {
     KILLED: WorkerRow(KILLED, 101, "dead", 0.0),
     ALIVE: WorkerRow(ALIVE, 102, "live", 0.0),
     STOPPED: WorkerRow(STOPPED, 103, "dead", 0.0),
     LEFT: WorkerRow(LEFT, 104, "retired", 0.0),
+    STOPPED_AND_KILLED: WorkerRow(STOPPED_AND_KILLED, 105, "dead", 0.0),
 }
 STRIKES = {
     101: [Strike("kill", 101, 5.0, math.inf)],
     103: [Strike("stop", 103, 5.0, 9.0)],
     104: [Strike("term", 104, 5.0, math.inf)],
+    105: [Strike("stop", 105, 5.5, 9.0), Strike("kill", 105, 9.2, math.inf)],
 }
 
 
@@ -51,6 +53,17 @@ def test_a_step_that_was_in_flight_at_a_kill_may_begin_again_and_counts_as_a_tak
     lines = [line(KILLED, "start", 4), line(ALIVE, "start", 5.5), line(ALIVE, "finish", 6)]
     made._check_step(recorded(ALIVE, 6.1), lines)
     assert (made.takeovers["kill"].count, made.takeovers["kill"].at(0.5)) == (1, 0.5)
+
+
+def test_a_worker_that_kept_the_step_through_a_stop_and_was_killed_later_was_not_late():
+    made = checker()
+    lines = [
+        *(line(KILLED, "start", 4), line(STOPPED_AND_KILLED, "start", 5.2), line(STOPPED_AND_KILLED, "fail", 5.3)),
+        *(line(STOPPED_AND_KILLED, "start", 9.04, 2), line(STOPPED_AND_KILLED, "fail", 9.05, 2)),
+        *(line(STOPPED_AND_KILLED, "start", 9.1, 3), line(ALIVE, "start", 10, 3), line(ALIVE, "finish", 10.1, 3)),
+    ]
+    made._check_step(recorded(ALIVE, 10.2, attempts=3), lines)
+    assert made.counts["late"] == 0
 
 
 def test_a_step_that_a_stopped_worker_was_about_to_begin_is_counted_as_late():
